@@ -63,7 +63,7 @@ def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
     shown = desk.say("mission", "show", done.document["mission"], cwd=repo)
     assert shown.document["attempts"][0]["usage"] == used
     assert shown.document["tier"]["tier"] == "process"
-    assert "it was named" in shown.document["tier"]["reason"]
+    assert "you chose it" in shown.document["tier"]["reason"]
     stats = desk.say("stats", cwd=repo).document
     assert stats["sandboxes"]["cpu"]["known"] + stats["sandboxes"]["cpu"]["unknown"] == 1
     log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout
@@ -77,7 +77,7 @@ def test_auto_takes_no_weaker_tier_until_a_person_trusts_the_repository(tmp_path
     desk, repo = Desk(tmp_path, **AUTO), repository(tmp_path / "repo")
     refused = desk.say("run", "Mend f", "--agent", MEND, *PASSES, cwd=repo)
     assert (refused.code, refused.error["code"]) == (5, "sandbox_unavailable")
-    assert "'container' or stronger is needed (nobody trusts the repository yet)" in refused.error["message"]
+    assert "'container' or stronger (nobody trusts the repository yet)" in refused.error["message"]
     assert "chargehand project trust" in refused.error["hint"]
     assert desk.say("exec", "--", "true", cwd=repo).code == 125
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chargehand.checks.areas import Areas
-from chargehand.checks.cache import MemoryCache
+from chargehand.checks.cache import MemoryCache, rules_digest
 from chargehand.checks.inspection import examine
 from chargehand.checks.trees import MemoryTrees
 
@@ -66,3 +68,15 @@ def test_cached_and_uncached_inspection_are_equal(base, looks):
         kept = examine(changes, trees, start, areas, cache=cache)
         assert kept.findings == plain.findings
         assert (kept.looked, kept.degraded) == (len(changes), False)
+
+
+def test_a_rule_in_any_folder_of_the_package_is_part_of_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "a.py").write_text("x = 1")
+    digests = []
+    for source in ("y = 1", "y = 2"):
+        (tmp_path / "suites/b.py").write_text(source)
+        rules_digest.cache_clear()
+        digests.append(rules_digest(tmp_path))
+    rules_digest.cache_clear()
+    assert digests[0] != digests[1]

@@ -28,7 +28,7 @@ def repository(text: str) -> Rules:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"// one\n\npermit {ANY};", ":3: it needs an @id"),
+        (f"// one\n\npermit {ANY};", ":3: a rule needs an @id"),
         ('@id("a") permit (principal, action, resource) when { context.progam == "x" };', "'a'"),
         ('@id("a")\npermit (principal, action == Action::"comand", resource);', "comand"),
         (f'@id("a") permit {ANY};\n@id("b") permit (principal action);', ":2: rule 'b'"),

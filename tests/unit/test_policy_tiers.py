@@ -64,7 +64,7 @@ def test_flipping_one_fact_flips_the_choice() -> None:
 def test_a_stronger_one_is_taken_and_said() -> None:
     choice = choose_tier(facts(), offers("process", "vm"))
     assert (choice.tier, choice.needed) == ("vm", "container")
-    assert "container cannot be had" in choice.reason
+    assert "container is not available here" in choice.reason
 
 
 @given(FACTS, st.sets(st.sampled_from(["process", "container", "vm"])))
@@ -91,8 +91,8 @@ def test_what_nobody_tried_is_not_offered(given_facts: TierFacts) -> None:
 def test_a_persons_wish_is_taken_as_it_is_and_what_it_gives_up_is_said() -> None:
     weak = choose_tier(facts(wish="process", network=True), [])
     assert (weak.tier, weak.needed) == ("process", "vm")
-    assert "by itself it would be vm" in weak.reason
-    assert choose_tier(facts(wish="container"), []).reason == "it was named"
+    assert "auto would need vm" in weak.reason
+    assert choose_tier(facts(wish="container"), []).reason == "you chose it"
 
 
 @pytest.mark.parametrize(

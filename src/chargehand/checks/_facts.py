@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
 from chargehand.checks._secrets import SEARCHED, blob_findings
@@ -18,6 +18,8 @@ from chargehand.checks.suites.facts import Suite
 from chargehand.checks.suites.weakening import suites_of
 from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
+
+_EXECUTABLE = frozenset({0o100755})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +39,12 @@ class Facts:
 
 
 def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_bytes: int) -> Facts:
-    """Read the content of one change. Raises what `reader` raises."""
+    """Return what one change says; files from `large_bytes` on are large. Raises what `reader` raises."""
     once = _ReadOnce(reader)
     old_suite, new_suite = suites_of(change, once)
     return Facts(
         # Without the path an entry can be encoded: a path need not be text.
-        findings=tuple(structs.replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
+        findings=tuple(replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
         surface=surface.reason(change, once),
         size=once.blob_size(change.new_id) if change.new_id and is_regular(change.new_mode) else 0,
         old_suite=old_suite,
@@ -77,36 +79,28 @@ class _ReadOnce:
         return self._sizes[id]
 
 
-_EXECUTABLE = 0o111
-
-
 def sample(changes: Sequence[Change], surface: Surface, *, files: int, seed: str) -> tuple[Change, ...]:
     """Return `files` of the changes, the riskiest first; the same ones for the same seed and changes.
 
     In this order: the check surface; configuration, dependencies, executables and links; tests; other source;
-    the rest. Among equals a lot decides that an agent cannot know before its tree is complete.
+    the rest. Among equals a hash of seed and path decides: the seed is the id of the tree, so that an agent cannot
+    choose names that are left out.
     """
 
-    def order(change: Change) -> tuple[int, bytes]:
+    def rank(change: Change) -> tuple[int, bytes]:
         lot = hashlib.sha256(seed.encode() + b"\0" + os.fsencode(change.path)).digest()
-        return _risk(change, surface), lot
+        path, mode = change.path, change.new_mode
+        has_new_mode = mode is not None and mode != change.old_mode
+        if path == OWN_CONFIG or surface.path_reason(change) is not None:
+            return 0, lot
+        if (
+            parts_of(path.rpartition("/")[2]) is not None
+            or is_dependency_file(path)
+            or (has_new_mode and (not is_regular(mode) or mode in _EXECUTABLE))
+        ):
+            return 1, lot
+        if holds_tests(path) or is_test_path(path):
+            return 2, lot
+        return 3 if language_of(path) is not None else 4, lot
 
-    return tuple(sorted(changes, key=order)[:files])
-
-
-def _risk(change: Change, surface: Surface) -> int:
-    path = change.path
-    if path == OWN_CONFIG or surface.path_reason(change) is not None:
-        return 0
-    if parts_of(path.rpartition("/")[2]) is not None or is_dependency_file(path) or _is_new_kind(change):
-        return 1
-    if holds_tests(path) or is_test_path(path):
-        return 2
-    return 3 if language_of(path) is not None else 4
-
-
-def _is_new_kind(change: Change) -> bool:
-    """Whether a change makes something executable, or something that is no regular file."""
-    if change.new_mode is None or change.new_mode == change.old_mode:
-        return False
-    return not is_regular(change.new_mode) or bool(change.new_mode & _EXECUTABLE)
+    return tuple(sorted(changes, key=rank)[:files])

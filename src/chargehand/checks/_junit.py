@@ -12,6 +12,7 @@ MAX_REPORT = 32_000_000
 _MAX_DEPTH = 20
 _MAX_FAILING = 50
 _MAX_MESSAGE = 2_000
+_MAX_TRACEBACK = 20_000
 _BAD = frozenset({"failure", "error"})
 _PLACE = re.compile(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
 
@@ -20,7 +21,7 @@ _PLACE = re.compile(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
 class FailingTest:
     """A test that did not pass: where it failed, as far as the report tells.
 
-    `outside` says that it did not come to its own words: what is set up before it, or taken down after it, broke.
+    `outside` says that its set-up or its tear-down failed, not the test's own code.
     """
 
     name: str
@@ -63,6 +64,8 @@ def read_junit(content: bytes) -> TestCounts:
 
 @dataclass(slots=True)
 class _Reader:
+    """Counts the test cases of one report as the parser meets them."""
+
     is_report: bool = False
     _depth: int = 0
     _case: dict[str, str] = field(default_factory=dict)
@@ -79,10 +82,11 @@ class _Reader:
     def parser(self) -> expat.XMLParserType:
         parser = expat.ParserCreate()
         parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._data
-        parser.StartDoctypeDeclHandler = self._doctype
+        parser.StartElementHandler = self._start_element
+        parser.EndElementHandler = self._end_element
+        parser.CharacterDataHandler = self._add_text
+        # Entities are declared in a document type: without one a report cannot grow as it is expanded.
+        parser.StartDoctypeDeclHandler = self._refuse_doctype
         return parser
 
     def counts(self) -> TestCounts:
@@ -94,10 +98,10 @@ class _Reader:
             failing=tuple(self._failing),
         )
 
-    def _doctype(self, *_: object) -> None:
+    def _refuse_doctype(self, *_: object) -> None:
         raise ReportError("the report declares a document type")
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
+    def _start_element(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ReportError("the report is nested too deeply")
@@ -110,32 +114,33 @@ class _Reader:
             if self._outcome not in _BAD:
                 self._outcome, self._message = name, attributes.get("message", "")
 
-    def _data(self, data: str) -> None:
+    def _add_text(self, data: str) -> None:
         if self._inside in _BAD:
             self._text.append(data)
 
-    def _end(self, name: str) -> None:
+    def _end_element(self, name: str) -> None:
         self._depth -= 1
         if name == self._inside:
             self._inside = ""
         if name == "testcase":
-            self._finish_case()
+            self._count_case()
 
-    def _finish_case(self) -> None:
+    def _count_case(self) -> None:
         if self._outcome == "skipped":
             self._skipped += 1
             return
+        # pytest reports a module that it could not import as a test case with an error.
         uncollected = self._outcome == "error" and "collection failure" in self._message
         self._uncollected += uncollected
         self._ran += not uncollected
         if self._outcome in _BAD:
             self._bad += 1
             if len(self._failing) < _MAX_FAILING:
-                self._failing.append(self._failing_test())
+                self._failing.append(self._read_failing_test())
 
-    def _failing_test(self) -> FailingTest:
-        text = "".join(self._text)
-        places = _PLACE.findall(text[-20_000:])
+    def _read_failing_test(self) -> FailingTest:
+        # A traceback names the place that failed last, below the calls that led to it.
+        places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])
         file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
         owner = self._case.get("classname", "")
         name = self._case.get("name", "")

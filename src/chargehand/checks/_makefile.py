@@ -11,12 +11,17 @@ _RULE = re.compile(r"([^\s#:=][^:=#]*)::?(?!=)(.*)")
 _ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)*([\w.-]+)\s*[:+?!]{0,3}=(.*)")
 _REFERENCE = re.compile(r"\$[({]([\w.-]+)")
 _INVOCATION = re.compile(r"(?:\bmake|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]+)*)")
+# make itself, and the programs that it starts, read these without a recipe that names them.
 _ALWAYS = frozenset({"SHELL", ".SHELLFLAGS", "MAKEFLAGS", "PATH", "PYTHONPATH"})
 _USUAL = frozenset({"test", "tests", "check"})
 
 
 @dataclass(slots=True)
 class _Makefile:
+    """`rules` holds the lines below each target, recipes with their tab; `directives` what is neither rule nor
+    assignment, such as `include` and `ifeq`: all of these count as used.
+    """
+
     rules: dict[str, list[str]] = field(default_factory=dict)
     variables: dict[str, list[str]] = field(default_factory=dict)
     directives: list[str] = field(default_factory=list)
@@ -34,9 +39,19 @@ def used_part(source: str, commands: Sequence[str]) -> object:
     goals = set(_USUAL)
     for command in commands:
         goals |= _goals(command, makefile.first)
-    rules = _closure(makefile, goals)
-    text = [line for name in sorted(rules) for line in makefile.rules[name]] + makefile.directives
-    return rules, text, _variables(makefile, text)
+
+    waiting, reached = sorted(goals), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name not in makefile.rules:
+            continue
+        reached.add(name)
+        for line in makefile.rules[name]:
+            # A recipe may call make for other targets; any other line of a rule lists what it needs.
+            waiting += sorted(_goals(line, makefile.first)) if line.startswith("\t") else line.split()
+    rules = sorted(reached)
+    text = [line for name in rules for line in makefile.rules[name]] + makefile.directives
+    return rules, text, _used_variables(makefile, text)
 
 
 def _goals(command: str, first: str | None) -> set[str]:
@@ -47,19 +62,7 @@ def _goals(command: str, first: str | None) -> set[str]:
     return goals
 
 
-def _closure(makefile: _Makefile, goals: Iterable[str]) -> list[str]:
-    waiting, reached = sorted(goals), dict[str, None]()
-    while waiting:
-        name = waiting.pop()
-        if name in reached or name not in makefile.rules:
-            continue
-        reached[name] = None
-        for line in makefile.rules[name]:
-            waiting += line.split() if not line.startswith("\t") else sorted(_goals(line, makefile.first))
-    return sorted(reached)
-
-
-def _variables(makefile: _Makefile, text: Iterable[str]) -> dict[str, list[str]]:
+def _used_variables(makefile: _Makefile, text: Iterable[str]) -> dict[str, list[str]]:
     waiting = [*_ALWAYS, *(name for line in text for name in _REFERENCE.findall(line))]
     used: dict[str, list[str]] = {}
     while waiting:
@@ -71,27 +74,23 @@ def _variables(makefile: _Makefile, text: Iterable[str]) -> dict[str, list[str]]
 
 
 def _parse(source: str) -> _Makefile:
-    makefile, block = _Makefile(), list[list[str]]()
+    makefile, names = _Makefile(), list[str]()
     for line in source.replace("\\\n", " ").split("\n"):
         if line.startswith("\t"):
-            for lines in block:
-                lines.append(line.rstrip())
-        elif line.strip() and not line.lstrip().startswith("#"):
-            block = _statement(makefile, line)
+            for name in names:
+                makefile.rules[name].append(line.rstrip())
+        elif not line.strip() or line.lstrip().startswith("#"):
+            continue  # a recipe may go on behind an empty line or a comment
+        elif found := _ASSIGNMENT.fullmatch(line.strip()):
+            makefile.variables.setdefault(found[1], []).append(line.strip())
+            names = []
+        elif found := _RULE.fullmatch(line.rstrip()):
+            names = found[1].split()
+            for name in names:
+                makefile.rules.setdefault(name, []).append(found[2].strip())
+                if makefile.first is None and not name.startswith("."):
+                    makefile.first = name
+        else:
+            makefile.directives.append(line.strip())
+            names = []
     return makefile
-
-
-def _statement(makefile: _Makefile, line: str) -> list[list[str]]:
-    """File one line that is no recipe and return the rules that a recipe below it belongs to."""
-    if found := _ASSIGNMENT.fullmatch(line.strip()):
-        makefile.variables.setdefault(found[1], []).append(line.strip())
-        return []
-    if found := _RULE.fullmatch(line.rstrip()):
-        names = found[1].split()
-        for name in names:
-            makefile.rules.setdefault(name, []).append(found[2].strip())
-            if makefile.first is None and not name.startswith("."):
-                makefile.first = name
-        return [makefile.rules[name] for name in names]
-    makefile.directives.append(line.strip())
-    return []

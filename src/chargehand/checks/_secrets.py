@@ -9,7 +9,7 @@ from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 
 SEARCHED = 8_000_000
-"""Bytes of a file that are searched for secrets; the rest is told as not searched."""
+"""Bytes of a file that are searched for secrets; a finding says where the rest is not."""
 _MAX_FINDINGS = 20
 _SNIFFED = 8_000
 # Only shapes that hardly anything else has: a false alarm here reverts a person's work.
@@ -32,6 +32,7 @@ _MARKS = (
     *(b"sk-", b"AIza", b"xox", b"k_live_"),
 )
 """One of these stands in whatever a pattern takes: looking for them first is a hundred times as fast."""
+# Keys made up for documentation, such as AWS's own AKIAIOSFODNN7EXAMPLE.
 _DOCUMENTED = (b"EXAMPLE", b"XXXXXXXX", b"00000000", b"xxxxxxxx")
 _ANY = re.compile(b"|".join(b"(%s)" % pattern for _, pattern in _PATTERNS))
 
@@ -46,13 +47,12 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
         unsearched = "" if size <= SEARCHED else f"; only the first {SEARCHED} were searched for secrets"
         yield _warning("large_file", change.path, f"{size} bytes, more than {large_bytes}{unsearched}")
     if b"\0" in content[:_SNIFFED]:
-        yield _warning(
-            "binary_file", change.path, f"{size} bytes that are no text: nobody can review them as a diff"
-        )
-    yield from _secrets(change, content, reader)
+        message = f"{size} bytes of binary data: nobody can review them as a diff"
+        yield _warning("binary_file", change.path, message)
+    yield from _find_secrets(change, content, reader)
 
 
-def _secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Finding]:
+def _find_secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Finding]:
     if not any(mark in content for mark in _MARKS):
         return
     known: set[bytes] | None = None
@@ -60,8 +60,13 @@ def _secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Fin
     for match in _ANY.finditer(content):
         if any(word in match[0] for word in _DOCUMENTED):
             continue
-        known = _old_lines(change, reader) if known is None else known
-        if _line_around(content, match.start()) in known:
+        if known is None:
+            # Read only where something was found, which is rare.
+            is_file = change.old_id is not None and is_regular(change.old_mode)
+            old = reader.read_blob(change.old_id or "", limit=SEARCHED) if is_file else b""
+            known = set(old.split(b"\n"))
+        start, end = content.rfind(b"\n", 0, match.start()) + 1, content.find(b"\n", match.start())
+        if content[start : end if end >= 0 else None] in known:
             continue
         found += 1
         if found > _MAX_FINDINGS:
@@ -71,18 +76,6 @@ def _secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Fin
         message = f"an added line holds what looks like a secret ({name})"
         line = content.count(b"\n", 0, match.start()) + 1
         yield Finding(rule="secret", severity="error", path=change.path, message=message, line=line)
-
-
-def _old_lines(change: Change, reader: TreeReader) -> set[bytes]:
-    if change.old_id is None or not is_regular(change.old_mode):
-        return set()
-    return set(reader.read_blob(change.old_id, limit=SEARCHED).split(b"\n"))
-
-
-def _line_around(content: bytes, position: int) -> bytes:
-    start = content.rfind(b"\n", 0, position) + 1
-    end = content.find(b"\n", position)
-    return content[start:] if end < 0 else content[start:end]
 
 
 def _warning(rule: str, path: str, message: str) -> Finding:

@@ -24,72 +24,24 @@ _PYPROJECT_TOOLS = frozenset(
     | {"black", "isort", "flake8", "pylint", "bandit", "basedpyright", "ty", "unittest", "nose2", "mutmut"}
 )
 _PYPROJECT_PROJECT = ("scripts", "gui-scripts", "entry-points")
-_SETUP_CFG = ("tool:", "pytest", "coverage", "tox", "testenv", "flake8", "mypy", "pycodestyle", "pylint", "isort")
-_SETUP_CFG_MORE = ("aliases", "options.entry_points", "test", "nosetests", "unittest")
+_SETUP_CFG = (
+    *(
+        "tool:",
+        "pytest",
+        "coverage",
+        "tox",
+        "testenv",
+        "flake8",
+        "mypy",
+        "pycodestyle",
+        "pylint",
+        "isort",
+        "aliases",
+    ),
+    *("options.entry_points", "test", "nosetests", "unittest"),
+)
 _PACKAGE_JSON = ("scripts", "jest", "vitest", "mocha", "ava", "tap", "nyc", "c8", "eslintConfig", "playwright")
 _CARGO_PACKAGE = ("build", "autotests", "links", "default-run")
-
-
-def parts_of(name: str) -> Parts | None:
-    """Return how to read the file of this base name, `None` where no part of it is check surface."""
-    return _used_make if name in MAKEFILES else _PARTS.get(name)
-
-
-def _used_make(text: str, commands: Sequence[str]) -> object:
-    return used_part(text, commands)
-
-
-def _pyproject(text: str, commands: Sequence[str]) -> object:
-    document = tomllib.loads(text)
-    project = document.get("project", {})
-    tools = document.get("tool", {})
-    poetry = tools.get("poetry", {})
-    return (
-        document.get("build-system"),
-        _pick(project, _PYPROJECT_PROJECT),
-        _pick(tools, _PYPROJECT_TOOLS & set(tools)),
-        _pick(poetry, ("scripts", "plugins", "build")),
-    )
-
-
-def _setup_cfg(text: str, commands: Sequence[str]) -> object:
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read_string(text)
-    except configparser.Error as error:
-        raise ValueError(str(error)) from error
-    starts = (*_SETUP_CFG, *_SETUP_CFG_MORE)
-    return {name: sorted(parser.items(name)) for name in parser.sections() if name.startswith(starts)}
-
-
-def _package_json(text: str, commands: Sequence[str]) -> object:
-    return _pick(json.loads(text or "{}"), _PACKAGE_JSON)
-
-
-def _cargo(text: str, commands: Sequence[str]) -> object:
-    document = tomllib.loads(text)
-    binaries = [_pick(item, ("name", "test", "harness")) for item in document.get("bin", [])]
-    return (
-        _pick(document, ("profile", "test", "bench", "lints")),
-        _pick(document.get("package", {}), _CARGO_PACKAGE),
-        _pick(document.get("lib", {}), ("test", "harness", "doctest", "path")),
-        [item for item in binaries if len(item) > 1],
-    )
-
-
-def _pick(table: Any, names: Any) -> dict[str, Any]:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"expected a table, found {type(table).__name__}")
-    return {name: table[name] for name in sorted(names) if name in table}
-
-
-_PARTS: dict[str, Parts] = {
-    "pyproject.toml": _pyproject,
-    "setup.cfg": _setup_cfg,
-    "package.json": _package_json,
-    "Cargo.toml": _cargo,
-}
-
 
 _BY_NAME: dict[str, str] = {
     "conftest.py": "pytest loads it before the tests",
@@ -156,6 +108,7 @@ _TEST_TOOLS = frozenset(
 _SHADOWABLE = (_TEST_TOOLS | sys.stdlib_module_names) - {"test", "__main__"}
 _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _SYMLINK = 0o120000
+_UNREADABLE = "it cannot be read, so what it says about the checks is unknown"
 _MODULE_ROOTS = frozenset({"", "src", "lib", "python"})
 
 
@@ -168,68 +121,36 @@ class Surface:
 
     def reason(self, change: Change, reader: TreeReader) -> str | None:
         """Return why this change touches how checks run, `None` where it does not."""
-        return self.path_reason(change) or self._by_content(change, reader)
+        by_path = self.path_reason(change)
+        parts = parts_of(change.path.rpartition("/")[2])
+        if by_path is not None or parts is None:
+            return by_path
+        old, new = old_text(reader, change), new_text(reader, change)
+        if (old is None and change.old_id is not None) or (new is None and change.new_id is not None):
+            return _UNREADABLE  # no regular file, or too large
+        try:
+            same = parts(old or "", self._commands) == parts(new or "", self._commands)
+        # An agent writes these files: a value of the wrong shape fails anywhere in a reader, with any of these.
+        except (ValueError, RecursionError, TypeError, AttributeError):
+            return _UNREADABLE
+        return None if same else "the part that checks use has changed"
 
     def path_reason(self, change: Change) -> str | None:
         """Return why its place alone makes this change one of how checks run; nothing is read."""
-        path = change.path
-        if path in self._scripts and not is_test_file(path):
+        if change.path in self._scripts and not is_test_file(change.path):
             return "a check command names it"
-        return _by_path(path) or _shadow(change)
-
-    def _by_content(self, change: Change, reader: TreeReader) -> str | None:
-        name = change.path.rpartition("/")[2]
-        parts = parts_of(name)
-        if parts is None:
-            return None
-        try:
-            old, new = (
-                _text(old_text(reader, change), change.old_id),
-                _text(new_text(reader, change), change.new_id),
-            )
-            same = parts(old, self._commands) == parts(new, self._commands)
-        except (ValueError, RecursionError, TypeError, AttributeError):
-            return "it can not be read, so what it says of the checks is unknown"
-        return None if same else "the part that checks use has changed"
-
-
-def _text(text: str | None, id: str | None) -> str:
-    if text is None and id is not None:
-        raise ValueError("no regular file, or too large")
-    return text or ""
-
-
-def _by_path(path: str) -> str | None:
-    *directories, name = path.split("/")
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    if any(tuple(directories[: len(ci)]) == ci for ci in _CI_DIRS):
-        return "configures CI"
-    if directories[-1:] == [".cargo"] and name in {"config", "config.toml"}:
-        return "configures cargo"
-    if any(part.endswith((".dist-info", ".egg-info")) for part in directories):
-        return "Python may load test plugins that it declares"
-    starts = (reason for start, reason in _BY_START if name.startswith(start))
-    suffixes = (reason for suffix, reason in _BY_SUFFIX if name.endswith(suffix))
-    return next(starts, None) or next(suffixes, None)
-
-
-def _shadow(change: Change) -> str | None:
-    """Name the module that a new file would hide; one that the base holds already is the project's own."""
-    if change.kind in {"modified", "deleted"}:
-        return None
-    *directories, name = change.path.split("/")
-    if name.startswith("__init__.") and directories:
-        *directories, module = directories
-    elif found := _MODULE.fullmatch(name):
-        module = found[1]
-    else:
-        module = name
-        if change.new_mode != _SYMLINK:
-            return None
-    imported_from = "/".join(directories)
-    at_root = imported_from in _MODULE_ROOTS or is_test_path(f"{imported_from}/x")
-    return f"it hides the module {module!r}" if at_root and module in _SHADOWABLE else None
+        *directories, name = change.path.split("/")
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+        if any(tuple(directories[: len(ci)]) == ci for ci in _CI_DIRS):
+            return "configures CI"
+        if directories[-1:] == [".cargo"] and name in {"config", "config.toml"}:
+            return "configures cargo"
+        if any(part.endswith((".dist-info", ".egg-info")) for part in directories):
+            return "Python may load test plugins that it declares"
+        starts = (reason for start, reason in _BY_START if name.startswith(start))
+        suffixes = (reason for suffix, reason in _BY_SUFFIX if name.endswith(suffix))
+        return next(starts, None) or next(suffixes, None) or _shadowing(change)
 
 
 def _named_files(command: str) -> Iterator[str]:
@@ -244,3 +165,77 @@ def _named_files(command: str) -> Iterator[str]:
             yield from (word.replace(".", "/") + end for end in (".py", "/__main__.py"))
         yield word.removeprefix("/workspace/").removeprefix("./")
         previous = word
+
+
+def _shadowing(change: Change) -> str | None:
+    """Name the module that a new file would hide; one that the base holds already is the project's own."""
+    if change.kind in {"modified", "deleted"}:
+        return None
+    *directories, name = change.path.split("/")
+    if name.startswith("__init__.") and directories:
+        *directories, module = directories
+    elif found := _MODULE.fullmatch(name):
+        module = found[1]
+    elif change.new_mode == _SYMLINK:
+        module = name  # a link to a directory is a package as well
+    else:
+        return None
+    imported_from = "/".join(directories)
+    at_root = imported_from in _MODULE_ROOTS or is_test_path(f"{imported_from}/x")
+    return f"it hides the module {module!r}" if at_root and module in _SHADOWABLE else None
+
+
+# --- files of which only a part is check surface
+
+
+def parts_of(name: str) -> Parts | None:
+    """Return how to read the file of this base name, `None` where no part of it is check surface."""
+    match name:
+        case "pyproject.toml":
+            return _read_pyproject
+        case "setup.cfg":
+            return _read_setup_cfg
+        case "package.json":
+            return lambda text, _: _pick(json.loads(text or "{}"), _PACKAGE_JSON)
+        case "Cargo.toml":
+            return _read_cargo
+    return used_part if name in MAKEFILES else None
+
+
+def _read_pyproject(text: str, commands: Sequence[str]) -> object:
+    document = tomllib.loads(text)
+    project = document.get("project", {})
+    tools = document.get("tool", {})
+    poetry = tools.get("poetry", {})
+    return (
+        document.get("build-system"),
+        _pick(project, _PYPROJECT_PROJECT),
+        _pick(tools, _PYPROJECT_TOOLS & set(tools)),
+        _pick(poetry, ("scripts", "plugins", "build")),
+    )
+
+
+def _read_setup_cfg(text: str, commands: Sequence[str]) -> object:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise ValueError(str(error)) from error
+    return {name: sorted(parser.items(name)) for name in parser.sections() if name.startswith(_SETUP_CFG)}
+
+
+def _read_cargo(text: str, commands: Sequence[str]) -> object:
+    document = tomllib.loads(text)
+    binaries = [_pick(item, ("name", "test", "harness")) for item in document.get("bin", [])]
+    return (
+        _pick(document, ("profile", "test", "bench", "lints")),
+        _pick(document.get("package", {}), _CARGO_PACKAGE),
+        _pick(document.get("lib", {}), ("test", "harness", "doctest", "path")),
+        [item for item in binaries if len(item) > 1],
+    )
+
+
+def _pick(table: Any, names: Any) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"expected a table, found {type(table).__name__}")
+    return {name: table[name] for name in sorted(names) if name in table}

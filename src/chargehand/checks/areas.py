@@ -13,6 +13,7 @@ from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
 
 OWN_CONFIG = "chargehand.toml"
+# Chargehand's own settings and policy: an agent that could change these would choose its own limits.
 _OWN = (OWN_CONFIG, "chargehand.cedar")
 _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 
@@ -22,8 +23,8 @@ class Areas:
     """What a mission may change; an empty `allow` is everything.
 
     `commands` are the checks that will run: the scripts and targets they name belong to the check surface.
-    `check_surface_allowed` says that a person let the mission change it. From `large_bytes` on a file, from
-    `large_change_files` or `large_change_bytes` on a whole change is told to be large.
+    `check_surface_allowed` says that a person let the mission change it. A file of more than `large_bytes`, or a
+    change of more than `large_change_files` or `large_change_bytes`, is reported as large.
     """
 
     allow: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Areas:
 
 @lru_cache(maxsize=16)
 def area_rules(areas: Areas) -> AreaRules:
-    """Return the areas compiled: once for all the looks at one mission's changes. Raises `ConfigError`."""
+    """Return the areas compiled, once for all inspections of a mission. Raises `ConfigError` (`area_invalid`)."""
     return AreaRules(areas)
 
 
@@ -51,26 +52,22 @@ class AreaRules:
         self._protect = _compile(areas.protect)
 
     def findings(self, change: Change) -> Iterator[Finding]:
-        """Yield what the areas say of one path: the first error alone, or what a person must let in."""
-        broken = self._broken(change.path)
-        if broken is not None:
-            rule, message = broken
-            yield Finding(rule=rule, severity="error", path=change.path, message=message)
-        elif _matches(self._protect, change.path):
-            message = f"{shown_path(change.path)} is protected: only a person may let a change in"
-            yield Finding(
-                rule="area_protected", severity="warning", path=change.path, message=message, needs_person=True
-            )
-
-    def _broken(self, path: str) -> tuple[str, str] | None:
+        """Yield what the areas say of one path: the first error alone, or what a person must approve."""
+        path, shown = change.path, shown_path(change.path)
         own = next((name for name in _OWN if path == name or path.startswith(name + "/")), None)
         if own is not None:
-            return "config_protected", f"{own} may never be changed by an agent"
-        if _matches(self._forbid, path):
-            return "area_forbidden", f"{shown_path(path)} lies in a forbidden area"
-        if self._allow is not None and not _matches(self._allow, path):
-            return "area_outside", f"{shown_path(path)} lies outside the allowed areas"
-        return None
+            yield _error("config_protected", path, f"agents may never change {own}")
+        elif _matches(self._forbid, path):
+            yield _error("area_forbidden", path, f"{shown} lies in a forbidden area")
+        elif self._allow is not None and not _matches(self._allow, path):
+            yield _error("area_outside", path, f"{shown} lies outside the allowed areas")
+        elif _matches(self._protect, path):
+            message = f"{shown} is protected: only a person may approve a change to it"
+            yield Finding(rule="area_protected", severity="warning", path=path, message=message, needs_person=True)
+
+
+def _error(rule: str, path: str, message: str) -> Finding:
+    return Finding(rule=rule, severity="error", path=path, message=message)
 
 
 def _compile(patterns: Sequence[str]) -> GitIgnoreSpec | None:
@@ -80,9 +77,9 @@ def _compile(patterns: Sequence[str]) -> GitIgnoreSpec | None:
         return GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
         raise ConfigError(
-            f"area patterns {list(patterns)!r} are not valid: {error}",
+            f"invalid area patterns {list(patterns)!r}: {error}",
             code="area_invalid",
-            hint="write them as in .gitignore, for example 'src/**'",
+            hint="write patterns as in .gitignore, for example 'src/**'",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What inspection has read once: kept by everything it depends on, and believed only where it is whole."""
+"""The cache of what inspection read: keyed by all that it depends on, and used only where an entry is intact."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from chargehand.core.codec import unpack_as
 from chargehand.core.records import Change
 
 _SEAL = 16
+"""Bytes of an entry's checksum: it finds damage and swapped entries, no forgery (no agent can write the cache)."""
 _LARGEST_ENTRY = 256 * 1024
 
 
@@ -85,21 +86,20 @@ class LayeredCache:
 
 def plan_version(areas: Areas) -> str:
     """Return a digest of what facts depend on besides the change itself: the rules, Python, parts of the areas."""
-    parts = [_rules_digest(), list(sys.version_info[:2]), list(areas.commands), areas.large_bytes]
+    # `ast` reads the same source differently from one version of Python to the next.
+    parts = [
+        rules_digest(Path(__file__).parent),
+        list(sys.version_info[:2]),
+        list(areas.commands),
+        areas.large_bytes,
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def key_of(change: Change, *, plan: str) -> str:
     """Return the key of what is known of a change under a plan version."""
-    parts = [
-        plan,
-        change.path,
-        change.kind,
-        change.old_mode,
-        change.new_mode,
-        change.old_id,
-        change.new_id,
-    ]
+    modes, ids = [change.old_mode, change.new_mode], [change.old_id, change.new_id]
+    parts = [plan, change.path, change.kind, *modes, *ids]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -128,13 +128,13 @@ def _seal(key: str, body: bytes) -> bytes:
 
 
 @cache
-def _rules_digest() -> str:
-    """Return a digest of this package's own source: a version number is what somebody forgets to raise."""
+def rules_digest(package: Path) -> str:
+    """Return a digest of a package's source at any depth: a version number is what somebody forgets to raise."""
     digest = hashlib.sha256()
     try:
-        for path in sorted(Path(__file__).parent.glob("*.py")):
+        for path in sorted(package.rglob("*.py")):
             source = path.read_bytes()
-            digest.update(f"{path.name} {len(source)}\n".encode() + source)
-    except OSError:  # no source to read: nothing is reused beyond this process
-        return secrets.token_hex(16)
+            digest.update(f"{path.relative_to(package)} {len(source)}\n".encode() + source)
+    except OSError:
+        return secrets.token_hex(16)  # without the source nothing is reused beyond this process
     return digest.hexdigest()

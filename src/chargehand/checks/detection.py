@@ -20,6 +20,14 @@ _REQUIREMENTS = re.compile(
     r"(?:requirements[\w.-]*|(?:dev|test|tests)[\w-]*requirements)\.(?:txt|in)|[\w-]*requirements\.txt"
 )
 _PYTEST_REQUIREMENT = re.compile(r"^\s*pytest\b", re.MULTILINE)
+_PYTEST = "python -m pytest -q"
+_PLACEHOLDER = "no test specified"  # of the script that `npm init` writes
+_RUST_TEST = re.compile(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
+_IMPORTS_PYTEST = re.compile(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
+_USES_UNITTEST = re.compile(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
+_PLAIN_TEST = re.compile(r"^(?:async\s+)?def\s+test", re.MULTILINE)
+_EXTRAS = ("test", "tests", "testing", "dev")
+_FETCHES: tuple[tuple[str, str], ...] = (("Cargo.toml", "cargo fetch"), ("go.sum", "go mod download"))
 
 
 class Stack:
@@ -82,8 +90,8 @@ class Stack:
 
     def pytest_required(self) -> str | None:
         """Return the file that names pytest as a dependency."""
-        pyproject = self.toml("pyproject.toml")
-        if any(_is_pytest(word) for word in _dependencies(pyproject)):
+        required = (text.strip().lower() for text in _requirements_in(self.toml("pyproject.toml")))
+        if any(re.match(r"pytest\b", requirement) for requirement in required):
             return "pyproject.toml"
         for path in (*self.requirements(), "setup.cfg", "tox.ini", "Pipfile"):
             if _PYTEST_REQUIREMENT.search(self.text(path)):
@@ -96,10 +104,6 @@ def _own(path: str) -> bool:
     return not any(f.startswith(".") or f in {"node_modules", "vendor", "third_party", "venv"} for f in folders)
 
 
-def _is_pytest(requirement: str) -> bool:
-    return re.match(r"pytest\b", requirement.strip().lower()) is not None
-
-
 def table(document: Any, *names: str) -> dict[str, Any]:
     """Return a nested table, empty where any step of the way is missing or no table."""
     for name in names:
@@ -107,7 +111,7 @@ def table(document: Any, *names: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _dependencies(pyproject: dict[str, Any]) -> Iterator[str]:
+def _requirements_in(pyproject: dict[str, Any]) -> Iterator[str]:
     """Yield every requirement that any of the usual tables names."""
     yield from _texts(table(pyproject, "project").get("dependencies"))
     groups = [table(pyproject, "project", "optional-dependencies"), table(pyproject, "dependency-groups")]
@@ -126,15 +130,6 @@ def _texts(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-_PYTEST = "python -m pytest -q"
-_PLACEHOLDER = "no test specified"
-_RUST_TEST = re.compile(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
-_IMPORTS_PYTEST = re.compile(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
-_USES_UNITTEST = re.compile(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
-_PLAIN_TEST = re.compile(r"^(?:async\s+)?def\s+test", re.MULTILINE)
-_EXTRAS = ("test", "tests", "testing", "dev")
-
-
 @dataclass(frozen=True, slots=True)
 class Detected:
     """Commands found, and for each of them in `why` what in the tree speaks for it."""
@@ -143,19 +138,28 @@ class Detected:
     why: tuple[str, ...] = ()
 
 
-_Found = tuple[str, str] | None
+_Found = tuple[str, str]
+"""A command, and what in the tree speaks for it."""
 
 
 def detect_checks(reader: TreeReader, tree: str) -> Detected:
     """Return the test commands of a tree: one for each ecosystem, tox or make only where none was found."""
     stack = Stack(reader, tree)
-    found = [hit for detect in (_python, _node, _cargo, _go) if (hit := detect(stack)) is not None]
-    found = found or [hit for detect in (_tox, _make) if (hit := detect(stack)) is not None][:1]
+    found = [hit] if (hit := _detect_python(stack)) is not None else []
+    script = table(stack.json("package.json"), "scripts").get("test")
+    if isinstance(script, str) and script.strip() and _PLACEHOLDER not in script:
+        found.append(("npm test", "package.json has a test script"))
+    if stack.has("Cargo.toml") and any(_RUST_TEST.search(text) for text in stack.sources("rust")):
+        found.append(("cargo test", "Cargo.toml, and sources with #[test]"))
+    if stack.has("go.mod") and (tests := stack.tests("go")):
+        found.append(("go test ./...", f"go.mod and {tests[0]}"))
+    # tox and make mostly run what was found already, in environments that the sandbox would have to fetch.
+    found = found or _detect_task_runner(stack)
     return Detected(tuple(command for command, _ in found), tuple(why for _, why in found))
 
 
-def _python(stack: Stack) -> _Found:
-    configured = _pytest_config(stack)
+def _detect_python(stack: Stack) -> _Found | None:
+    configured = _pytest_configuration(stack)
     if configured:
         return _PYTEST, f"{configured} configures pytest"
     texts = {path: stack.text(path) for path in stack.tests("python")}
@@ -170,10 +174,11 @@ def _python(stack: Stack) -> _Found:
     plain = next((path for path, text in texts.items() if _PLAIN_TEST.search(text)), None)
     if plain:
         return _PYTEST, f"{plain} has plain test functions"
-    return _unittest(stack, texts)
+    using = next((path for path, text in texts.items() if _USES_UNITTEST.search(text)), None)
+    return None if using is None else (_unittest_command(stack, using), f"{using} uses unittest")
 
 
-def _pytest_config(stack: Stack) -> str | None:
+def _pytest_configuration(stack: Stack) -> str | None:
     for path in ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"):
         if stack.has(path):
             return path
@@ -183,63 +188,36 @@ def _pytest_config(stack: Stack) -> str | None:
     return next((path for path, section in sections if stack.has_section(path, section)), None)
 
 
-def _unittest(stack: Stack, texts: dict[str, str]) -> _Found:
-    using = [path for path, text in texts.items() if _USES_UNITTEST.search(text)]
-    if not using:
-        return None
-    folder = using[0].rpartition("/")[0]
+def _unittest_command(stack: Stack, test: str) -> str:
+    *folders, _ = test.split("/")
+    packages = ["/".join(folders[: length + 1]) for length in range(len(folders))]
     # Without __init__.py discovery does not descend from the root, so it has to start where the tests are.
-    importable = all(stack.has(f"{part}/__init__.py") for part in _parents(folder))
-    command = "python -m unittest discover" + ("" if importable else f" -s {folder}")
-    return command, f"{using[0]} uses unittest"
+    importable = all(stack.has(f"{package}/__init__.py") for package in packages)
+    return "python -m unittest discover" + ("" if importable else f" -s {'/'.join(folders)}")
 
 
-def _parents(folder: str) -> list[str]:
-    parts = folder.split("/") if folder else []
-    return ["/".join(parts[: length + 1]) for length in range(len(parts))]
-
-
-def _node(stack: Stack) -> _Found:
-    script = table(stack.json("package.json"), "scripts").get("test")
-    if not isinstance(script, str) or not script.strip() or _PLACEHOLDER in script:
-        return None
-    return "npm test", "package.json has a test script"
-
-
-def _cargo(stack: Stack) -> _Found:
-    if stack.has("Cargo.toml") and any(_RUST_TEST.search(text) for text in stack.sources("rust")):
-        return "cargo test", "Cargo.toml, and sources with #[test]"
-    return None
-
-
-def _go(stack: Stack) -> _Found:
-    tests = stack.tests("go")
-    return ("go test ./...", f"go.mod and {tests[0]}") if tests and stack.has("go.mod") else None
-
-
-def _tox(stack: Stack) -> _Found:
+def _detect_task_runner(stack: Stack) -> list[_Found]:
     named = [path for path in ("tox.ini", "tox.toml") if stack.has(path)]
     if "tox" in table(stack.toml("pyproject.toml"), "tool"):
         named.append("pyproject.toml")
-    return ("tox", f"{named[0]} configures tox") if named else None
-
-
-def _make(stack: Stack) -> _Found:
+    if named:
+        return [("tox", f"{named[0]} configures tox")]
     for path in sorted(MAKEFILES):
         for target in ("test", "check"):
             if target in targets(stack.text(path)):
-                return f"make {target}", f"{path} has the target {target}"
-    return None
+                return [(f"make {target}", f"{path} has the target {target}")]
+    return []
 
 
 def detect_setup(reader: TreeReader, tree: str) -> str | None:
     """Return the command that would install what a tree needs to be tested: a suggestion, never run unasked."""
     stack = Stack(reader, tree)
-    steps = [step for suggest in (_pip, _npm, _fetch) for step in suggest(stack)]
-    return " && ".join(steps) or None
+    steps = [_pip_command(stack), _node_command(stack)]
+    steps += [command for path, command in _FETCHES if stack.has(path)]
+    return " && ".join(step for step in steps if step) or None
 
 
-def _pip(stack: Stack) -> Iterator[str]:
+def _pip_command(stack: Stack) -> str | None:
     words = [word for path in stack.requirements() for word in ("-r", path)]
     pyproject = stack.toml("pyproject.toml")
     installable = {"project", "build-system"} & set(pyproject) or table(pyproject, "tool", "poetry")
@@ -249,26 +227,18 @@ def _pip(stack: Stack) -> Iterator[str]:
         words += ["-e", f".[{extra}]" if extra else "."]
         groups = table(pyproject, "dependency-groups")
         words += [word for name in _EXTRAS if name in groups for word in ("--group", name)]
-    found = _python(stack)
+    found = _detect_python(stack)
     if found and found[0] == _PYTEST and stack.pytest_required() is None:
         words.append("pytest")
-    if words:
-        yield "pip install " + " ".join(words)
+    return "pip install " + " ".join(words) if words else None
 
 
-def _npm(stack: Stack) -> Iterator[str]:
+def _node_command(stack: Stack) -> str | None:
     if stack.has("package-lock.json") or stack.has("npm-shrinkwrap.json"):
-        yield "npm ci"
-    elif stack.has("pnpm-lock.yaml"):
-        yield "pnpm install --frozen-lockfile"
-    elif stack.has("yarn.lock"):
-        yield "yarn install --frozen-lockfile"
-    elif {"dependencies", "devDependencies"} & set(stack.json("package.json")):
-        yield "npm install"
-
-
-_FETCHES: tuple[tuple[str, str], ...] = (("Cargo.toml", "cargo fetch"), ("go.sum", "go mod download"))
-
-
-def _fetch(stack: Stack) -> Iterator[str]:
-    return (command for path, command in _FETCHES if stack.has(path))
+        return "npm ci"
+    if stack.has("pnpm-lock.yaml"):
+        return "pnpm install --frozen-lockfile"
+    if stack.has("yarn.lock"):
+        return "yarn install --frozen-lockfile"
+    has_any = {"dependencies", "devDependencies"} & set(stack.json("package.json"))
+    return "npm install" if has_any else None

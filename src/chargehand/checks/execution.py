@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.checks._junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
@@ -30,6 +30,11 @@ from chargehand.sandbox.contract import Sandbox
 
 _VERSION = 1
 """Raise when the same commands would be judged differently: kept verdicts are then not reused."""
+SCHEMA = 1
+_READ_SECONDS = 60.0
+_REPORT = "/tmp/chargehand-report-"
+_EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
+_OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +73,15 @@ def judge(
     return "green" if checks or explicit_none else "missing"
 
 
-_READ_SECONDS = 60.0
-_REPORT = "/tmp/chargehand-report-"
-_EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
-_OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutput:
-    """What a check had to say: the end of its output, safe to show, and the tests that did not pass."""
+    """What a check printed: the end of its output, safe to show, and the tests that did not pass."""
 
     tail: str
     failing: tuple[FailingTest, ...] = ()
 
 
+_NO_OUTPUT = CheckOutput(tail="")
 OnResult = Callable[[CheckResult, CheckOutput], None]
 
 
@@ -97,25 +97,21 @@ async def run_checks(
 
     The sandbox must be new, on a new workspace of the exact tree; it stays open. Commands are run by `bash`
     with `-e` and `pipefail` (by `sh -e` where there is none), so that no failing part is lost. A timeout, a
-    missing command, no test run, a report that cannot be read: none of them passes. `on_result` is told each
-    result as it comes. Raises `SandboxDiedError` when the sandbox ends, which says nothing about the tree.
+    missing command, no test run, a report that cannot be read: none of them passes. `on_result` gets each result
+    as it comes. Raises `SandboxDiedError` when the sandbox ends, which says nothing about the tree.
     """
-    shell = await _shell(sandbox)
+    probe = await sandbox.exec(["bash", "-c", ":"], timeout=_READ_SECONDS)
+    shell = ("bash", "-eo", "pipefail", "-c") if probe.exit_code == 0 else ("sh", "-e", "-c")
     results = []
     for command in plan.commands:
-        result, output = await _run_one(command, plan, sandbox, shell=shell, keep=keep, mission=mission)
+        result, output = await _run_check(command, plan, sandbox, shell=shell, keep=keep, mission=mission)
         results.append(result)
         if on_result is not None:
             on_result(result, output)
     return tuple(results)
 
 
-async def _shell(sandbox: Sandbox) -> tuple[str, ...]:
-    probe = await sandbox.exec(["bash", "-c", ":"], timeout=_READ_SECONDS)
-    return ("bash", "-eo", "pipefail", "-c") if probe.exit_code == 0 else ("sh", "-e", "-c")
-
-
-async def _run_one(
+async def _run_check(
     command: str,
     plan: CheckPlan,
     sandbox: Sandbox,
@@ -125,7 +121,7 @@ async def _run_one(
     mission: str | None,
 ) -> tuple[CheckResult, CheckOutput]:
     runner, collected = runner_of(command), HeadTail()
-    script, report_path = _with_report(command) if runner == "pytest" else (command, None)
+    script, report_path = _request_report(command) if runner == "pytest" else (command, None)
     result = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
     report = None if report_path is None else await _read_report(sandbox, report_path)
     content = collected.content()
@@ -142,7 +138,7 @@ async def _run_one(
     return check, CheckOutput(tail=shown_tail(content), failing=report.failing if report else ())
 
 
-def _with_report(command: str) -> tuple[str, str]:
+def _request_report(command: str) -> tuple[str, str]:
     """Make pytest write a report without changing what it runs, and return where the report will be.
 
     The path is new for every run, so that nothing that lay there before can be taken for this run's report.
@@ -170,9 +166,6 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
         return None
 
 
-SCHEMA = 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingCheck:
     """A check that did not pass, with the end of its output and the failing tests its runner named."""
@@ -189,7 +182,7 @@ class FailingCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What to mend: failing checks, findings, and what inspection set back. Every text is safe to show."""
+    """What to fix: failing checks, findings, and what inspection set back. Every text is safe to show."""
 
     schema: int
     tree: str
@@ -207,29 +200,29 @@ class Report:
 
 def report(verdict: Verdict, outputs: Mapping[str, CheckOutput], *, reverted: Sequence[Reverted] = ()) -> Report:
     """Return the document for a verdict; `outputs` by check name, where one is missing its text is empty."""
+    failing = [(c, outputs.get(c.name, _NO_OUTPUT)) for c in verdict.checks if c.status != "passed"]
     return Report(
         schema=SCHEMA,
         tree=verdict.tree,
         scope=verdict.scope,
         status=verdict.status,
         passed=tuple(check.name for check in verdict.checks if check.status == "passed"),
-        failing=tuple(_failing(c, outputs.get(c.name)) for c in verdict.checks if c.status != "passed"),
+        failing=tuple(
+            FailingCheck(
+                name=check.name,
+                status=check.status,
+                reason=check.reason,
+                exit_code=check.exit_code,
+                seconds=check.seconds,
+                tests=check.tests,
+                output=output.tail,
+                failing_tests=output.failing,
+            )
+            for check, output in failing
+        ),
         findings=tuple(
-            structs.replace(found, path=shown_path(found.path), message=printable(found.message))
+            replace(found, path=shown_path(found.path), message=printable(found.message))
             for found in verdict.findings
         ),
-        reverted=tuple(structs.replace(item, path=shown_path(item.path)) for item in reverted),
-    )
-
-
-def _failing(check: CheckResult, output: CheckOutput | None) -> FailingCheck:
-    return FailingCheck(
-        name=check.name,
-        status=check.status,
-        reason=check.reason,
-        exit_code=check.exit_code,
-        seconds=check.seconds,
-        tests=check.tests,
-        output=output.tail if output else "",
-        failing_tests=output.failing if output else (),
+        reverted=tuple(replace(item, path=shown_path(item.path)) for item in reverted),
     )

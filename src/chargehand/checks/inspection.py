@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from chargehand.checks._facts import Facts, read_facts, sample
 from chargehand.checks._surface import Surface
 from chargehand.checks.areas import OWN_CONFIG, Areas, area_rules
 from chargehand.checks.cache import InspectionCache, key_of, plan_version, sealed, unsealed
-from chargehand.checks.paths import Language, holds_tests, is_test_file, is_test_path, language_of
+from chargehand.checks.paths import holds_tests, is_test_file, is_test_path, language_of
 from chargehand.checks.suites.weakening import Pair, weakenings
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
@@ -27,9 +27,9 @@ _DIRECTORY = 0o040000
 class Inspection:
     """What inspection found, and how much of the change it saw.
 
-    `looked` of `total` changes had their content looked at, `cached` of those as it was kept from an earlier look.
-    `degraded` says that time ran out before all that should be looked at was; nothing that is not there was found
-    is then a proof of its absence. `reason` names what was not looked at, in a sample too.
+    The content of `looked` of `total` changes was looked at, `cached` of those from the cache. `degraded` says
+    that time ran out first: what was not found may then be there all the same. `reason` names what was not looked
+    at, in a sample too.
     """
 
     findings: tuple[Finding, ...]
@@ -83,23 +83,23 @@ def examine(
     chosen = tuple(changes)
     if limits.files is not None and len(chosen) > limits.files:
         chosen = sample(chosen, surface, files=limits.files, seed=limits.seed)
-    book = _Book(reader, surface, areas, cache)
-    known = book.read(chosen, in_time=lambda: ends is None or monotonic() < ends)
+    source = _FactsReader(reader, surface, areas, cache)
+    known = source.read(chosen, in_time=lambda: ends is None or monotonic() < ends)
     found = [finding for change in changes for finding in rules.findings(change)]
-    found += _told(changes, known, areas)
-    found += _together(changes, known, reader, base_tree)
+    found += _findings_of_each(changes, known, areas)
+    found += _findings_of_all(changes, known, reader, base_tree)
     return Inspection(
         findings=tuple(sorted(found, key=lambda f: (f.path, f.line or 0, f.rule, f.message))),
         looked=len(known),
         total=len(changes),
-        cached=book.hits,
+        cached=source.hits,
         seconds=monotonic() - began,
         degraded=len(known) < len(chosen),
-        reason=_unseen(changes, chosen, known, limits),
+        reason=_explain_unread(changes, chosen, known, limits),
     )
 
 
-class _Book:
+class _FactsReader:
     """Facts of changes: from the cache, else read and then kept."""
 
     def __init__(self, reader: TreeReader, surface: Surface, areas: Areas, cache: InspectionCache | None) -> None:
@@ -107,69 +107,73 @@ class _Book:
         self._surface = surface
         self._areas = areas
         self._cache = cache
-        self._plan = plan_version(areas) if cache else ""
-        self._fresh: dict[str, bytes] = {}
         self.hits = 0
 
     def read(self, changes: Sequence[Change], *, in_time: Callable[[], bool]) -> dict[str, Facts]:
         """Return the facts by path, as far as time allows."""
-        keys = {change.path: key_of(change, plan=self._plan) for change in changes} if self._cache else {}
+        plan = plan_version(self._areas) if self._cache else ""
+        keys = {change.path: key_of(change, plan=plan) for change in changes} if self._cache else {}
         kept = self._cache.get(tuple(keys.values())) if self._cache else {}
         known: dict[str, Facts] = {}
+        fresh: dict[str, bytes] = {}
         for change in changes:
             if not in_time():
                 break
-            known[change.path] = self._facts(change, keys.get(change.path, ""), kept)
-        if self._cache and self._fresh:
-            self._cache.put(self._fresh)
+            key = keys.get(change.path, "")
+            facts = unsealed(key, kept[key]) if key in kept else None
+            self.hits += facts is not None
+            if facts is None:
+                facts = read_facts(change, self._reader, self._surface, large_bytes=self._areas.large_bytes)
+                entry = sealed(key, facts) if self._cache else None
+                if entry is not None:
+                    fresh[key] = entry
+            known[change.path] = facts
+        # In one write at the end: the next look goes on from here, even where time ran out.
+        if self._cache and fresh:
+            self._cache.put(fresh)
         return known
 
-    def _facts(self, change: Change, key: str, kept: Mapping[str, bytes]) -> Facts:
-        facts = unsealed(key, kept[key]) if key in kept else None
-        if facts is not None:
-            self.hits += 1
-            return facts
-        facts = read_facts(change, self._reader, self._surface, large_bytes=self._areas.large_bytes)
-        entry = sealed(key, facts) if self._cache else None
-        if entry is not None:
-            self._fresh[key] = entry
-        return facts
 
-
-def _told(changes: Sequence[Change], known: Mapping[str, Facts], areas: Areas) -> Iterator[Finding]:
-    """Yield what the facts of each change say by themselves, and what all of them weigh together."""
+def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], areas: Areas) -> Iterator[Finding]:
+    """Yield what each change says by itself, and whether all of them are too large together."""
+    allowed = areas.check_surface_allowed
     for path, facts in known.items():
         yield from (replace(found, path=path) for found in facts.findings)
         if facts.surface is not None:
-            yield _surface_finding(path, facts.surface, allowed=areas.check_surface_allowed)
+            yield Finding(
+                rule="check_surface",
+                severity="info" if allowed else "warning",
+                path=path,
+                message=f"{shown_path(path)} decides how checks run: {facts.surface}",
+                needs_person=not allowed,
+            )
     size = sum(facts.size for facts in known.values())
     if len(changes) > areas.large_change_files or size > areas.large_change_bytes:
         most = f"{areas.large_change_files} files or {areas.large_change_bytes} bytes"
-        message = f"{len(changes)} files and {size} bytes of new content, more than {most}: hardly to be reviewed"
+        message = f"{len(changes)} files and {size} bytes of new content are hard to review (more than {most})"
         yield Finding(rule="large_change", severity="warning", path="", message=message)
 
 
-def _together(
+def _findings_of_all(
     changes: Sequence[Change], known: Mapping[str, Facts], reader: TreeReader, base_tree: str
 ) -> Iterator[Finding]:
-    """Yield what only changes held against each other say; about tests only where all of them are known."""
-    seen = {change.path: known[change.path] for change in changes if change.path in known}
-    if all(change.path in seen for change in changes if holds_tests(change.path) or is_test_path(change.path)):
+    """Yield what only changes compared with each other say."""
+    # Where one of the changed tests was not read, a test that is gone may have moved there.
+    if all(change.path in known for change in changes if holds_tests(change.path) or is_test_path(change.path)):
         pairs = [
-            Pair(change, seen[change.path].old_suite, seen[change.path].new_suite)
+            Pair(change, known[change.path].old_suite, known[change.path].new_suite)
             for change in changes
             if holds_tests(change.path)
         ]
         yield from weakenings(changes, pairs)
-    parsed = {path: (facts.old_dependencies, facts.new_dependencies) for path, facts in seen.items()}
+    parsed = {path: (facts.old_dependencies, facts.new_dependencies) for path, facts in known.items()}
     stated = {path: both for path, both in parsed.items() if any(each is not None for each in both)}
     yield from dependency_findings(changes, stated, reader, base_tree)
 
 
-def _unseen(
+def _explain_unread(
     changes: Sequence[Change], chosen: Sequence[Change], known: Mapping[str, Facts], limits: Limits
 ) -> str:
-    """Say what was not looked at, and why."""
     left = [change.path for change in chosen if change.path not in known]
     parts = []
     if len(chosen) < len(changes):
@@ -178,17 +182,6 @@ def _unseen(
         names = ", ".join(map(shown_path, left[:_SHOWN])) + (" …" if len(left) > _SHOWN else "")
         parts.append(f"not looked at within {limits.seconds:g} s: {len(left)} of {len(chosen)} ({names})")
     return "; ".join(parts)
-
-
-def _surface_finding(path: str, reason: str, *, allowed: bool) -> Finding:
-    message = f"{shown_path(path)} decides how checks run: {reason}"
-    return Finding(
-        rule="check_surface",
-        severity="info" if allowed else "warning",
-        path=path,
-        message=message,
-        needs_person=not allowed,
-    )
 
 
 def base_tests_tree_plan(
@@ -202,9 +195,18 @@ def base_tests_tree_plan(
     candidate is then already judged by the base's tests.
     """
     surface = Surface(commands)
-    touched = [change.path for change in changes if _judges(change, reader, surface)]
-    found = {path: _file_at(reader, base_tree, path) for path in touched}
-    plan = _without_first_tests(found, reader, base_tree)
+    plan: dict[str, tuple[int, str] | None] = {}
+    for change in changes:
+        own_config = change.path == OWN_CONFIG
+        if own_config or is_test_path(change.path) or surface.reason(change, reader) is not None:
+            entry = reader.lookup(base_tree, change.path)
+            # Where the base has a directory, the files in it are changes of their own.
+            plan[change.path] = None if entry is None or entry[0] == _DIRECTORY else entry
+    if None in plan.values():
+        tested = {language_of(path) for path, _, _ in reader.entries(base_tree) if is_test_file(path)}
+        # A file of no language, such as a snapshot, belongs to whatever tests there are.
+        judged = {path: bool(tested) if (it := language_of(path)) is None else it in tested for path in plan}
+        plan = {path: entry for path, entry in plan.items() if entry is not None or judged[path]}
     restored = {path for path, entry in plan.items() if entry is not None}
     needed = {folder for path in restored for folder in _folders(path)}
     for change in changes:
@@ -212,33 +214,6 @@ def base_tests_tree_plan(
         if in_the_way and change.new_id is not None:
             plan.setdefault(change.path, None)
     return dict(sorted(plan.items(), key=lambda item: (item[1] is not None, item[0])))
-
-
-_Plan = dict[str, tuple[int, str] | None]
-
-
-def _without_first_tests(plan: _Plan, reader: TreeReader, base_tree: str) -> _Plan:
-    """Drop removals for languages in which the base has nothing to be judged by."""
-    if all(entry is not None for entry in plan.values()):
-        return plan
-    tested = {language_of(path) for path, _, _ in reader.entries(base_tree) if is_test_file(path)}
-    return {path: entry for path, entry in plan.items() if entry is not None or _is_judged(path, tested)}
-
-
-def _is_judged(path: str, tested: Collection[Language | None]) -> bool:
-    language = language_of(path)
-    return bool(tested) if language is None else language in tested
-
-
-def _judges(change: Change, reader: TreeReader, surface: Surface) -> bool:
-    own = change.path == OWN_CONFIG
-    return own or is_test_path(change.path) or surface.reason(change, reader) is not None
-
-
-def _file_at(reader: TreeReader, tree: str, path: str) -> tuple[int, str] | None:
-    """Return the file at a path; a directory's files are changes of their own."""
-    entry = reader.lookup(tree, path)
-    return None if entry is None or entry[0] == _DIRECTORY else entry
 
 
 def _folders(path: str) -> list[str]:

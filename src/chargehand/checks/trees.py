@@ -56,7 +56,20 @@ class MemoryTrees:
         """Return what differs between two kept trees, by path."""
         before, after = self._trees[old], self._trees[new]
         paths = sorted({*before, *after})
-        return tuple(_change(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p))
+        found = []
+        for path in paths:
+            old_mode, old_id = before.get(path, (None, None))
+            new_mode, new_id = after.get(path, (None, None))
+            if (old_mode, old_id) == (new_mode, new_id):
+                continue
+            same_type = is_regular(old_mode) == is_regular(new_mode)
+            kind: ChangeKind = "modified" if same_type else "type_changed"
+            if old_id is None or new_id is None:
+                kind = "added" if old_id is None else "deleted"
+            found.append(
+                Change(path=path, kind=kind, old_mode=old_mode, new_mode=new_mode, old_id=old_id, new_id=new_id)
+            )
+        return tuple(found)
 
     def entries(self, tree: str, /) -> Iterable[tuple[str, int, str]]:
         """Return every (path, mode, id) of the tree."""
@@ -95,15 +108,3 @@ def text_of(reader: TreeReader, mode: int | None, id: str | None) -> str | None:
     if id is None or not is_regular(mode) or reader.blob_size(id) > MAX_TEXT:
         return None
     return reader.read_blob(id, limit=MAX_TEXT).decode("utf-8", "replace")
-
-
-def _change(path: str, old: tuple[int, str] | None, new: tuple[int, str] | None) -> Change:
-    if old is None and new is not None:
-        return Change(path=path, kind="added", new_mode=new[0], new_id=new[1])
-    if new is None and old is not None:
-        return Change(path=path, kind="deleted", old_mode=old[0], old_id=old[1])
-    assert old is not None
-    assert new is not None
-    same_type = is_regular(old[0]) == is_regular(new[0])
-    kind: ChangeKind = "modified" if same_type else "type_changed"
-    return Change(path=path, kind=kind, old_mode=old[0], new_mode=new[0], old_id=old[1], new_id=new[1])

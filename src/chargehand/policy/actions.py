@@ -10,6 +10,8 @@ Effect = Literal["allow", "ask", "deny"]
 ORDER: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
 """How strong an effect is: the strongest of all that apply counts."""
 WORKSPACE = "/workspace"
+LARGEST_SCRIPT = 100_000
+"""Bytes of a script that is looked into, as many as of a line."""
 Purpose = Literal["agent", "setup", "check", "exec"]
 RunKind = Literal["exec", "setup", "check", "launch"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from chargehand.core.errors import RefusedError
-from chargehand.policy._questions import Request, apart
-from chargehand.policy.actions import ORDER, Action, Judgement, Part, Surroundings
-from chargehand.policy.rules import Match, Rule, Rules
+from chargehand.policy._requests import Request, requests_of
+from chargehand.policy.actions import ORDER, Action, Effect, Judgement, Part, Surroundings
+from chargehand.policy.rules import Match, Rules
 
 NO_RULE = "none"
 """The rule that is named where none matches."""
@@ -22,9 +21,9 @@ def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:
     An action is taken apart into commands, files and hosts, each judged by all rules: deny is stronger than ask,
     ask than allow, and what no rule knows is denied. Raises `ConfigError` where the rules are wrong.
     """
-    requests = list(apart(action, context))
-    matches = rules.matching([_cedar(request, context) for request in requests])
-    parts = tuple(_part(request, match) for request, match in zip(requests, matches, strict=True))
+    requests = list(requests_of(action, context))
+    matches = rules.matching([_cedar_request(request, context) for request in requests])
+    parts = tuple(_judge_part(request, match) for request, match in zip(requests, matches, strict=True))
     if not parts:
         return Judgement(effect="allow", rule="nothing", reason="it runs nothing", subject="")
     # the first of those that are equally strong; among allowed ones, what a person's own rule let pass, then what
@@ -39,68 +38,60 @@ def denied(what: str, judgement: Judgement) -> RefusedError:
 
     What is to be asked for is denied where nobody can be asked.
     """
-    verb = "is denied" if judgement.effect == "deny" else "would have to be asked for, and nobody can be,"
+    verb = "is denied" if judgement.effect == "deny" else "needs approval, which nobody can give here,"
     return RefusedError(
         f"{what}: {judgement.subject[:300]!r} {verb} by rule {judgement.rule}: {judgement.reason}",
         code="policy_denied",
         hint=f'chargehand policy allow {judgement.rule} --reason "…" sets a shipped rule aside; '
-        "`chargehand project trust` vouches for a repository's own setup and checks",
+        "`chargehand project trust` trusts a repository's own setup and checks",
     )
 
 
-def _part(request: Request, match: Match) -> Part:
-    effect, rule, reason, overridden = _combined(match)
-    return Part(
-        kind=request.action,
-        text=request.text,
-        effect=effect,
-        rule=rule,
-        reason=reason,
-        via=request.via,
-        where=request.where,
-        overridden=overridden,
-    )
+def _cedar_request(request: Request, context: Surroundings) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        # Cedar takes UTF-8 alone: other bytes of a name, which Python keeps as surrogates, are written out.
+        if isinstance(value, str):
+            return value.encode("utf-8", "backslashreplace").decode()
+        return [plain(each) for each in value] if isinstance(value, list) else value
 
-
-def _cedar(request: Request, context: Surroundings) -> dict[str, Any]:
     kind, name = request.resource
     return {
         "principal": {"type": "Agent", "id": context.who},
         "action": {"type": "Action", "id": request.action},
-        "resource": {"type": kind, "id": _text(name)},
-        "context": {key: _fact(value) for key, value in request.facts.items()},
+        "resource": {"type": kind, "id": plain(name)},
+        "context": {key: plain(value) for key, value in request.facts.items()},
     }
 
 
-def _fact(value: Any) -> Any:
-    if isinstance(value, str):
-        return _text(value)
-    return [_text(each) for each in value] if isinstance(value, list) else value
-
-
-def _text(text: str) -> str:
-    """Return a text as Cedar takes it: bytes that are not UTF-8 are shown."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _combined(match: Match) -> tuple[Any, str, str, tuple[str, ...]]:
-    """Return the effect of the rules that match: overrides set rules aside, then the strongest counts."""
+def _judge_part(request: Request, match: Match) -> Part:
+    """Judge one request by the rules that match: overrides set rules aside, then the strongest counts."""
     matching = {rule.id for rule in match.rules}
     overriding = [rule for rule in match.rules if rule.overrides in matching]
     set_aside = tuple(dict.fromkeys(rule.overrides for rule in overriding))
-    counted = [rule for rule in match.rules if not rule.overrides or rule in overriding]
-    left = [rule for rule in counted if rule.id not in set_aside]
-    trusted = [rule for rule in left if rule.origin != "repository"]
-    if match.errors:
-        return "deny", BROKEN, f"a rule could not be evaluated: {match.errors[0]}", set_aside
-    if not trusted:
-        return "deny", NO_RULE, "no rule allows it", set_aside
-    worst = _strongest(left, overriding if set_aside else ())
-    return worst.effect, worst.id, worst.reason, set_aside
-
-
-def _strongest(rules: Sequence[Rule], preferred: Sequence[Rule]) -> Rule:
-    """Return the first of the strongest rules; among rules that allow, the one that overrode another is named."""
-    strongest = max(ORDER[rule.effect] for rule in rules)
-    found = [rule for rule in rules if ORDER[rule.effect] == strongest]
-    return next((rule for rule in found if rule in preferred), found[0])
+    left = [
+        rule
+        for rule in match.rules
+        if rule.id not in set_aside and (not rule.overrides or rule in overriding)
+    ]  # fmt: skip
+    effect: Effect
+    if match.errors:  # Cedar passes over a rule that it cannot evaluate: it might have been the one that denies
+        effect, name, reason = "deny", BROKEN, f"a rule could not be evaluated: {match.errors[0]}"
+    # A repository's rules only restrict: without another that allows it, what they ask for is not allowed either.
+    elif all(rule.origin == "repository" for rule in left):
+        effect, name, reason = "deny", NO_RULE, "no rule allows it"
+    else:
+        effect = max((rule.effect for rule in left), key=ORDER.__getitem__)
+        strongest = [rule for rule in left if rule.effect == effect]
+        # Among rules that allow, the one that set another aside is named.
+        named = next((rule for rule in strongest if rule in overriding), strongest[0])
+        name, reason = named.id, named.reason
+    return Part(
+        kind=request.action,
+        text=request.text,
+        effect=effect,
+        rule=name,
+        reason=reason,
+        via=request.via,
+        where=request.where,
+        overridden=set_aside,
+    )

@@ -47,7 +47,7 @@ def places(path: str | None, around: Surroundings) -> frozenset[str]:
     """
     if path is None:
         return frozenset({"unknown"})
-    found = {_area(path, around)}
+    found = {_area_of(path, around)}
     if found == {"stream"}:
         return frozenset(found)
     relative = posixpath.relpath(path, around.workspace) if "workspace" in found else ""
@@ -59,16 +59,17 @@ def places(path: str | None, around: Surroundings) -> frozenset[str]:
         found.add("ci")
     if relative in _OWN or (_GLOB.search(relative) and _may_be(relative, _OWN)):
         found.add("own")
-    if any(_is_secret(part) for part in parts):
+    if any(fnmatchcase(part, name) for part in parts for name in _SECRET if not _EXAMPLES.fullmatch(part)):
         found.add("secret")
     return frozenset(found)
 
 
-def _area(path: str, around: Surroundings) -> str:
+def _area_of(path: str, around: Surroundings) -> str:
     if _STREAMS.fullmatch(path):
         return "stream"
     glob = _GLOB.search(path)
-    if glob is not None:  # a pattern matches below the last directory that stands before it
+    # A pattern matches below the last directory that stands before it.
+    if glob is not None:
         directory = path[: glob.start()].rpartition("/")[0]
         path = f"{directory}/*"
     below = around.workspace.rstrip("/") + "/"
@@ -76,10 +77,6 @@ def _area(path: str, around: Surroundings) -> str:
         return "workspace"
     if path == around.workspace or below.startswith(path.rstrip("/") + "/"):
         return "root"
-    return _elsewhere(path)
-
-
-def _elsewhere(path: str) -> str:
     if any(path.startswith(place + "/") for place in _TEMPORARY) or path in _TEMPORARY:
         return "temp"
     if path.startswith(("/dev/", "/proc/sys", "/sys/")):
@@ -89,14 +86,10 @@ def _elsewhere(path: str) -> str:
 
 def _may_be(part: str, names: tuple[str, ...]) -> bool:
     """Tell whether a name, or a pattern as a shell has it, may be one of the names."""
-    if part == "*":  # too wide to be meant
-        return False
-    lowered = part.lower()  # a file system that ignores case, and git there
+    if part == "*":
+        return False  # it may match anything: what is denied for .git would be denied for every `rm *`
+    lowered = part.lower()  # some file systems ignore case, and git follows them
     if not _GLOB.search(part):
         return any(lowered == name.lower() for name in names)
     # a leading dot is matched by a dot alone
     return any((part[0] == "." or name[0] != ".") and fnmatchcase(name, part) for name in names)
-
-
-def _is_secret(part: str) -> bool:
-    return any(fnmatchcase(part, pattern) for pattern in _SECRET) and not _EXAMPLES.fullmatch(part)

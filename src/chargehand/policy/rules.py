@@ -24,7 +24,7 @@ _ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _TOKENS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
 _MOST_KNOWN = 2_000
-"""Answers that are remembered: a loop of an agent runs the same commands again and again."""
+"""Answers that are remembered: an agent runs the same commands again and again."""
 LARGEST = 1_000_000
 """Characters of one source of rules at most."""
 
@@ -83,12 +83,13 @@ class Rules:
         self.sources: tuple[Source, ...] = (default_source(), *sources)
         self._lock = threading.Lock()
         self._known: dict[str, Match] = {}
+        self._parsed: _Loaded | None = None
 
     @cached_property
     def digest(self) -> str:
         """What tells these rules from others."""
-        told = "\0".join(f"{source.origin}\0{source.text}" for source in self.sources)
-        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        text = "\0".join(f"{source.origin}\0{source.text}" for source in self.sources)
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
     @property
     def all(self) -> tuple[Rule, ...]:
@@ -97,12 +98,11 @@ class Rules:
 
     @property
     def _loaded(self) -> _Loaded:
+        # Attempts are judged in several threads; what parsing takes is spent in the first, and only if it judges.
         with self._lock:
+            if self._parsed is None:
+                self._parsed = _load(self.sources)
             return self._parsed
-
-    @cached_property
-    def _parsed(self) -> _Loaded:
-        return _load(self.sources)
 
     def matching(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
         """Return for each request of Cedar's form the rules that match it; what was asked before is remembered."""
@@ -110,13 +110,13 @@ class Rules:
         found = {key: self._known[key] for key in keys if key in self._known}
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in found}
         if new:
-            found |= dict(zip(new, self._asked(list(new.values())), strict=True))
+            found |= dict(zip(new, self._evaluate(list(new.values())), strict=True))
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
             self._known.update(found)
         return [found[key] for key in keys]
 
-    def _asked(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
+    def _evaluate(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
         import cedarpy
 
         loaded = self._loaded
@@ -158,12 +158,22 @@ def _load(sources: Sequence[Source]) -> _Loaded:
     policies: dict[str, Any] = {}
     for source in sources:
         if len(source.text) > LARGEST:
-            raise _wrong(source, 1, "", f"it has {len(source.text)} characters, more than {LARGEST}")
-        for rule, policy in _read(source, len(rules), schema):
+            raise _invalid(source, 1, "", f"the file has {len(source.text)} characters, more than {LARGEST}")
+        for statement, policy in _parse(source, schema):
+            annotations = {key: value or "" for key, value in policy.get("annotations", {}).items()}
+            rule = _build_rule(source, statement, policy["effect"], annotations, len(rules))
             if rule.key in rules:
-                raise _wrong(source, int(rule.place.rpartition(":")[2]), rule.id, "another rule has the same id")
+                raise _invalid(source, statement.line, rule.id, "another rule has the same id")
+            # As a permit, whatever it is: of a request that a forbid decides Cedar would name no other rule.
             rules[rule.key], policies[rule.key] = rule, {**policy, "effect": "permit"}
-    _check_overrides(sources, rules)
+
+    known = [rule.id for rule in rules.values() if rule.origin == "default" and rule.effect != "allow"]
+    for rule in rules.values():
+        if rule.overrides and rule.overrides not in known:
+            name, _, line = rule.place.rpartition(":")
+            source = next(each for each in sources if each.name == name and each.origin == rule.origin)
+            message = f"there is no rule {rule.overrides!r} to override: {nearest(rule.overrides, known)}"
+            raise _invalid(source, int(line), rule.id, message)
     whole = json.dumps({"templates": {}, "staticPolicies": policies, "templateLinks": []})
     return _Loaded(
         policies=cedarpy.PolicySet.from_json_str(whole),
@@ -172,69 +182,59 @@ def _load(sources: Sequence[Source]) -> _Loaded:
     )
 
 
-def _read(source: Source, before: int, schema: Any) -> Iterator[tuple[Rule, dict[str, Any]]]:
+def _parse(source: Source, schema: Any) -> Iterator[tuple[_Statement, dict[str, Any]]]:
+    """Yield a source's rules as written and as Cedar's JSON; templates and unknown facts are errors as well."""
+    import cedarpy
+
     found = list(statements(source.text))
-    for number, (statement, policy) in enumerate(zip(found, _policies(source, found, schema), strict=True)):
-        annotations = {key: value or "" for key, value in policy.get("annotations", {}).items()}
-        rule = _rule(source, statement, policy["effect"], annotations, before + number)
-        yield rule, policy
-
-
-def _policies(source: Source, found: Sequence[_Statement], schema: Any) -> list[dict[str, Any]]:
-    """Parse a source's rules; what is shipped is known to be right, and loaded as a whole."""
-    import cedarpy
-
-    if source.origin == "default":
+    if source.origin == "default":  # known to be right: parsed as a whole, which is several times as fast
         whole = json.loads(cedarpy.policies_to_json_str(source.text))["staticPolicies"]
-        return [whole[f"policy{number}"] for number in range(len(whole))]
-    return [_policy(source, statement, schema) for statement in found]
+        yield from zip(found, (whole[f"policy{number}"] for number in range(len(whole))), strict=True)
+        return
+    for statement in found:
+        id_written = re.search(r'@id\("([^"]*)"\)', statement.text)
+        name = id_written[1] if id_written else ""
+        try:
+            policies = list(json.loads(cedarpy.policies_to_json_str(statement.text))["staticPolicies"].values())
+        except ValueError as error:
+            raise _invalid(source, statement.line, name, str(error)) from error
+        if len(policies) != 1:
+            raise _invalid(source, statement.line, name, "templates are not supported")
+        checked = cedarpy.validate_policies(statement.text, schema)
+        if not checked.validation_passed:
+            message = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
+            raise _invalid(source, statement.line, name, message)
+        yield statement, policies[0]
 
 
-def _policy(source: Source, statement: _Statement, schema: Any) -> dict[str, Any]:
-    """Parse one rule; one that is a template, or asks for facts that there are not, is wrong as well."""
-    import cedarpy
-
-    named = _named(statement.text)
-    try:
-        whole = json.loads(cedarpy.policies_to_json_str(statement.text))
-    except ValueError as error:
-        raise _wrong(source, statement.line, named, str(error)) from error
-    found: list[dict[str, Any]] = list(whole["staticPolicies"].values())
-    if len(found) != 1:
-        raise _wrong(source, statement.line, named, "templates are not understood")
-    checked = cedarpy.validate_policies(statement.text, schema)
-    if not checked.validation_passed:
-        said = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
-        raise _wrong(source, statement.line, named, said)
-    return found[0]
-
-
-def _rule(source: Source, statement: _Statement, effect: str, annotations: Mapping[str, str], order: int) -> Rule:
-    def wrong(message: str) -> ConfigError:
-        return _wrong(source, statement.line, annotations.get("id", ""), message)
-
-    name = annotations.get("id", "")
-    if not _ID.fullmatch(name):
-        raise wrong('it needs an @id("…") of small letters, digits, ".", "_" and "-"')
-    for key in annotations:
-        if key not in _ANNOTATIONS:
-            raise wrong(f"there is no annotation @{key}: {nearest(key, _ANNOTATIONS)}")
-    decision = annotations.get("decision")
-    if decision not in (None, "ask") or (decision and effect == "forbid"):
-        raise wrong('@decision is "ask" and stands at a permit: permit is allow, forbid is deny')
+def _build_rule(
+    source: Source, statement: _Statement, effect: str, annotations: Mapping[str, str], order: int
+) -> Rule:
+    # A rule that is not understood must not be left out: an agent would then be allowed what it was to forbid.
+    name, decision = annotations.get("id", ""), annotations.get("decision")
+    reason, overrides = annotations.get("reason", ""), annotations.get("overrides", "")
     made: Effect = "deny" if effect == "forbid" else "ask" if decision else "allow"
-    overrides = annotations.get("overrides", "")
-    if overrides and (source.origin != "user" or made == "deny"):
-        raise wrong("only a permit in your own file can override a rule")
-    if overrides and not annotations.get("reason", "").strip():
-        raise wrong('a rule that overrides another needs a @reason("…")')
-    if source.origin == "repository" and made == "allow":
-        raise wrong("a repository's rules can only ask or deny, never allow")
+    unknown = next((key for key in annotations if key not in _ANNOTATIONS), None)
+    problem = ""
+    if not _ID.fullmatch(name):
+        problem = 'a rule needs an @id("…") of small letters, digits, ".", "_" and "-"'
+    elif unknown is not None:
+        problem = f"there is no annotation @{unknown}: {nearest(unknown, _ANNOTATIONS)}"
+    elif decision not in (None, "ask") or (decision and effect == "forbid"):
+        problem = '@decision can only be "ask", on a permit: permit is allow, forbid is deny'
+    elif overrides and (source.origin != "user" or made == "deny"):
+        problem = "only a permit in your own file can override a rule"
+    elif overrides and not reason.strip():
+        problem = 'a rule that overrides another needs a @reason("…")'
+    elif source.origin == "repository" and made == "allow":
+        problem = "a repository's rules can only ask or deny, never allow"
+    if problem:
+        raise _invalid(source, statement.line, name, problem)
     return Rule(
         key=f"{source.origin}:{name}",
         id=name if source.origin == "default" else f"{source.origin}:{name}",
         effect=made,
-        reason=annotations.get("reason", "") or f"rule {name} says so",
+        reason=reason or f"rule {name} says so",
         origin=source.origin,
         place=f"{source.name}:{statement.line}",
         overrides=overrides,
@@ -242,18 +242,8 @@ def _rule(source: Source, statement: _Statement, effect: str, annotations: Mappi
     )
 
 
-def _check_overrides(sources: Sequence[Source], rules: Mapping[str, Rule]) -> None:
-    known = [rule.id for rule in rules.values() if rule.origin == "default" and rule.effect != "allow"]
-    for rule in rules.values():
-        if rule.overrides and rule.overrides not in known:
-            name, _, line = rule.place.rpartition(":")
-            source = next(each for each in sources if each.name == name and each.origin == rule.origin)
-            message = f"there is no rule {rule.overrides!r} to override: {nearest(rule.overrides, known)}"
-            raise _wrong(source, int(line), rule.id, message)
-
-
 def statements(text: str) -> Iterator[_Statement]:
-    """Yield the rules of a text with the lines they begin at; what is no rule is yielded as well."""
+    """Yield the rules of a text with the lines they begin at; and text that is none, for the parser to refuse."""
     line, start, held = 1, 1, ""
     for token in _TOKENS.findall(text):
         if not held.strip():
@@ -268,15 +258,10 @@ def statements(text: str) -> Iterator[_Statement]:
         yield _Statement(line=start, text=held)
 
 
-def _named(text: str) -> str:
-    found = re.search(r'@id\("([^"]*)"\)', text)
-    return found[1] if found else ""
-
-
-def _wrong(source: Source, line: int, rule: str, message: str) -> ConfigError:
+def _invalid(source: Source, line: int, rule: str, message: str) -> ConfigError:
     named = f" rule {rule!r}:" if rule else ""
     return ConfigError(
         f"{source.name}:{line}:{named} {message}",
         code="policy_invalid",
-        hint="mend the rule: `chargehand policy show --facts` lists what rules may ask",
+        hint="correct the rule: `chargehand policy show --facts` lists what rules may ask",
     )

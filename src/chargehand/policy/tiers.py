@@ -14,7 +14,7 @@ _DOCUMENTATION = re.compile(
     r"/?(?:docs?|documentation|man)/[^.]*(?:\.(?:md|rst|adoc|txt))?|(?:.*/)?[^/]*\.(?:md|rst|adoc)|"
     r"/?(?:README|CHANGELOG)(?:\.\w+)?"
 )
-_WAY_OUT = "`chargehand project trust` trusts the repository, --sandbox NAME takes a weaker tier by your own word"
+_WAY_OUT = "`chargehand project trust` trusts the repository, --sandbox NAME takes a weaker tier at your own risk"
 
 
 def only_documentation(areas: Sequence[str]) -> bool:
@@ -51,31 +51,21 @@ def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierCh
     `TierUnavailableError` that names what is missing: a weaker tier than needed is never taken.
     """
     needed, why = needed_tier(facts)
-    told = (*(_weaker(name) for name in TIERS[: TIERS.index(needed)]), *candidates)
+    weaker = [TierCandidate(tier=name, offered=None, detail="weaker than needed") for name in TIERS]
+    considered = (*weaker[: TIERS.index(needed)], *candidates)
     if facts.wish != AUTO:
-        wish = _named(facts.wish)
-        more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; by itself it would be {needed}: {why}"
-        return TierChoice(tier=wish, needed=needed, reason=f"it was named{more}", facts=facts)
+        wish: TierName = next(name for name in get_args(TierName) if name == facts.wish)
+        more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; auto would need {needed}: {why}"
+        return TierChoice(tier=wish, needed=needed, reason=f"you chose it{more}", facts=facts)
     offered = {each.tier for each in candidates if each.offered}
     for name in in_question(facts):
         if name in offered:
-            stronger = "" if name == needed else f"; {needed} cannot be had, {name} is stronger"
-            return TierChoice(tier=name, needed=needed, reason=f"{why}{stronger}", facts=facts, candidates=told)
-    raise _refused(needed, why, candidates)
-
-
-def _named(wish: str) -> TierName:
-    return next(name for name in get_args(TierName) if name == wish)
-
-
-def _weaker(name: TierName) -> TierCandidate:
-    return TierCandidate(tier=name, offered=None, detail="weaker than needed")
-
-
-def _refused(needed: TierName, why: str, candidates: Sequence[TierCandidate]) -> TierUnavailableError:
-    said = "; ".join(f"{each.tier}: {each.detail}" for each in candidates) or "nothing was tried"
-    mends = [each.mend for each in candidates if each.mend]
-    return TierUnavailableError(
-        f"a sandbox of tier {needed!r} or stronger is needed ({why}), and none can be had here: {said}",
-        hint="; ".join((*mends, _WAY_OUT)),
+            stronger = "" if name == needed else f"; {needed} is not available here, {name} is stronger"
+            return TierChoice(
+                tier=name, needed=needed, reason=f"{why}{stronger}", facts=facts, candidates=considered
+            )
+    tried = "; ".join(f"{each.tier}: {each.detail}" for each in candidates) or "nothing was tried"
+    raise TierUnavailableError(
+        f"this mission needs a sandbox of tier {needed!r} or stronger ({why}); none is available here: {tried}",
+        hint="; ".join((*(each.mend for each in candidates if each.mend), _WAY_OUT)),
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from chargehand.checks.paths import Language, language_of
 from chargehand.checks.suites.facts import Case, Suite
 from chargehand.checks.suites.python import python_suite
 
 _MAX_LINE = 2_000
+"""Characters of a line that are looked at; a generated file has lines of megabytes."""
 _C_COMMENT = re.compile(
     r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*(?:`|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""",
     re.DOTALL,
@@ -40,7 +41,7 @@ _LOOSER: dict[Language, tuple[tuple[str, re.Pattern[str]], ...]] = {
 _DIGITS = re.compile(
     r"\.toBeCloseTo\([^,()]{0,200}(?:\([^()]{0,100}\)[^,()]{0,100}){0,4}(?:,\s*([0-9]{1,3})\s*)?\)"
 )
-_USUAL_DIGITS = 2.0
+_USUAL_DIGITS = 2.0  # of jest's toBeCloseTo
 _JS_CASE = re.compile(r"""(?:^|[^\w.$])([xf]?(?:it|test))((?:\.\w+)*)\s*\(\s*(?:(['"`])(.*?)\3)?""")
 _JS_GROUP = re.compile(r"(?:^|[^\w.$])(?:x(?:describe|context)|(?:describe|context|suite)\.skip)\b")
 _JS_FOCUS = re.compile(
@@ -61,7 +62,15 @@ _RUBY_CASE = re.compile(r"""^\s*(?:def\s+(test_\w+)|([xf]?)(?:it|specify|test)\s
 _RUBY_SKIP = re.compile(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\bxcontext\b")
 
 _Found = tuple[str | None, tuple[str, ...]]
-"""A line's say: the name of a test that starts here (or `None`), and marks for it or for the running one."""
+"""What a line holds: the name of a test that starts here (or `None`), and marks for it or for the running one."""
+
+
+@dataclass(slots=True)
+class _Above:
+    """What stands above the next function: Rust's attributes; the JVM's annotations, one of which makes a test."""
+
+    marks: list[str] = field(default_factory=list)
+    is_test: bool = False
 
 
 def suite_of(path: str, source: str) -> Suite | None:
@@ -69,33 +78,97 @@ def suite_of(path: str, source: str) -> Suite | None:
     language = language_of(path)
     if language is None:
         return None
-    return python_suite(source) if language == "python" else _line_suite(language, source)
-
-
-def _line_suite(language: Language, source: str) -> Suite:
+    if language == "python":
+        return python_suite(source)
     cases: list[Case] = []
     file_marks: list[str] = []
-    read = _READERS[language]()
+    above = _Above()
     for number, raw in enumerate(_uncommented(language, source).split("\n"), start=1):
         line = raw[:_MAX_LINE]
-        file_marks += _file_marks(language, line)
-        for name, marks in read(line):
+        file_marks += _marks_of_file(language, line)
+        for name, marks in _read_line(language, line, above):
             if name is not None:
                 cases.append(Case(name=name, line=number, marks=marks))
             elif cases:
-                cases[-1] = _with_marks(cases[-1], marks)
+                cases[-1] = replace(cases[-1], marks=(*cases[-1].marks, *marks))
             else:
                 file_marks += marks
         if cases and _ASSERT.search(line):
-            cases[-1] = _asserting(cases[-1], language, line)
+            cases[-1] = _add_assertion(cases[-1], language, line)
     return Suite(cases=tuple(cases), marks=tuple(file_marks))
 
 
-def _with_marks(case: Case, marks: tuple[str, ...]) -> Case:
-    return replace(case, marks=(*case.marks, *marks))
+def _uncommented(language: Language, source: str) -> str:
+    """Blank out comments, so that a test in one is no test; strings and line numbers stay."""
+    pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language, _C_COMMENT)
+
+    def keep(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return found[1]
+        # In Go a comment can keep a file from being built.
+        return found[0] if language == "go" and _GO_IGNORED.match(found[0]) else "\n" * found[0].count("\n")
+
+    return pattern.sub(keep, source)
 
 
-def _asserting(case: Case, language: Language, line: str) -> Case:
+def _marks_of_file(language: Language, line: str) -> list[str]:
+    if language == "go":
+        return [line.strip()] if _GO_IGNORED.match(line) else []
+    if language == "javascript":
+        # A test that is run alone keeps all others of the file from running.
+        found = [_JS_GROUP.search(line), _JS_FOCUS.search(line)]
+        return [match[0].strip(" \t({;,!") for match in found if match]
+    return []
+
+
+def _read_line(language: Language, line: str, above: _Above) -> Iterator[_Found]:
+    match language:
+        case "javascript":
+            for found in _JS_CASE.finditer(line):
+                off = found[1].startswith("x") or _JS_OFF.search(found[2])
+                yield found[4] or "", ((found[1] + found[2],) if off else ())
+        case "go":
+            if case := _GO_CASE.match(line):
+                yield case[1], ()
+            if skip := _GO_SKIP.search(line):
+                yield None, (skip[0].rstrip("("),)
+        case "ruby":
+            if case := _RUBY_CASE.match(line):
+                yield case[1] or case[4], (("xit",) if case[2] == "x" else ())
+            elif skip := _RUBY_SKIP.search(line):
+                yield None, (skip[0].strip(),)
+        case _:
+            yield from (_read_rust if language == "rust" else _read_jvm)(line, above)
+
+
+def _read_rust(line: str, above: _Above) -> Iterator[_Found]:
+    text = line.strip()
+    if text.startswith("#["):
+        above.marks.append(text)
+    if not (found := _RUST_FN.search(line)):
+        if text and not text.startswith("#["):
+            above.marks.clear()
+        return
+    attributes = " ".join(above.marks)
+    above.marks.clear()
+    if _RUST_TEST.search(attributes):
+        yield found[1], tuple(match[0] for match in _RUST_OFF.finditer(attributes))
+
+
+def _read_jvm(line: str, above: _Above) -> Iterator[_Found]:
+    above.is_test |= bool(_JVM_TEST.search(line))
+    above.marks += [match[0] for match in _JVM_OFF.finditer(line)]
+    if _JVM_CLASS.search(line) and above.marks:
+        yield None, tuple(above.marks)
+        above.marks.clear()
+    if found := _JVM_FN.search(line):
+        if above.is_test:
+            yield found[1], tuple(above.marks)
+        above.marks.clear()
+        above.is_test = False
+
+
+def _add_assertion(case: Case, language: Language, line: str) -> Case:
     """Return the case with one more line that asserts, and the tolerances that the line grants."""
     looser, stricter = dict(case.looser), dict(case.stricter)
     for name, pattern in _LOOSER.get(language, ()):
@@ -111,103 +184,3 @@ def _asserting(case: Case, language: Language, line: str) -> Case:
         stricter=stricter,
         approximations=case.approximations + len(digits),
     )
-
-
-def _uncommented(language: Language, source: str) -> str:
-    """Blank out comments, so that a test in one is no test; strings and line numbers stay."""
-    pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language, _C_COMMENT)
-
-    def keep(found: re.Match[str]) -> str:
-        if found[1] is not None:
-            return found[1]
-        return found[0] if language == "go" and _GO_IGNORED.match(found[0]) else "\n" * found[0].count("\n")
-
-    return pattern.sub(keep, source)
-
-
-def _file_marks(language: Language, line: str) -> list[str]:
-    if language == "go":
-        return [line.strip()] if _GO_IGNORED.match(line) else []
-    if language == "javascript":
-        found = [_JS_GROUP.search(line), _JS_FOCUS.search(line)]
-        return [match[0].strip(" \t({;,!") for match in found if match]
-    return []
-
-
-Reader = Callable[[str], Iterator[_Found]]
-
-
-def _javascript() -> Reader:
-    def read(line: str) -> Iterator[_Found]:
-        for found in _JS_CASE.finditer(line):
-            off = found[1].startswith("x") or _JS_OFF.search(found[2])
-            yield found[4] or "", ((found[1] + found[2],) if off else ())
-
-    return read
-
-
-def _go() -> Reader:
-    def read(line: str) -> Iterator[_Found]:
-        if found := _GO_CASE.match(line):
-            yield found[1], ()
-        if skip := _GO_SKIP.search(line):
-            yield None, (skip[0].rstrip("("),)
-
-    return read
-
-
-def _rust() -> Reader:
-    pending: list[str] = []
-
-    def read(line: str) -> Iterator[_Found]:
-        text = line.strip()
-        if text.startswith("#["):
-            pending.append(text)
-        if not (found := _RUST_FN.search(line)):
-            if text and not text.startswith("#["):
-                pending.clear()
-            return
-        attributes = " ".join(pending)
-        pending.clear()
-        if _RUST_TEST.search(attributes):
-            yield found[1], tuple(match[0] for match in _RUST_OFF.finditer(attributes))
-
-    return read
-
-
-def _jvm() -> Reader:
-    state = {"test": False}
-    marks: list[str] = []
-
-    def read(line: str) -> Iterator[_Found]:
-        state["test"] |= bool(_JVM_TEST.search(line))
-        marks.extend(match[0] for match in _JVM_OFF.finditer(line))
-        if _JVM_CLASS.search(line) and marks:
-            yield None, tuple(marks)
-            marks.clear()
-        if found := _JVM_FN.search(line):
-            if state["test"]:
-                yield found[1], tuple(marks)
-            marks.clear()
-            state["test"] = False
-
-    return read
-
-
-def _ruby() -> Reader:
-    def read(line: str) -> Iterator[_Found]:
-        if found := _RUBY_CASE.match(line):
-            yield found[1] or found[4], (("xit",) if found[2] == "x" else ())
-        elif skip := _RUBY_SKIP.search(line):
-            yield None, (skip[0].strip(),)
-
-    return read
-
-
-_READERS: dict[Language, Callable[[], Reader]] = {
-    "javascript": _javascript,
-    "go": _go,
-    "rust": _rust,
-    "jvm": _jvm,
-    "ruby": _ruby,
-}

@@ -20,9 +20,43 @@ _SETUP_NAMES = frozenset(
     | {f"{kind}_{place}" for kind in ("setup",) for place in ("method", "class", "module", "function")}
 )
 
+# Keyword names by which numpy, math, pytest, unittest and their kin take a tolerance.
+_LOOSER = frozenset({"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "tol", "tolerance"})
+_STRICTER = frozenset({"places", "decimal", "significant", "nulp"})
+# What holds where a call names no tolerance: to name a larger one weakens it.
+_DEFAULTS: dict[str, tuple[str, float]] = {
+    "approx": ("rel", 1e-6),
+    "isclose": ("rtol", 1e-5),
+    "math.isclose": ("rel_tol", 1e-9),
+    "allclose": ("rtol", 1e-5),
+    "assert_allclose": ("rtol", 1e-7),
+    "assertAlmostEqual": ("places", 7),
+    "assert_almost_equal": ("decimal", 7),
+    "assert_array_almost_equal": ("decimal", 6),
+    "assert_approx_equal": ("significant", 7),
+}
+_APPROXIMATE = frozenset(_DEFAULTS)
+_POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
+    "approx": ((1, "rel"), (2, "abs")),
+    "assertAlmostEqual": ((2, "places"),),
+    **dict.fromkeys(("isclose", "allclose", "assert_allclose"), ((2, "rtol"), (3, "atol"))),
+    **dict.fromkeys(("assert_almost_equal", "assert_array_almost_equal"), ((2, "decimal"),)),
+    "assert_approx_equal": ((2, "significant"),),
+}
+_EXPECTING = ("assert", "expect", "verify", "check")
+_MAX_EXPONENT = 300
+# For source that does not parse: what can be told by patterns.
+_DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+(test\w*)", re.MULTILINE)
+_SKIP = re.compile(
+    r"\b(?:mark\.(?:skip|skipif|xfail)|unittest\.skip\w*|pytest\.(?:skip|xfail)|skipTest|SkipTest)\b"
+)
+_ASSERT = re.compile(r"\bassert\w*\b")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 def walk(*roots: ast.AST) -> list[ast.AST]:
-    """Return all nodes below the roots, parents first; some times faster than `ast.walk`."""
+    """Return the roots and all nodes below them; some times faster than `ast.walk`, and every test is walked."""
     nodes, waiting = list[ast.AST](), list(roots)
     while waiting:
         node = waiting.pop()
@@ -89,7 +123,10 @@ def marks_in(node: ast.AST, names: Names) -> tuple[str, ...]:
     for sub in walk(node):
         if isinstance(sub, ast.Call) and _is_mark(names.dotted(sub.func)):
             called.add(id(sub.func))
-            found.append(_call_text(sub, names))
+            # With its conditions and without its reason: another reason for the same skip is no new skip.
+            words = [names.dotted(sub.func), *(ast.unparse(arg) for arg in sub.args if not _is_text(arg))]
+            words += [f"{k.arg}={ast.unparse(k.value)}" for k in sub.keywords if k.arg not in {"reason", "msg"}]
+            found.append(" ".join(words))
         elif isinstance(sub, ast.Name | ast.Attribute) and id(sub) not in called:
             dotted = names.dotted(sub)
             if dotted in names.aliases:
@@ -104,36 +141,23 @@ def _is_mark(dotted: str) -> bool:
     return word.startswith(("skip", "xfail")) or word == "expectedfailure"
 
 
-def _call_text(call: ast.Call, names: Names) -> str:
-    """Return the mark with its conditions: another reason for the same skip is no new skip."""
-    words = [names.dotted(call.func)]
-    words += [ast.unparse(arg) for arg in call.args if not _is_text(arg)]
-    words += [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords if k.arg not in {"reason", "msg"}]
-    return " ".join(words)
-
-
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def skips_among(nodes: Iterable[ast.AST], names: Names) -> tuple[str, ...]:
     """Return the calls and raises among the nodes that skip whatever runs them."""
-    return tuple(text for node in nodes if (text := _skip(node, names)))
-
-
-def _skip(node: ast.AST, names: Names) -> str:
-    if isinstance(node, ast.Call):
-        dotted = names.dotted(node.func)
-        if dotted in _SKIP_CALLS or dotted.endswith(".skipTest"):
-            return dotted
-    if isinstance(node, ast.Raise) and node.exc is not None:
-        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        if names.dotted(raised).endswith(_SKIP_ERRORS):
-            return f"raise {names.dotted(raised)}"
-    return ""
-
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+    found: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            dotted = names.dotted(node.func)
+            if dotted in _SKIP_CALLS or dotted.endswith(".skipTest"):
+                found.append(dotted)
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            dotted = names.dotted(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
+            if dotted.endswith(_SKIP_ERRORS):
+                found.append(f"raise {dotted}")
+    return tuple(found)
 
 
 def runs_before_tests(function: Function) -> bool:
@@ -166,33 +190,6 @@ def used_names(function: Function, nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.id
 
 
-# Keyword names by which numpy, math, pytest, unittest and their kin take a tolerance.
-_LOOSER = frozenset({"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "tol", "tolerance"})
-_STRICTER = frozenset({"places", "decimal", "significant", "nulp"})
-# What holds where a call names no tolerance: to name a larger one weakens it.
-_DEFAULTS: dict[str, tuple[str, float]] = {
-    "approx": ("rel", 1e-6),
-    "isclose": ("rtol", 1e-5),
-    "math.isclose": ("rel_tol", 1e-9),
-    "allclose": ("rtol", 1e-5),
-    "assert_allclose": ("rtol", 1e-7),
-    "assertAlmostEqual": ("places", 7),
-    "assert_almost_equal": ("decimal", 7),
-    "assert_array_almost_equal": ("decimal", 6),
-    "assert_approx_equal": ("significant", 7),
-}
-_APPROXIMATE = frozenset(_DEFAULTS)
-_POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
-    "approx": ((1, "rel"), (2, "abs")),
-    "assertAlmostEqual": ((2, "places"),),
-    **dict.fromkeys(("isclose", "allclose", "assert_allclose"), ((2, "rtol"), (3, "atol"))),
-    **dict.fromkeys(("assert_almost_equal", "assert_array_almost_equal"), ((2, "decimal"),)),
-    "assert_approx_equal": ((2, "significant"),),
-}
-_EXPECTING = ("assert", "expect", "verify", "check")
-_MAX_EXPONENT = 300
-
-
 @dataclass(frozen=True, slots=True)
 class Measures:
     """Counts and tolerances of one test function."""
@@ -216,15 +213,16 @@ def live_body(function: Function) -> list[ast.stmt]:
 
 def is_empty(body: Iterable[ast.stmt]) -> bool:
     """Whether statements do nothing: pass, constants, assertions that cannot fail."""
-    return all(_does_nothing(statement) for statement in body)
-
-
-def _does_nothing(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Assert):
-        return _cannot_fail(statement.test)
-    if isinstance(statement, ast.Return | ast.Expr):
-        return statement.value is None or isinstance(statement.value, ast.Constant)
-    return isinstance(statement, ast.Pass)
+    for statement in body:
+        match statement:
+            case ast.Pass() | ast.Return(value=None) | ast.Return(value=ast.Constant()):
+                continue
+            case ast.Expr(value=ast.Constant()):
+                continue
+            case ast.Assert(test=test) if _cannot_fail(test):
+                continue
+        return False
+    return True
 
 
 def _cannot_fail(test: ast.expr) -> bool:
@@ -279,7 +277,10 @@ def _extremes(pairs: Iterable[tuple[str, float]], *, largest: bool) -> dict[str,
 def number(node: ast.expr) -> float | None:
     """Return a number written as a literal, a negative literal or a power such as `10**-3`."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return _as_float(node.value)
+        try:
+            return float(node.value)
+        except OverflowError:  # an integer of more than 308 digits
+            return None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = number(node.operand)
         return None if inner is None else -inner
@@ -288,13 +289,6 @@ def number(node: ast.expr) -> float | None:
         if base == 10 and exponent is not None and abs(exponent) <= _MAX_EXPONENT:
             return float(10**exponent)
     return None
-
-
-def _as_float(value: float) -> float | None:
-    try:
-        return float(value)
-    except OverflowError:
-        return None
 
 
 def variants(function: Function, names: Names) -> int | None:
@@ -308,13 +302,6 @@ def variants(function: Function, names: Names) -> int | None:
             return None
         total += len(sets.elts)
     return total
-
-
-_DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+(test\w*)", re.MULTILINE)
-_SKIP = re.compile(
-    r"\b(?:mark\.(?:skip|skipif|xfail)|unittest\.skip\w*|pytest\.(?:skip|xfail)|skipTest|SkipTest)\b"
-)
-_ASSERT = re.compile(r"\bassert\w*\b")
 
 
 def python_suite(source: str) -> Suite:
@@ -358,48 +345,34 @@ class _Collector:
         ]
         self._skipping = skipping_helpers(functions, self._names)
         self._cases: dict[tuple[str, str], Case] = {}
-        self._file_marks: list[str] = []
 
     def suite(self) -> Suite:
-        self._file_marks += self._body_marks(self._module.body)
-        self._body(self._module.body, "", ())
-        return Suite(cases=tuple(self._cases.values()), marks=tuple(self._file_marks))
+        self._collect(self._module.body, "", ())
+        return Suite(cases=tuple(self._cases.values()), marks=self._marks_of_all(self._module.body))
 
-    def _body(self, body: Iterable[ast.stmt], scope: str, marks: tuple[str, ...]) -> None:
+    def _collect(self, body: Iterable[ast.stmt], scope: str, marks: tuple[str, ...]) -> None:
         for statement in body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._function(statement, scope, marks)
-            elif isinstance(statement, ast.ClassDef):
-                self._class(statement, scope, marks)
-            else:
-                self._block(statement, scope, marks)
+            match statement:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name.startswith("test"):
+                    self._add_case(statement, scope, marks)
+                case ast.ClassDef() if _is_collected(statement):
+                    own = tuple(mark for d in statement.decorator_list for mark in marks_in(d, self._names))
+                    inner = (*marks, *own, *self._marks_of_all(statement.body))
+                    self._collect(statement.body, f"{scope}{statement.name}.", inner)
+                case ast.If(test=ast.Constant(value=value)):
+                    self._collect(statement.body if value else statement.orelse, scope, marks)
+                case ast.If():
+                    condition = f"if {ast.unparse(statement.test)}"
+                    self._collect(statement.body, scope, (*marks, condition))
+                    self._collect(statement.orelse, scope, (*marks, f"not {condition}"))
+                case ast.Try():
+                    handled = [line for handler in statement.handlers for line in handler.body]
+                    lines = [*statement.body, *handled, *statement.orelse, *statement.finalbody]
+                    self._collect(lines, scope, marks)
+                case ast.With():
+                    self._collect(statement.body, scope, marks)
 
-    def _block(self, statement: ast.stmt, scope: str, marks: tuple[str, ...]) -> None:
-        if isinstance(statement, ast.If):
-            self._branch(statement, scope, marks)
-        elif isinstance(statement, ast.Try):
-            handled = [line for handler in statement.handlers for line in handler.body]
-            self._body([*statement.body, *handled, *statement.orelse, *statement.finalbody], scope, marks)
-        elif isinstance(statement, ast.With):
-            self._body(statement.body, scope, marks)
-
-    def _branch(self, statement: ast.If, scope: str, marks: tuple[str, ...]) -> None:
-        if isinstance(statement.test, ast.Constant):
-            self._body(statement.body if statement.test.value else statement.orelse, scope, marks)
-            return
-        condition = f"if {ast.unparse(statement.test)}"
-        self._body(statement.body, scope, (*marks, condition))
-        self._body(statement.orelse, scope, (*marks, f"not {condition}"))
-
-    def _class(self, node: ast.ClassDef, scope: str, marks: tuple[str, ...]) -> None:
-        if not _is_collected(node):
-            return
-        own = tuple(mark for d in node.decorator_list for mark in marks_in(d, self._names))
-        self._body(node.body, f"{scope}{node.name}.", (*marks, *own, *self._body_marks(node.body)))
-
-    def _function(self, node: Function, scope: str, marks: tuple[str, ...]) -> None:
-        if not node.name.startswith("test"):
-            return
+    def _add_case(self, node: Function, scope: str, marks: tuple[str, ...]) -> None:
         decorated = tuple(mark for d in node.decorator_list for mark in marks_in(d, self._names))
         body = live_body(node)
         nodes = walk(*body)
@@ -424,11 +397,11 @@ class _Collector:
             stricter=measures.stricter,
         )
 
-    def _body_marks(self, body: Iterable[ast.stmt]) -> tuple[str, ...]:
+    def _marks_of_all(self, body: Iterable[ast.stmt]) -> tuple[str, ...]:
         """Return what skips every test of a module or class."""
-        return tuple(mark for statement in body for mark in self._statement_marks(statement))
+        return tuple(mark for statement in body for mark in self._marks_of_statement(statement))
 
-    def _statement_marks(self, statement: ast.stmt) -> tuple[str, ...]:
+    def _marks_of_statement(self, statement: ast.stmt) -> tuple[str, ...]:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             return skips_among(walk(statement), self._names) if runs_before_tests(statement) else ()
         if isinstance(statement, ast.ClassDef):
@@ -440,9 +413,9 @@ class _Collector:
                     return marks_in(statement.value, self._names)
                 if name == "__test__" and isinstance(statement.value, ast.Constant) and not statement.value.value:
                     return ("__test__ = False",)
-        return self._loose_skips(statement)
+        return self._skips_on_import(statement)
 
-    def _loose_skips(self, statement: ast.stmt) -> tuple[str, ...]:
+    def _skips_on_import(self, statement: ast.stmt) -> tuple[str, ...]:
         """Return skips that run on import, tests inside the statement left to themselves."""
         nodes = walk(statement)
         inside = Counter(m for f in nodes if isinstance(f, Function) for m in skips_among(walk(f), self._names))

@@ -39,12 +39,14 @@ def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Findin
 
     `pairs` are all those of the changes at which tests are held.
     """
-    lost = _lost(pairs)
+    # Counted over all files: a test that moved is missing in one and more than before in another.
+    lost = Counter(pair.key(case) for pair, case in _old_cases(pairs))
+    lost -= Counter(pair.key(case) for pair, case in _new_cases(pairs))
     findings = [
-        *_deleted_files(changes, pairs, lost),
-        *_removed(pairs, lost),
-        *_skipped(pairs, lost),
-        *_softened(pairs),
+        *_find_deleted_files(changes, pairs, lost),
+        *_find_removed(pairs, lost),
+        *_find_skipped(pairs, lost),
+        *_find_softened(pairs),
     ]
     return tuple(dict.fromkeys(findings))
 
@@ -53,12 +55,13 @@ def suites_of(change: Change, reader: TreeReader) -> tuple[Suite | None, Suite |
     """Return the tests of a file before and after: `None` where it holds none that would be collected."""
     if not holds_tests(change.path):
         return None, None
-    old = _suite(change.path, old_text(reader, change))
+    old = _read_suite(change.path, old_text(reader, change))
+    # An agent may put a new file where no runner collects it: its tests make up for no others.
     believed = change.old_id is not None or takes_tests(change.path)
-    return old, _suite(change.path, new_text(reader, change)) if believed else None
+    return old, _read_suite(change.path, new_text(reader, change)) if believed else None
 
 
-def _suite(path: str, source: str | None) -> Suite | None:
+def _read_suite(path: str, source: str | None) -> Suite | None:
     suite = None if source is None else suite_of(path, source)
     return suite if suite is None or source is None else replace(suite, blank=not source.strip())
 
@@ -67,18 +70,12 @@ def _cases(suite: Suite | None) -> tuple[Case, ...]:
     return () if suite is None else suite.cases
 
 
-def _olds(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
+def _old_cases(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
     return ((pair, case) for pair in pairs for case in _cases(pair.old))
 
 
-def _news(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
+def _new_cases(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
     return ((pair, case) for pair in pairs for case in _cases(pair.new))
-
-
-def _lost(pairs: Sequence[Pair]) -> Counter[_Key]:
-    """Count the tests that are in no changed file any more."""
-    old = Counter(pair.key(case) for pair, case in _olds(pairs))
-    return old - Counter(pair.key(case) for pair, case in _news(pairs))
 
 
 def _missing(pair: Pair, lost: Counter[_Key]) -> list[Case]:
@@ -87,7 +84,9 @@ def _missing(pair: Pair, lost: Counter[_Key]) -> list[Case]:
     return [case for case in _cases(pair.old) if lost[pair.key(case)] and fewer[pair.key(case)]]
 
 
-def _deleted_files(changes: Sequence[Change], pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
+def _find_deleted_files(
+    changes: Sequence[Change], pairs: Sequence[Pair], lost: Counter[_Key]
+) -> Iterator[Finding]:
     held = {pair.path: pair for pair in pairs}
     placed: dict[str | None, list[str]] = {}
     for change in changes:
@@ -97,13 +96,17 @@ def _deleted_files(changes: Sequence[Change], pairs: Sequence[Pair], lost: Count
             continue
         pair = held.get(change.path)
         if pair is None or not _cases(pair.old):
-            yield from _deleted_whole(change, placed.get(change.old_id, ()), None if pair is None else pair.old)
+            yield from _judge_deleted_file(
+                change, placed.get(change.old_id, ()), None if pair is None else pair.old
+            )
         elif gone := _missing(pair, lost):
-            message = f"deleted with tests that are nowhere else: {_list(gone)}"
+            names = sorted({case.name for case in gone})
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            message = f"deleted with tests that are nowhere else: {', '.join(map(repr, names[:_SHOWN]))}{more}"
             yield _error("test_deleted", change.path, message)
 
 
-def _deleted_whole(change: Change, placed: Sequence[str], old: Suite | None) -> Iterator[Finding]:
+def _judge_deleted_file(change: Change, placed: Sequence[str], old: Suite | None) -> Iterator[Finding]:
     """Judge a deleted file in which no test is known: it may have moved as it is, to one of `placed`."""
     fits = takes_tests if is_test_file(change.path) else is_test_path
     if any(fits(path) for path in placed):
@@ -114,44 +117,44 @@ def _deleted_whole(change: Change, placed: Sequence[str], old: Suite | None) -> 
         yield _error("test_deleted", change.path, "a test file was deleted")
 
 
-def _removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
+def _find_removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
     for pair in pairs:
         if pair.change.kind == "deleted":
             continue
         if pair.old is not None and pair.new is None and not _cases(pair.old):
-            yield _error("test_removed", pair.path, "a test file was replaced by something that is no source file")
+            yield _error("test_removed", pair.path, "a test file was replaced by what is no source file")
         for case in {case.name: case for case in _missing(pair, lost)}.values():
             yield _error("test_removed", pair.path, f"test {case.name!r} was removed or renamed")
 
 
-def _skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
-    told: set[_Key] = set()
+def _find_skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
+    reported: set[_Key] = set()
     for pair in pairs:
         if pair.old is None or pair.new is None:
             continue
-        for mark in _more(pair.old.marks, pair.new.marks):
+        for mark in _added(pair.old.marks, pair.new.marks):
             yield _error("test_skipped", pair.path, f"the whole file is kept from running: {mark}")
         before = {(case.scope, case.name): case for case in pair.old.cases}
         for case in pair.new.cases:
             old = before.get((case.scope, case.name))
-            for mark in _more(old.marks, case.marks) if old else ():
-                told.add(pair.key(case))
-                yield _error("test_skipped", pair.path, _off(case, mark), case.line)
-    yield from _moved_and_skipped(pairs, lost, told)
+            for mark in _added(old.marks, case.marks) if old else ():
+                reported.add(pair.key(case))
+                yield _error("test_skipped", pair.path, _describe_skip(case, mark), case.line)
+    yield from _find_moved_and_skipped(pairs, lost, reported)
 
 
-def _moved_and_skipped(pairs: Sequence[Pair], lost: Counter[_Key], told: set[_Key]) -> Iterator[Finding]:
+def _find_moved_and_skipped(pairs: Sequence[Pair], lost: Counter[_Key], reported: set[_Key]) -> Iterator[Finding]:
     """Find tests that moved to where they do not run: fewer of a name run than before, though none was lost."""
-    ran = Counter(pair.key(case) for pair, case in _olds(pairs) if not _marks(case, pair.old))
-    runs = Counter(pair.key(case) for pair, case in _news(pairs) if not _marks(case, pair.new))
-    fewer = {key for key in ran - runs if key not in lost and key not in told}
+    ran = Counter(pair.key(case) for pair, case in _old_cases(pairs) if not _marks(case, pair.old))
+    runs = Counter(pair.key(case) for pair, case in _new_cases(pairs) if not _marks(case, pair.new))
+    fewer = {key for key in ran - runs if key not in lost and key not in reported}
     for pair in pairs:
         known = {pair.key(case) for case in _cases(pair.old)}
-        file_told = bool(_more(_file_marks(pair.old), _file_marks(pair.new)))
+        file_reported = bool(_added(_file_marks(pair.old), _file_marks(pair.new)))
         for case in _cases(pair.new):
             marks, key = _marks(case, pair.new), pair.key(case)
-            if marks and key in fewer and not (file_told and key in known):
-                yield _error("test_skipped", pair.path, _off(case, marks[0]), case.line)
+            if marks and key in fewer and not (file_reported and key in known):
+                yield _error("test_skipped", pair.path, _describe_skip(case, marks[0]), case.line)
 
 
 def _file_marks(suite: Suite | None) -> tuple[str, ...]:
@@ -162,41 +165,38 @@ def _marks(case: Case, suite: Suite | None) -> tuple[str, ...]:
     return (*case.marks, *_file_marks(suite))
 
 
-def _more(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
+def _added(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
     return list(Counter(new) - Counter(old))
 
 
-def _off(case: Case, mark: str) -> str:
+def _describe_skip(case: Case, mark: str) -> str:
     if mark == EMPTY_BODY:
         return f"test {case.name!r} was emptied: it no longer checks anything"
     return f"test {case.name!r} is kept from running: {mark}"
 
 
-def _softened(pairs: Sequence[Pair]) -> Iterator[Finding]:
+def _find_softened(pairs: Sequence[Pair]) -> Iterator[Finding]:
     """Compare each test with itself, wherever it now stands."""
     before: dict[tuple[_Key, str], Case] = {}
-    loose: dict[_Key, Case] = {}
-    for pair, case in _olds(pairs):
+    by_name: dict[_Key, Case] = {}
+    for pair, case in _old_cases(pairs):
         before[pair.key(case), case.scope] = case
-        loose[pair.key(case)] = case
-    for pair, case in _news(pairs):
-        old = before.get((pair.key(case), case.scope)) or loose.get(pair.key(case))
-        if old is not None and EMPTY_BODY not in case.marks:
-            yield from _softer(pair.path, old, case)
+        by_name[pair.key(case)] = case
+    for pair, new in _new_cases(pairs):
+        old = before.get((pair.key(new), new.scope)) or by_name.get(pair.key(new))
+        if old is None or EMPTY_BODY in new.marks:
+            continue
+        if new.assertions < old.assertions:
+            count = f"{new.assertions} of {old.assertions} assertions are left"
+            yield _warning("assertions_removed", pair.path, f"test {new.name!r}: {count}", new.line)
+        if old.variants is not None and new.variants is not None and new.variants < old.variants:
+            count = f"{new.variants} of {old.variants} parameter sets are left"
+            yield _warning("assertions_removed", pair.path, f"test {new.name!r}: {count}", new.line)
+        for what in _loosened_tolerances(old, new):
+            yield _warning("tolerance_loosened", pair.path, f"test {new.name!r}: {what}", new.line)
 
 
-def _softer(path: str, old: Case, new: Case) -> Iterator[Finding]:
-    if new.assertions < old.assertions:
-        count = f"{new.assertions} of {old.assertions} assertions are left"
-        yield _warning("assertions_removed", path, f"test {new.name!r}: {count}", new.line)
-    if old.variants is not None and new.variants is not None and new.variants < old.variants:
-        count = f"{new.variants} of {old.variants} parameter sets are left"
-        yield _warning("assertions_removed", path, f"test {new.name!r}: {count}", new.line)
-    for what in _looser(old, new):
-        yield _warning("tolerance_loosened", path, f"test {new.name!r}: {what}", new.line)
-
-
-def _looser(old: Case, new: Case) -> Iterator[str]:
+def _loosened_tolerances(old: Case, new: Case) -> Iterator[str]:
     for name, value in new.looser.items():
         if name in old.looser and value > old.looser[name]:
             yield f"{name} was {old.looser[name]:g}, is {value:g}"
@@ -206,10 +206,10 @@ def _looser(old: Case, new: Case) -> Iterator[str]:
     if new.approximations > old.approximations and new.assertions <= old.assertions:
         yield "an exact comparison became an approximate one"
     else:
-        yield from _looser_by_another_name(old, new)
+        yield from _tolerances_of_new_kinds(old, new)
 
 
-def _looser_by_another_name(old: Case, new: Case) -> Iterator[str]:
+def _tolerances_of_new_kinds(old: Case, new: Case) -> Iterator[str]:
     """Find tolerances of a kind that the test did not use before, larger than any it granted."""
     before = max([*old.looser.values(), *(_tolerance(digits) for digits in old.stricter.values())], default=None)
     if before is None:
@@ -223,13 +223,8 @@ def _looser_by_another_name(old: Case, new: Case) -> Iterator[str]:
 
 
 def _tolerance(digits: float) -> float:
+    """Return what so many equal decimal places allow, bounded so that no float overflows."""
     return float(10 ** -max(-300.0, min(300.0, digits)))
-
-
-def _list(cases: Sequence[Case]) -> str:
-    names = sorted({case.name for case in cases})
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
 def _error(rule: str, path: str, message: str, line: int | None = None) -> Finding:

@@ -6,18 +6,22 @@ import functools
 import itertools
 import posixpath
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chargehand.policy.paths import HOME
 from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
 
 if TYPE_CHECKING:
-    from tree_sitter import Language, Node, Parser
+    from tree_sitter import Language, Node
 
 LONGEST = 100_000
 """Characters of a line that is taken apart."""
 _DEEPEST = 150
+"""Levels of the syntax tree that are walked: Python's stack bears a few hundred."""
 _VARIANTS = 16
+_FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", "rg", "shuf", "tac", "cat", "tee"})
+_LISTING = ("--files-with-matches", "--files", "--files-without-match")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,40 +69,37 @@ def _language() -> Language:
     return tree_sitter.Language(tree_sitter_bash.language())
 
 
-def _parser() -> Parser:
-    """Return a parser for one line: attempts are judged in several threads, and no parser may be in two."""
+def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
+    """Return what a line does, as far as the grammar of bash tells; never raises."""
     import tree_sitter
 
-    return tree_sitter.Parser(_language())
-
-
-def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
-    """Take a line apart; never raises."""
     if len(text) > LONGEST:
         return Parsed(problem=f"it has {len(text)} characters, more than {LONGEST}")
     if "\0" in text:
         return Parsed(problem="it has a NUL character")
-    tree = _parser().parse(to_grammar(text))
+    # A parser for each line: attempts are judged in several threads, and no parser may be in two.
+    tree = tree_sitter.Parser(_language()).parse(to_grammar(text))
+    # Half a line is not judged: what the grammar could not read may be the part that matters.
     if tree.root_node.has_error:
         return Parsed(problem="it is not whole, or not bash")
-    if _depth(tree.root_node) > _DEEPEST:
+    level = [tree.root_node]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in node.named_children]
+    if level:
         return Parsed(problem="it is nested too deeply")
     walk = _Walk(Variables(tree.root_node), cwd, via)
     walk.visit(tree.root_node)
-    return walk.parsed()
-
-
-def _depth(root: Node) -> int:
-    deepest, level = 0, [root]
-    while level and deepest <= _DEEPEST:
-        deepest += 1
-        level = [child for node in level for child in node.named_children]
-    return deepest
+    return Parsed(
+        commands=tuple(walk.commands),
+        redirects=tuple(walk.redirects),
+        functions=frozenset(walk.functions),
+        recursive=walk.recursive,
+    )
 
 
 @dataclass(slots=True)
 class _Walk:
-    """Goes through a line in the order it runs."""
+    """Goes through a line in the order it runs; `inside` are the functions whose bodies are being walked."""
 
     variables: Variables
     cwd: str | None
@@ -109,32 +110,30 @@ class _Walk:
     inside: list[str] = field(default_factory=list)
     recursive: bool = False
 
-    def parsed(self) -> Parsed:
-        return Parsed(
-            commands=tuple(self.commands),
-            redirects=tuple(self.redirects),
-            functions=frozenset(self.functions),
-            recursive=self.recursive,
-        )
-
     def visit(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
         match node.type:
             case "command":
-                self._command(node, feed)
+                self._visit_command(node, feed)
             case "declaration_command" | "unset_command":
-                self._declaration(node)
+                others = [child for child in node.named_children if child.type != "variable_assignment"]
+                words = [word for child in others for word in expand(child, self.variables)]
+                self._add([(node.children[0].type,), *words], None, node)
+                self._children(node)
             case "pipeline":
-                self._pipeline(node, feed)
+                self._visit_pipeline(node, feed)
             case "redirected_statement":
-                self._redirected(node, feed)
+                self._visit_redirected(node, feed)
             case "subshell" | "command_substitution" | "process_substitution":
-                self._apart(node, feed)
+                self._visit_subshell(node, feed)
             case "if_statement" | "case_statement" | "while_statement" | "for_statement" | "c_style_for_statement":
-                self._branches(node, feed)
+                before = self.cwd
+                self._children(node, feed)
+                if self.cwd != before:  # where it stands afterwards depends on the branch that ran
+                    self.cwd = None
             case "function_definition":
-                self._function(node)
+                self._visit_function(node)
             case "file_redirect" | "herestring_redirect" | "heredoc_redirect":
-                self._redirect(node)
+                self._visit_redirect(node)
             case _:
                 self._children(node, feed)
 
@@ -142,20 +141,14 @@ class _Walk:
         for child in node.named_children:
             self.visit(child, feed)
 
-    def _apart(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+    def _visit_subshell(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
         before, self_via = self.cwd, self.via
         if node.type != "subshell":
             self.via = (*self.via, "$()" if node.type == "command_substitution" else "<()")
         self._children(node, feed)
         self.cwd, self.via = before, self_via
 
-    def _branches(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
-        before = self.cwd
-        self._children(node, feed)
-        if self.cwd != before:  # where it stands afterwards depends on what was taken
-            self.cwd = None
-
-    def _function(self, node: Node) -> None:
+    def _visit_function(self, node: Node) -> None:
         name = node.child_by_field_name("name")
         before = self.cwd
         self.inside.append(node_text(name) if name is not None else "")
@@ -168,29 +161,30 @@ class _Walk:
         self.inside.pop()
         self.cwd = before
 
-    def _pipeline(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
-        before = self.cwd
+    def _visit_pipeline(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+        before = self.cwd  # each part of a pipe runs in a shell of its own
         for child in node.named_children:
             first = len(self.commands)
             self.visit(child, feed)
             feed = feed_of(self.commands[first:], feed)
             self.cwd = before
 
-    def _redirected(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
+    def _visit_redirected(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
         body = node.child_by_field_name("body")
         redirects = node.children_by_field_name("redirect")
-        given = [text for redirect in redirects for text in self._given(redirect)]
+        given = [text for redirect in redirects for text in self._fed_in(redirect)]
         feed = tuple(given) if given else feed
-        more = [word for redirect in redirects for word in self._stray(redirect)]
+        more = [word for redirect in redirects for word in self._stray_words(redirect)]
         first = len(self.commands)
+        # The grammar takes words behind a redirection as its own (`git > log push`): they go back to the command.
         if body is not None and body.type == "command":
-            self._command(body, feed, more)
+            self._visit_command(body, feed, more)
         elif body is not None:
             self.visit(body, feed)
         for redirect in redirects:
-            self._redirect(redirect, feed_of(self.commands[first:], feed))
+            self._visit_redirect(redirect, feed_of(self.commands[first:], feed))
 
-    def _given(self, redirect: Node) -> list[str | None]:
+    def _fed_in(self, redirect: Node) -> list[str | None]:
         """Return what a here-document or here-string feeds in."""
         if redirect.type == "herestring_redirect":
             words = [word for child in redirect.named_children for word in expand(child, self.variables)]
@@ -203,60 +197,51 @@ class _Walk:
         if body is None:
             return [""]
         start = next((node_text(child) for child in redirect.named_children if child.type == "heredoc_start"), "")
+        # Behind a quoted word the text stands as it is; behind a plain one bash expands it first.
         quoted = start[:1] in ("'", '"', "\\")
         live = any(child.type != "heredoc_content" for child in body.named_children)
         return [None] if live and not quoted else [node_text(body)]
 
-    def _stray(self, redirect: Node) -> list[Values]:
+    def _stray_words(self, redirect: Node) -> list[Values]:
         """Return the words of the command itself that stand behind a redirection."""
         found = redirect.children_by_field_name("argument")
         if redirect.type == "file_redirect":
             found = redirect.children_by_field_name("destination")[1:]
         stray = [word for child in found for word in expand(child, self.variables)]
-        nested = [word for child in redirect.children_by_field_name("redirect") for word in self._stray(child)]
+        nested = [
+            word for child in redirect.children_by_field_name("redirect") for word in self._stray_words(child)
+        ]
         return [*stray, *nested]
 
-    def _redirect(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
+    def _visit_redirect(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
         if node.type == "file_redirect":
             operator = next((child.type for child in node.children if not child.is_named), ">")
             for target in node.children_by_field_name("destination")[:1]:
-                self._opened(target, operator)
-        if node.type == "heredoc_redirect":
-            for child in node.named_children:
-                self._heredoc_part(child, feed)
+                self._add_redirect(target, operator)
+        if node.type != "heredoc_redirect":
+            self._children(node)
             return
-        self._children(node)
+        for child in node.named_children:
+            # `cat <<E | sh`: the rest of the line hangs below the here-document
+            self.visit(child, feed if child.type == "pipeline" else None)
 
-    def _heredoc_part(self, child: Node, feed: tuple[str | None, ...] | None) -> None:
-        if child.type == "pipeline":  # `cat <<E | sh`: the rest of the line hangs below the here-document
-            self._pipeline(child, feed)
-        else:
-            self.visit(child)
-
-    def _opened(self, target: Node, operator: str) -> None:
-        words = expand(target, self.variables)
-        if (operator in (">&", "<&") and node_text(target).rstrip("-").isdigit()) or node_text(target) == "-":
-            return
+    def _add_redirect(self, target: Node, operator: str) -> None:
+        text, words = node_text(target), expand(target, self.variables)
+        if (operator in (">&", "<&") and text.rstrip("-").isdigit()) or text == "-":
+            return  # another descriptor, no file
         for value in words[0] or (None,) if len(words) == 1 else (None,):
-            writes = ">" in operator
-            number = target.start_point[0] + 1
+            writes, number = ">" in operator, target.start_point[0] + 1
             self.redirects.append(Redirect(path=value, writes=writes, cwd=self.cwd, via=self.via, number=number))
 
-    def _declaration(self, node: Node) -> None:
-        words = [word for child in node.named_children if child.type != "variable_assignment" for word in
-                 expand(child, self.variables)]  # fmt: skip
-        self._add([(node.children[0].type,), *words], None, node)
-        self._children(node)
-
-    def _command(self, node: Node, feed: tuple[str | None, ...] | None, more: Sequence[Values] = ()) -> None:
+    def _visit_command(self, node: Node, feed: tuple[str | None, ...] | None, more: Sequence[Values] = ()) -> None:
         words: list[Values] = []
         for child in node.named_children:
             if child.type == "command_name":
                 words += [word for part in child.named_children for word in expand(part, self.variables)]
             elif child.type.endswith("_redirect"):
-                self._redirect(child)
-                words += self._stray(child)
-                feed = tuple(self._given(child)) or feed
+                self._visit_redirect(child)
+                words += self._stray_words(child)
+                feed = tuple(self._fed_in(child)) or feed
             elif child.type != "variable_assignment":
                 words += expand(child, self.variables)
         for child in node.named_children:
@@ -272,11 +257,12 @@ class _Walk:
             self.commands.append(Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed, number=number))
             self.recursive |= argv[0] is not None and argv[0] in self.inside
             if argv[0] in ("cd", "pushd", "popd"):
-                self.cwd = _gone_to(argv, self.cwd)
+                self.cwd = _directory_after(argv, self.cwd)
 
 
 def _variants(words: Sequence[Values]) -> Iterable[tuple[str | None, ...]]:
     """Return every command that the words may be; where these are too many, words of many values are not known."""
+    # Every way is judged, so that `for x in a b; do rm $x` names both files; a product of many words is bounded.
     known: list[tuple[str | None, ...]] = [word if word != UNKNOWN else (None,) for word in words]
     count = 1
     for index, word in enumerate(known):
@@ -287,30 +273,18 @@ def _variants(words: Sequence[Values]) -> Iterable[tuple[str | None, ...]]:
     return itertools.product(*known)
 
 
-def _gone_to(argv: Sequence[str | None], cwd: str | None) -> str | None:
+def _directory_after(argv: Sequence[str | None], cwd: str | None) -> str | None:
     words = [word for word in argv[1:] if word is None or not word.startswith("-") or word == "-"]
     if not words and argv[0] == "cd":
-        return "/home/agent"
+        return HOME
     target = words[0] if words else None
     if argv[0] == "popd" or target is None or target == "-" or target.startswith("+"):
         return None
     if target.startswith("~"):
-        target = "/home/agent" + target[1:] if target[1:2] in ("", "/") else "/home"
+        target = HOME + target[1:] if target[1:2] in ("", "/") else "/home"
     if target.startswith("/"):
         return posixpath.normpath(target)
     return None if cwd is None else posixpath.normpath(posixpath.join(cwd, target))
-
-
-def under(parsed: Parsed, via: tuple[str, ...]) -> Parsed:
-    """Return what was found with the forms it was found in put before."""
-    return replace(
-        parsed,
-        commands=tuple(replace(each, via=(*via, *each.via)) for each in parsed.commands),
-        redirects=tuple(replace(each, via=(*via, *each.via)) for each in parsed.redirects),
-    )
-
-
-_FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", "rg", "shuf", "tac", "cat", "tee"})
 
 
 def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> tuple[str | None, ...]:
@@ -322,21 +296,22 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
     words = argv[1:]
     plain = [word for word in words if word is None or not word.startswith("-")]
     if program in ("echo", "printf"):
-        return _said(program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")])
+        return _printed(program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")])
     if program == "find":
         return tuple(None if root == "$" else f"{root}/*" for root in find_roots(words))
+    # A pattern stands for the names of files that only the run knows: a rule then minds any that it may match.
     if program in ("ls", "fd", "fdfind"):
         return tuple(None if word is None else f"{word}/*" for word in plain) or ("*",)
     if program == "git" and words[:1] in (("ls-files",), ("diff",), ("status",)):
         return ("./*",)
-    if program in ("grep", "rg", "egrep", "fgrep") and any(_lists(word) for word in words):
+    if program in ("grep", "rg", "egrep", "fgrep") and _lists_files(words):
         return tuple(None if word is None else f"{word}/*" for word in plain[1:]) or ("*",)
     if program in _FILTERS and feed is not None and len(plain) <= ("grep" in program or program == "rg"):
         return feed
     return (None,)
 
 
-def _said(program: str, words: Sequence[str | None]) -> tuple[str | None, ...]:
+def _printed(program: str, words: Sequence[str | None]) -> tuple[str | None, ...]:
     if any(word is None for word in words):
         return (None,)
     if program == "echo":
@@ -360,9 +335,7 @@ def find_roots(words: Sequence[str | None]) -> tuple[str, ...]:
     return tuple(roots) or (".",)
 
 
-def _lists(word: str | None) -> bool:
-    if word is None or not word.startswith("-"):
-        return False
-    return word in ("--files-with-matches", "--files", "--files-without-match") or (
-        not word.startswith("--") and bool({"l", "L"} & set(word))
-    )
+def _lists_files(words: Sequence[str | None]) -> bool:
+    """Whether grep is to print names of files."""
+    short = [word for word in words if word and word.startswith("-") and not word.startswith("--")]
+    return any(word in _LISTING for word in words) or any({"l", "L"} & set(word) for word in short)

@@ -30,8 +30,20 @@ _VALUED = {
 }  # fmt: skip
 _SIZED = {"truncate": "-s -r", "touch": "-d -t -r", "mkdir": "-m", "chmod": "", "install": "-m -o -g -t",
           "cp": "-t", "mv": "-t", "ln": "-t", "shred": "-n -s", "tee": "", "rm": ""}  # fmt: skip
+_LONGEST_PATH = 4096
 _URL = re.compile(r"(?:https?|ftps?|git|ssh|wss?|svn|rsync)://\S+")
 _SCP = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+|localhost):(?!//)\S*")
+
+_CALLERS = {
+    "curl": "-o -X -H -d -u -A -e -b -c -F -T -m -w --output --request --header --data --user --max-time "
+    "--write-out --data-raw --data-binary --retry --connect-timeout --form --cookie --json",
+    "wget": "-O -o -P -t -T --output-document --header --timeout --tries", "http": "", "https": "", "xh": "",
+    "ssh": "-p -i -l -o -F -J -L -R -D -W", "sftp": "-P -i -o", "telnet": "", "nc": "-p -s -w -X -x -i",
+    "ncat": "-p", "netcat": "-p -s -w", "ftp": "", "socat": "", "ping": "-c -W -w -i", "dig": "", "nslookup": "",
+    "aria2c": "-o -d",
+    "scp": "-P -i -o", "rsync": "-e --rsh", "nmap": "-p",
+}  # fmt: skip
+_LISTENS = frozenset({"-l", "--listen", "-lk", "-lp", "-lv", "-lvp", "-nlvp", "-lnvp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +111,21 @@ def touched(program: str, words: Argv) -> Touched:
     if program == "find":
         roots = tuple(map(below, find_roots(words)))
         return Touched(reads=roots, removes=roots if "-delete" in words else ())
-    return _by_option(program, words)
+    return _touched_by_option(program, words)
 
 
-def _by_option(program: str, words: Argv) -> Touched:
+def _touched_by_option(program: str, words: Argv) -> Touched:
     in_place = _IN_PLACE.get(program, "").split()
     plain = positionals(words, "-e -f --expression --file" if program in ("sed", "perl") else "")
     if any(word is not None and word.startswith(flag) for word in words for flag in in_place):
+        # Without -e or -f the first word is the program of sed or perl, and no file.
         own_script = not any(word in ("-e", "-f") or (word or "").startswith("--expression") for word in words)
         return Touched(writes=tuple(plain[1:] if own_script else plain))
     writes = tuple(word for flag in _OUTPUTS.get(program, "").split() for word in _given(words, flag))
-    return Touched(writes=writes, reads=tuple(word for word in plain if word is not None and _is_path(word)))
-
-
-def _is_path(word: str) -> bool:
-    return not _URL.fullmatch(word) and len(word) < 4096 and "\n" not in word and " " not in word.strip()
+    # Any other word may be a file that is read: what is plainly none is left out.
+    known = [word for word in plain if word is not None and len(word) < _LONGEST_PATH]
+    reads = [word for word in known if not _URL.fullmatch(word) and "\n" not in word and " " not in word.strip()]
+    return Touched(writes=writes, reads=tuple(reads))
 
 
 def _given(words: Argv, flag: str) -> list[str | None]:
@@ -133,23 +145,12 @@ def _named(words: Argv, prefix: str) -> tuple[str | None, ...]:
     return (*(word.removeprefix(prefix) for word in words if word and word.startswith(prefix)), *unknown)
 
 
-_CALLERS = {
-    "curl": "-o -X -H -d -u -A -e -b -c -F -T -m -w --output --request --header --data --user --max-time "
-    "--write-out --data-raw --data-binary --retry --connect-timeout --form --cookie --json",
-    "wget": "-O -o -P -t -T --output-document --header --timeout --tries", "http": "", "https": "", "xh": "",
-    "ssh": "-p -i -l -o -F -J -L -R -D -W", "sftp": "-P -i -o", "telnet": "", "nc": "-p -s -w -X -x -i",
-    "ncat": "-p", "netcat": "-p -s -w", "ftp": "", "socat": "", "ping": "-c -W -w -i", "dig": "", "nslookup": "",
-    "aria2c": "-o -d",
-    "scp": "-P -i -o", "rsync": "-e --rsh", "nmap": "-p",
-}  # fmt: skip
-_LISTENS = frozenset({"-l", "--listen", "-lk", "-lp", "-lv", "-lvp", "-nlvp", "-lnvp"})
-
-
 def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
-    """Return the hosts and ports that a command calls, "" for one not known; `None`: none as far as known."""
-    named = [host for word in words if word is not None for host in _in_word(word, program)]
+    """Return the hosts and ports that a command calls, "" for one not known; `None` where it calls none."""
+    named = [host for word in words if word is not None for host in _hosts_in_word(word, program)]
     if program not in _CALLERS:
         return named if program in ("git", "pip") and named else None
+    # A server inside the sandbox reaches nobody, and asking for a version or for help calls no host.
     if any(word in _LISTENS for word in words) or set(words) & {"--version", "--help", "-V"}:
         return None
     if named:
@@ -159,26 +160,22 @@ def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
     plain = positionals(words, _CALLERS[program])
     if not plain or plain[0] is None:
         return [("", 0)]
-    return [_bare(plain[0], plain[1] if len(plain) > 1 else None)]
+    host, number = _host_and_port(f"tcp://{plain[0]}")  # a word without a scheme, such as user@host:80/path
+    port = plain[1] if len(plain) > 1 else None
+    return [(host, int(port) if port is not None and port.isdigit() and not number else number)]
 
 
-def _in_word(word: str, program: str) -> list[tuple[str, int]]:
+def _hosts_in_word(word: str, program: str) -> list[tuple[str, int]]:
     found = _URL.search(word)
     if found is not None and (word.startswith(found[0]) or program == "git"):
-        return [_parts(found[0])]
+        return [_host_and_port(found[0])]
     remote = _SCP.fullmatch(word) if program in ("scp", "rsync", "git", "sftp", "ssh") else None
     return [(remote[1], 22)] if remote else []
 
 
-def _parts(url: str) -> tuple[str, int]:
+def _host_and_port(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         return parts.hostname or "", parts.port or {"http": 80, "https": 443, "ssh": 22}.get(parts.scheme, 0)
     except ValueError:
         return "", 0
-
-
-def _bare(word: str, port: str | None) -> tuple[str, int]:
-    """Return the host of a word without a scheme, such as `user@host:80/path`."""
-    host, number = _parts(f"tcp://{word}")
-    return host, int(port) if port is not None and port.isdigit() and not number else number

@@ -72,16 +72,25 @@ def shell_script(text: str) -> bool:
 
 def task_of(program: str, words: Argv) -> Task | None:
     """Return what `make` and the package managers of Node run, `None` for other programs and commands."""
-    if program in ("make", "gmake"):
-        return _make_task(words)
     if program in _RUNNERS:
         return _package_task(program, words)
-    return None
+    if program not in ("make", "gmake"):
+        return None
+    named = _option(words, ("-f", "--file", "--makefile"))
+    plain = [word for word in positionals(words, _MAKE_VALUED) if word is not None]
+    return Task(
+        files=(named,) if named else MAKEFILES,
+        directory=_directory("make", words),
+        names=tuple(word for word in plain if "=" not in word),
+        variables=dict(word.split("=", 1) for word in plain if "=" in word),
+    )
 
 
 def lines_of(task: Task, text: str) -> tuple[Line, ...]:
     """Return the lines for a shell that a task runs of its file."""
-    return _package_lines(text, task.names) if task.files == ("package.json",) else _recipes(text, task)
+    return (
+        _lines_in_package(text, task.names) if task.files == ("package.json",) else _lines_in_makefile(text, task)
+    )
 
 
 # --- package.json
@@ -101,7 +110,7 @@ def _package_task(program: str, words: Argv) -> Task | None:
     )
 
 
-def _package_lines(text: str, names: Sequence[str]) -> tuple[Line, ...]:
+def _lines_in_package(text: str, names: Sequence[str]) -> tuple[Line, ...]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -109,28 +118,15 @@ def _package_lines(text: str, names: Sequence[str]) -> tuple[Line, ...]:
     scripts = document.get("scripts") if isinstance(document, dict) else None
     if not isinstance(scripts, dict):
         return ()
-    return tuple(
-        Line(text=scripts[name], number=_line_of(text, f'"{name}"'))
-        for name in names
-        if isinstance(scripts.get(name), str)
-    )
-
-
-def _line_of(text: str, wanted: str) -> int:
-    at = text.find(wanted, max(text.find('"scripts"'), 0))
-    return text.count("\n", 0, at) + 1 if at >= 0 else 1
+    found = []
+    for name in names:
+        if isinstance(scripts.get(name), str):
+            at = text.find(f'"{name}"', max(text.find('"scripts"'), 0))
+            found.append(Line(text=scripts[name], number=text.count("\n", 0, at) + 1 if at >= 0 else 1))
+    return tuple(found)
 
 
 # --- Makefiles
-
-
-def _make_task(words: Argv) -> Task:
-    named = _option(words, ("-f", "--file", "--makefile"))
-    plain = [word for word in positionals(words, _MAKE_VALUED) if word is not None]
-    given = dict(word.split("=", 1) for word in plain if "=" in word)
-    goals = tuple(word for word in plain if "=" not in word)
-    files = (named,) if named else MAKEFILES
-    return Task(files=files, directory=_directory("make", words), names=goals, variables=given)
 
 
 @dataclass(slots=True)
@@ -141,7 +137,7 @@ class _Makefile:
     first: str | None = None
 
 
-def _recipes(text: str, task: Task) -> tuple[Line, ...]:
+def _lines_in_makefile(text: str, task: Task) -> tuple[Line, ...]:
     """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
     makefile = _read_makefile(text)
     variables = {**_IMPLICIT, **makefile.variables, **task.variables}
@@ -169,11 +165,11 @@ def _read_makefile(text: str) -> _Makefile:
             for target in targets:
                 _add_recipe(makefile, target, line[1:].replace("\n\t", "\n"), start)
         elif line.strip() and not line.lstrip().startswith("#"):
-            targets = _statement(makefile, line.replace("\\\n", " ").strip(), start)
+            targets = _add_statement(makefile, line.replace("\\\n", " ").strip(), start)
     return makefile
 
 
-def _statement(makefile: _Makefile, line: str, number: int) -> list[str]:
+def _add_statement(makefile: _Makefile, line: str, number: int) -> list[str]:
     """Take one line that is no recipe; return the targets whose recipe follows."""
     assigned = _ASSIGNMENT.fullmatch(line)
     if assigned is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from chargehand.policy.paths import HOME
@@ -16,6 +15,7 @@ Values = tuple[str, ...]
 """All texts that a word may be; none: not known."""
 UNKNOWN: Values = ()
 _MOST = 16
+"""Texts that one word may be at most: `{a,b}{a,b}{a,b}…` grows without end, and more are not known."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b", "E": "\x1b"}
 _ANSI = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
 _IN_QUOTES = re.compile(r"\\([\\\"$`\n])")
@@ -69,78 +69,67 @@ class Variables:
         """Return what `$name` may be, before it is split into words."""
         if name == "HOME" and name not in self._set:
             return (HOME,)
+        # `X=$X:a` refers to itself; what comes from outside the line is not known either.
         if name in self._busy or name not in self._set:
             return UNKNOWN
         self._busy.add(name)
         try:
-            found = [self._value(node) for node in self._set[name]]
+            found = []
+            for node in self._set[name]:
+                words = [UNKNOWN] if node is None else expand(node, self)
+                found.append(words[0] if len(words) == 1 else UNKNOWN)
         finally:
             self._busy.discard(name)
-        return _bounded(itertools.chain(*found)) if all(found) else UNKNOWN
+        values = tuple(dict.fromkeys(itertools.chain(*found)))
+        return values if all(found) and len(values) <= _MOST else UNKNOWN
 
     @property
     def splits_as_usual(self) -> bool:
         """Whether words are divided at blanks."""
         return "IFS" not in self._set
 
-    def _value(self, node: Node | None) -> Values:
-        if node is None:
-            return UNKNOWN
-        words = expand(node, self)
-        return words[0] if len(words) == 1 else UNKNOWN
-
     def _gather(self, root: Node) -> None:
         stack = [root]
         while stack:
             node = stack.pop()
             stack += node.named_children
-            if node.type == "variable_assignment":
-                self._assigned(node)
-            elif node.type in ("for_statement", "select_statement"):
-                self._loop(node)
-            elif node.type in ("command", "declaration_command"):
-                self._read(node)
+            match node.type:
+                case "variable_assignment":
+                    self._add_assignment(node)
+                case "for_statement" | "select_statement":
+                    name = node.child_by_field_name("variable")
+                    if name is not None:
+                        values = node.children_by_field_name("value")
+                        self._set.setdefault(node_text(name), []).extend(values or [None])
+                case "command" | "declaration_command":
+                    words = [node_text(child) for child in node.named_children]
+                    # What these read, or print into a variable, is known when they run.
+                    if words and (words[0] in _READERS or (words[0] == "printf" and "-v" in words)):
+                        for word in words[1:]:
+                            self._set.setdefault(word, []).append(None)
 
-    def _assigned(self, node: Node) -> None:
+    def _add_assignment(self, node: Node) -> None:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None:
             return
         plain = name.type == "variable_name" and not any(child.type == "+=" for child in node.children)
         if plain and value is None:
             self._set.setdefault(node_text(name), [])  # X= is empty: it adds nothing that a rule could mind
-        key = node_text(name).partition("[")[0]
-        known = plain and value is not None and value.type != "array"
-        if value is not None or not plain:
-            self._set.setdefault(key, []).append(value if known else None)
-
-    def _loop(self, node: Node) -> None:
-        name = node.child_by_field_name("variable")
-        if name is None:
             return
-        values = node.children_by_field_name("value")
-        self._set.setdefault(node_text(name), []).extend(values or [None])
-
-    def _read(self, node: Node) -> None:
-        words = [node_text(child) for child in node.named_children]
-        if words and (words[0] in _READERS or (words[0] == "printf" and "-v" in words)):
-            for word in words[1:]:
-                self._set.setdefault(word, []).append(None)
+        known = plain and value is not None and value.type != "array"
+        self._set.setdefault(node_text(name).partition("[")[0], []).append(value if known else None)
 
 
 def expand(node: Node, variables: Variables) -> list[Values]:
     """Return the words that a node becomes, each with what it may be: braces and variables can give several."""
     text = node_text(node)
     if node.type in ("word", "concatenation", "brace_expression") and _OPAQUE_BRACE.search(text):
-        braced = _braced(text)
+        braced = _expand_braces(text)
         return [(word,) for word in braced] if braced is not None else [UNKNOWN]
     values = _values(node, variables)
-    if node.type in ("simple_expansion", "expansion"):
-        return _split(values, variables)
-    return [values]
-
-
-def _split(values: Values, variables: Variables) -> list[Values]:
-    """Divide what an unquoted variable holds into words, as bash does."""
+    if node.type not in ("simple_expansion", "expansion"):
+        return [values]
+    # bash divides what an unquoted variable holds into words.
     if not any(re.search(r"\s", value) for value in values):
         return [values] if variables.splits_as_usual else [UNKNOWN]
     if len(values) > 1 or not variables.splits_as_usual:
@@ -157,30 +146,23 @@ def _values(node: Node, variables: Variables) -> Values:
             return (text[1:-1],)
         case "ansi_c_string":
             return ansi(text[2:-1])
-        case "string":
-            return _joined(node, variables, quoted=True)
         case "translated_string":
             return _values(node.named_children[0], variables) if node.named_children else ("",)
-        case "concatenation" | "command_name":
-            return _joined(node, variables, quoted=False)
+        case "string" | "concatenation" | "command_name":
+            return _joined(node, variables, quoted=node.type == "string")
         case "simple_expansion" | "expansion":
-            return _variable(node, variables)
+            names = node.named_children
+            plain = len(names) == 1 and names[0].type == "variable_name" and len(node.children) <= 3
+            if plain and re.fullmatch(r"\$(\w+|\{\w+\})", text):
+                return variables.values(node_text(names[0]))
         case "process_substitution":
             return ("/dev/fd/63",)
         case "command_substitution":
-            return _substituted(text)
+            return _output_of(text)
     return UNKNOWN
 
 
-def _variable(node: Node, variables: Variables) -> Values:
-    names = node.named_children
-    plain = len(names) == 1 and names[0].type == "variable_name" and len(node.children) <= 3
-    if not plain or not re.fullmatch(r"\$(\w+|\{\w+\})", node_text(node)):
-        return UNKNOWN
-    return variables.values(node_text(names[0]))
-
-
-def _substituted(text: str) -> Values:
+def _output_of(text: str) -> Values:
     """Return what a well-known command prints; what others print is not known."""
     inner = text[2:-1] if text.startswith("$(") else text[1:-1]
     words = inner.split()
@@ -196,13 +178,18 @@ def _joined(node: Node, variables: Variables, *, quoted: bool) -> Values:
     at = node.start_byte
     for child in node.named_children:
         parts.append(_between(data[at - node.start_byte : child.start_byte - node.start_byte], quoted))
-        parts.append(_part(child, variables, quoted))
+        parts.append(_part_of_word(child, variables, quoted))
         at = child.end_byte
     parts.append(_between(data[at - node.start_byte :], quoted))
-    return _product(parts)
+    found = [""]
+    for part in parts:
+        if not part or len(found) * len(part) > _MOST:
+            return UNKNOWN
+        found = [before + after for before in found for after in part]
+    return tuple(found)
 
 
-def _part(child: Node, variables: Variables, quoted: bool) -> Values:
+def _part_of_word(child: Node, variables: Variables, quoted: bool) -> Values:
     if child.type == "string_content":
         return (_IN_QUOTES.sub(lambda found: "" if found[1] == "\n" else found[1], node_text(child)),)
     values = _values(child, variables)
@@ -234,22 +221,7 @@ def ansi(text: str) -> Values:
         return UNKNOWN
 
 
-def _product(parts: Iterable[Values]) -> Values:
-    """Return every way to put the parts together, `UNKNOWN` where one is not known or there are too many."""
-    found = [""]
-    for part in parts:
-        if not part or len(found) * len(part) > _MOST:
-            return UNKNOWN
-        found = [before + after for before in found for after in part]
-    return tuple(found)
-
-
-def _bounded(values: Iterable[str]) -> Values:
-    found = tuple(dict.fromkeys(itertools.islice(values, _MOST * 4)))
-    return found if len(found) <= _MOST else UNKNOWN
-
-
-def _braced(text: str) -> list[str] | None:
+def _expand_braces(text: str) -> list[str] | None:
     """Return the words of a brace expansion without quotes and variables, `None` for any other."""
     if re.search(r"[\"'$`\\]", text):
         return None
@@ -261,17 +233,15 @@ def _braced(text: str) -> list[str] | None:
         if found is None:
             done.append(word)
             continue
-        todo += [word[: found.start()] + each + word[found.end() :] for each in _alternatives(found[1])]
+        first, _, last = found[1].partition("..")
+        if "," in found[1]:
+            parts = found[1].split(",")
+        elif first.isdigit() and last.isdigit() and abs(int(last) - int(first)) < _MOST:
+            low, high = sorted((int(first), int(last)))
+            parts = [str(number) for number in range(low, high + 1)]
+        else:
+            parts = [first, last]  # a long range: both ends stand for it
+        todo += [word[: found.start()] + part + word[found.end() :] for part in parts]
         if len(todo) + len(done) > _MOST * 4:
             return None
     return done
-
-
-def _alternatives(inner: str) -> Sequence[str]:
-    if "," in inner:
-        return inner.split(",")
-    first, _, last = inner.partition("..")
-    if first.isdigit() and last.isdigit() and abs(int(last) - int(first)) < _MOST:
-        low, high = sorted((int(first), int(last)))
-        return [str(number) for number in range(low, high + 1)]
-    return [first, last]  # a long range: both ends stand for it

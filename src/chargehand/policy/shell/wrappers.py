@@ -14,6 +14,7 @@ _VERSIONED = re.compile(r"(python|pip|node|ruby|perl|php|lua|bash)[\d.]+")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash"})
 INTERPRETERS = frozenset({"python", "node", "ruby", "perl", "php", "lua", "deno", "bun", "fish", "tclsh"})
 _VARIANTS = 16
+"""Commands that xargs, parallel and `find -exec` are taken to run at most, with what they are given put in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +108,60 @@ def inner_of(command: Simple) -> Inner:
     """Return what a command runs besides itself."""
     program = program_of(command.argv[0])
     words = command.argv[1:]
+    if program == "python" and "-m" in words:
+        module = words[words.index("-m") + 1 :]
+        return Inner(commands=(module,) if module else (), label="python -m")
     if program in SHELLS:
-        return _shell(program, words, command.feed)
-    special = _SPECIAL.get(program)
-    if special is not None:
-        return special(words)
-    if program in INTERPRETERS and "-m" in words and program == "python":
-        rest = words[words.index("-m") + 1 :]
-        return Inner(commands=(rest,) if rest else (), label="python -m")
+        return _run_by_shell(program, words, command.feed)
+    match program:
+        case "eval":
+            return Inner(lines=_as_line(words), label="eval")
+        case "alias":
+            bodies = [
+                None if word is None else word.partition("=")[2] for word in words if word is None or "=" in word
+            ]
+            return Inner(lines=tuple(bodies), label="alias")
+        case "trap":
+            plain = [word for word in words if word is None or not word.startswith("-")]
+            return Inner(lines=tuple(plain[:1]) if len(plain) > 1 else (), label="trap")
+        case "source" | ".":
+            return Inner(scripts=words[:1], label="source")
+        case "su":
+            at = next((index for index, word in enumerate(words) if word in ("-c", "--command")), None)
+            return Inner() if at is None else Inner(lines=words[at + 1 : at + 2], label="su -c")
+        case "find":
+            return _run_by_find(words)
+        case "git":
+            return _run_by_git(words)
     wrapper = _WRAPPERS.get(program)
-    if wrapper is None:
-        return Inner()
-    rest = _behind(wrapper, words)
+    return Inner() if wrapper is None else _run_by_wrapper(program, wrapper, command)
+
+
+def _as_line(words: Argv) -> tuple[str | None, ...]:
+    """Return words as the one line that a shell is given them as, `None` where one of them is not known."""
+    known = [word for word in words if word is not None]
+    return (" ".join(known) if len(known) == len(words) else None,) if words else ()
+
+
+def _run_by_wrapper(program: str, wrapper: _Wrapper, command: Simple) -> Inner:
+    words = command.argv[1:]
+    rest = _words_behind(wrapper, words)
     if program in ("xargs", "parallel"):
-        return Inner(commands=_fed(rest, words, command.feed), label=program)
+        return Inner(commands=_commands_of_xargs(rest, words, command.feed), label=program)
     if program == "ssh" or (program == "watch" and rest):
-        known = [word for word in rest if word is not None]
-        return Inner(lines=(" ".join(known) if len(known) == len(rest) else None,) if rest else (), label=program)
-    split = _env_split(words) if program == "env" else ()
+        return Inner(lines=_as_line(rest), label=program)
+    split: tuple[str | None, ...] = ()
+    for index, word in enumerate(words if program == "env" else ()):
+        if word in ("-S", "--split-string", "-vS", "-iS"):
+            split = words[index + 1 : index + 2]
+            break
+        if word is not None and word.startswith(("-S", "--split-string=")):
+            split = (word.removeprefix("-S").removeprefix("--split-string="),)
+            break
     return Inner(commands=(rest,) if rest else (), lines=split, label=program)
 
 
-def _behind(wrapper: _Wrapper, words: Argv) -> Argv:
+def _words_behind(wrapper: _Wrapper, words: Argv) -> Argv:
     """Return the words of the command that a wrapper runs."""
     if wrapper.after:
         at = next((index for index, word in enumerate(words) if word in wrapper.after), None)
@@ -153,15 +186,6 @@ def _behind(wrapper: _Wrapper, words: Argv) -> Argv:
     return ()
 
 
-def _env_split(words: Argv) -> tuple[str | None, ...]:
-    for index, word in enumerate(words):
-        if word in ("-S", "--split-string", "-vS", "-iS"):
-            return tuple(words[index + 1 : index + 2])
-        if word is not None and word.startswith(("-S", "--split-string=")):
-            return (word.removeprefix("-S").removeprefix("--split-string="),)
-    return ()
-
-
 def fed_by_file(argv: Argv) -> str | None:
     """Return the file that xargs and parallel take words from, `None` where there is none or it is not known."""
     if program_of(argv[0]) not in ("xargs", "parallel"):
@@ -177,7 +201,7 @@ def fed_by_file(argv: Argv) -> str | None:
     return None
 
 
-def _fed(rest: Argv, words: Argv, feed: tuple[str | None, ...] | None) -> tuple[Argv, ...]:
+def _commands_of_xargs(rest: Argv, words: Argv, feed: tuple[str | None, ...] | None) -> tuple[Argv, ...]:
     """Return what `xargs` and `parallel` run: their words, with what they are given put in or behind."""
     if ":::" in rest:
         at = rest.index(":::")
@@ -192,6 +216,7 @@ def _fed(rest: Argv, words: Argv, feed: tuple[str | None, ...] | None) -> tuple[
     values: list[str | None] = [part for value in feed for part in (value.split() if value else [value])]
     if place is not None:
         return tuple(tuple(_put(word, place, value) for word in rest) for value in (values or [None])[:_VARIANTS])
+    # Whether xargs runs all at once or one by one depends on lengths: both are judged.
     whole = rest + tuple(values)
     one_each = [(*rest, value) for value in values[:_VARIANTS]] if len(values) > 1 else []
     return (whole, *one_each)
@@ -203,7 +228,7 @@ def _put(word: str | None, place: str, value: str | None) -> str | None:
     return None if value is None else word.replace(place, value)
 
 
-def _shell(program: str, words: Argv, feed: tuple[str | None, ...] | None) -> Inner:
+def _run_by_shell(program: str, words: Argv, feed: tuple[str | None, ...] | None) -> Inner:
     """Return what a shell runs: the text behind `-c`, a script file, or what is fed in."""
     index = 0
     while index < len(words):
@@ -224,38 +249,12 @@ def _shell(program: str, words: Argv, feed: tuple[str | None, ...] | None) -> In
         else:
             return Inner(scripts=(word,), label=f"{program} file")
     if feed is None:
-        return Inner()
+        return Inner()  # a shell that reads its terminal: in a sandbox there is none
     whole = None if any(part is None for part in feed) else "\n".join(part or "" for part in feed)
     return Inner(lines=(whole,), label=f"{program} <")
 
 
-def _eval(words: Argv) -> Inner:
-    known = [word for word in words if word is not None]
-    return Inner(lines=(" ".join(known) if len(known) == len(words) else None,) if words else (), label="eval")
-
-
-def _trap(words: Argv) -> Inner:
-    plain = [word for word in words if word is None or not word.startswith("-")]
-    return Inner(lines=tuple(plain[:1]) if len(plain) > 1 else (), label="trap")
-
-
-def _alias(words: Argv) -> Inner:
-    bodies = [None if word is None else word.partition("=")[2] for word in words if word is None or "=" in word]
-    return Inner(lines=tuple(bodies), label="alias")
-
-
-def _source(words: Argv) -> Inner:
-    return Inner(scripts=tuple(words[:1]), label="source")
-
-
-def _su(words: Argv) -> Inner:
-    for index, word in enumerate(words):
-        if word in ("-c", "--command"):
-            return Inner(lines=tuple(words[index + 1 : index + 2]), label="su -c")
-    return Inner()
-
-
-def _find(words: Argv) -> Inner:
+def _run_by_find(words: Argv) -> Inner:
     """Return what `find -exec` runs, `{}` being whatever lies below its directories."""
     found: list[Argv] = []
     index = 0
@@ -274,7 +273,7 @@ def below(root: str) -> str | None:
     return None if root == "$" else f"{root}/*"
 
 
-def _git(words: Argv) -> Inner:
+def _run_by_git(words: Argv) -> Inner:
     """Return what git runs for others: aliases on its command line, and for bisect, rebase and submodules."""
     lines: list[str | None] = []
     commands: list[Argv] = []
@@ -295,15 +294,3 @@ def _git(words: Argv) -> Inner:
         known = [word for word in words[2:] if word != "--recursive"]
         lines.append(" ".join(word or "" for word in known) if all(known) else None)
     return Inner(commands=tuple(each for each in commands if each), lines=tuple(lines), label="git")
-
-
-_SPECIAL = {
-    "eval": _eval,
-    "trap": _trap,
-    "alias": _alias,
-    "source": _source,
-    ".": _source,
-    "su": _su,
-    "find": _find,
-    "git": _git,
-}

@@ -1,4 +1,4 @@
-"""Takes an action apart into the questions that rules are asked: commands, files, hosts, each with its facts."""
+"""Requests to the rules: an action is split into commands, files and hosts, each with its facts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ from chargehand.policy.actions import (
     Surroundings,
 )
 from chargehand.policy.paths import absolute, places
-from chargehand.policy.shell.lines import LONGEST, Parsed, Simple, parse
+from chargehand.policy.shell.lines import Parsed, Simple, parse
 from chargehand.policy.shell.programs import flags, hosts, positionals, subcommands, touched
 from chargehand.policy.shell.scripts import Line, Task, lines_of, shell_script, task_of
 from chargehand.policy.shell.wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
+
+MOST_PARTS = 400
+"""Things that one action is taken apart into at most; one with more is not understood."""
+MOST_IN_SCRIPTS = 300
+"""Things of scripts that are looked at for one action."""
+_DEEPEST = 8
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,18 @@ class ScriptTooLongError(Exception):
     """The scripts of an action have more parts than are looked at."""
 
 
+def requests_of(action: Action, around: Surroundings) -> Iterator[Request]:
+    """Yield what an action asks of the rules; one with too many parts is not understood."""
+    splitter = _Splitter(around)
+    try:
+        splitter.split(action)
+    except TooMuchError:
+        facts = {"state": "unparsable", "script": False, "sandboxed": around.sandboxed}
+        yield Request(action="shell", resource=("Shell", "unparsable"), facts=facts,
+                      text=f"more than {MOST_PARTS} commands and files")  # fmt: skip
+    yield from splitter.requests
+
+
 def plain_request(action: Snippet | McpCall | Other, around: Surroundings) -> Request:
     """Return what an action asks that is judged as a whole."""
     if isinstance(action, Snippet):
@@ -61,12 +80,12 @@ def plain_request(action: Snippet | McpCall | Other, around: Surroundings) -> Re
                  "reads": action.reads, "sandboxed": around.sandboxed, "purpose": around.purpose}  # fmt: skip
         name = f"{action.server}/{action.tool}"
         return Request(action="mcp.call", resource=("Tool", name), text=f"{name} {action.arguments}", facts=facts)
-    told = sorted(f"{key}={value}" for key, value in action.facts.items())
+    more = sorted(f"{key}={value}" for key, value in action.facts.items())
     return Request(
         action="other",
         resource=("Thing", action.kind),
         text=f"{action.kind} {action.name}",
-        facts={"kind": action.kind, "name": action.name, "facts": told},
+        facts={"kind": action.kind, "name": action.name, "facts": more},
     )
 
 
@@ -83,19 +102,13 @@ def device_host(path: str | None) -> tuple[str, int] | None:
     return host, int(port) if port.isdigit() else 0
 
 
-MOST_PARTS = 400
-"""Things that one action is taken apart into at most; one with more is not understood."""
-MOST_IN_SCRIPTS = 300
-"""Things of scripts that are looked at for one action."""
-LARGEST_SCRIPT = LONGEST
-"""Bytes of a script that is looked into."""
-_DEEPEST = 8
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
-
-
 @dataclass(slots=True)
-class Apart:
-    """Takes one action apart; `requests` is what came of it."""
+class _Splitter:
+    """Splits one action; `requests` is what came of it.
+
+    `_open` are the scripts and runs that are being looked into, `_seen` the scripts that were and what was asked
+    in them, `_written` the files that the action has written so far, `_where` the script and line that is read.
+    """
 
     around: Surroundings
     requests: list[Request] = field(default_factory=list)
@@ -105,30 +118,30 @@ class Apart:
     _in_scripts: int = 0
     _where: str = ""
 
-    def take(self, action: Action) -> None:
-        """Add what an action asks; raises `TooMuchError`."""
+    def split(self, action: Action) -> None:
+        """Add the requests of an action; raises `TooMuchError`."""
         match action:
             case Several():
                 for each in action.actions:
-                    self.take(each)
+                    self.split(each)
             case Command() | GitAction():
                 argv = action.argv if isinstance(action, Command) else ("git", *action.words)
-                self._command(Simple(argv=argv, cwd=self._cwd(action.cwd)), 0)
+                self._split_command(Simple(argv=argv, cwd=self._cwd(action.cwd)), 0)
             case Shell():
-                self._line(action.text, self._cwd(action.cwd), (), 0)
+                self._split_line(action.text, self._cwd(action.cwd), (), 0)
             case FileRead():
-                self._file("read", action.path, self._cwd(None), ())
+                self._ask_file("read", action.path, self._cwd(None), ())
             case FileWrite():
                 kind = "delete" if action.removal else "write"
-                self._file(kind, action.path, self._cwd(None), ())
+                self._ask_file(kind, action.path, self._cwd(None), ())
             case Network():
-                self._host(action.host, action.port, ())
+                self._ask_host(action.host, action.port, ())
             case Run():
-                self._run(action)
+                self._split_run(action)
             case Snippet() | McpCall() | Other():
                 self._add(plain_request(action, self.around))
 
-    def _run(self, action: Run) -> None:
+    def _split_run(self, action: Run) -> None:
         """Ask about every program of what runs for a person; what is not trusted is looked into besides."""
         cwd = self._cwd(None)
         if isinstance(action.run, str):
@@ -141,20 +154,19 @@ class Apart:
             text = shown(command.argv) if commands else str(action.run)
             facts = {**self._facts(program, command, text), "trusted": action.trusted}
             self._add(Request(action=action.kind, resource=("Program", program), text=text, facts=facts))
-        if not action.trusted:
-            self._distrusted(action, cwd)
-
-    def _distrusted(self, action: Run, cwd: str) -> None:
+        if action.trusted:
+            return
+        # Judged as a script of the agent's would be: refused for what it plainly says, not for what it computes.
         self._open.append(action)
         self._where = f"the project's {action.kind}"
         try:
             if isinstance(action.run, str):
-                self._line(action.run, cwd, (action.kind,), 0)
+                self._split_line(action.run, cwd, (action.kind,), 0)
             else:
-                self._command(Simple(argv=action.run, cwd=cwd, via=(action.kind,)), 0)
+                self._split_command(Simple(argv=action.run, cwd=cwd, via=(action.kind,)), 0)
         except ScriptTooLongError:
-            self._in_scripts -= 1
-            self._shell("script", f"more than {MOST_IN_SCRIPTS} commands and files", (action.kind,))
+            self._in_scripts -= 1  # make room for the request that says so
+            self._ask_opaque("script", f"more than {MOST_IN_SCRIPTS} commands and files", (action.kind,))
         finally:
             self._open.pop()
             self._where = ""
@@ -173,6 +185,7 @@ class Apart:
                 raise TooMuchError
             self.requests.append(request)
             return
+        # A script of a project repeats itself: the same request is made once, and the limit is for different ones.
         key = (request.action, request.resource, request.text)
         if key in self._seen:
             return
@@ -182,34 +195,34 @@ class Apart:
         self._in_scripts += 1
         self.requests.append(replace(request, where=self._where))
 
-    def _shell(self, state: str, text: str, via: tuple[str, ...]) -> None:
-        """Ask about a line or script that could not be looked into."""
+    def _ask_opaque(self, state: str, text: str, via: tuple[str, ...]) -> None:
+        """Ask about a line or script that could not be looked into; `state` says why."""
         facts = {"state": state, "script": self._scripted, "sandboxed": self.around.sandboxed}
         self._add(Request(action="shell", resource=("Shell", state), text=text, facts=facts, via=via))
 
-    def _line(
+    def _split_line(
         self, text: str | None, cwd: str | None, via: tuple[str, ...], depth: int, *, number: int = 0
     ) -> None:
         """Take a line apart; `number` is where it begins in its script, 0 for one of no script."""
         if text is None:
-            return self._shell("unknown", "a line that is made as it runs", via)
+            return self._ask_opaque("unknown", "a line that is made as it runs", via)
         parsed = parse(text, cwd=cwd, via=via) if depth <= _DEEPEST else Parsed(problem="it is nested too deeply")
         if parsed.problem:
-            return self._shell("unparsable", f"{text[:200]!r}: {parsed.problem}", via)
+            return self._ask_opaque("unparsable", f"{text[:200]!r}: {parsed.problem}", via)
         if parsed.recursive:
-            self._shell("recursive", "a function that calls itself", via)
+            self._ask_opaque("recursive", "a function that calls itself", via)
         for redirect in parsed.redirects:
             with self._at(number and number + redirect.number - 1):
                 kind = "write" if redirect.writes else "read"
-                self._file(kind, redirect.path, redirect.cwd, (*redirect.via, ">"))
+                self._ask_file(kind, redirect.path, redirect.cwd, (*redirect.via, ">"))
         for command in parsed.commands:
             with self._at(number and number + command.number - 1):
-                self._command(command, depth, parsed.functions)
+                self._split_command(command, depth, parsed.functions)
         return None
 
     @contextlib.contextmanager
     def _at(self, number: int) -> Iterator[None]:
-        """Say where what is asked in the block stands."""
+        """Name the line of the script that what is asked in the block stands in."""
         before = self._where
         if number:
             self._where = f"{before.rpartition(':')[0]}:{number}"
@@ -218,10 +231,10 @@ class Apart:
         finally:
             self._where = before
 
-    def _command(self, command: Simple, depth: int, functions: frozenset[str] = frozenset()) -> None:
+    def _split_command(self, command: Simple, depth: int, functions: frozenset[str] = frozenset()) -> None:
         first = command.argv[0] if command.argv else None
         if first is not None and first in functions:
-            return
+            return  # its body was looked at where the line defines it
         program = program_of(first)
         words = command.argv[1:]
         text = shown(command.argv)
@@ -234,10 +247,14 @@ class Apart:
                 via=command.via,
             )
         )
-        self._touches(program, command)
+        via = (*command.via, program)
+        found = touched(program, words)
+        for kind, paths in (("delete", found.removes), ("write", found.writes), ("read", found.reads)):
+            for path in dict.fromkeys(paths):
+                self._ask_file(kind, path, command.cwd, via, quiet=kind == "read")
         for host, port in hosts(program, words) or ():
-            self._host(host, port, (*command.via, program))
-        self._inside(program, command, depth)
+            self._ask_host(host, port, via)
+        self._split_inner(program, command, depth)
 
     def _facts(self, program: str, command: Simple, text: str) -> dict[str, Any]:
         words = command.argv[1:]
@@ -261,22 +278,16 @@ class Apart:
             "purpose": self.around.purpose,
         }
 
-    def _touches(self, program: str, command: Simple) -> None:
-        found = touched(program, command.argv[1:])
-        via = (*command.via, program)
-        for kind, paths in (("delete", found.removes), ("write", found.writes), ("read", found.reads)):
-            for path in dict.fromkeys(paths):
-                self._file(kind, path, command.cwd, via, quiet=kind == "read")
-
-    def _file(
+    def _ask_file(
         self, kind: str, path: str | None, cwd: str | None, via: tuple[str, ...], *, quiet: bool = False
     ) -> None:
         """Ask about a file; `quiet` leaves out what is only maybe one, and nothing that rules could mind."""
         remote = device_host(path)
         if remote is not None:
-            return self._host(*remote, via)
+            return self._ask_host(*remote, via)
         real = absolute(path, cwd, self.around)
         named = places(real, self.around)
+        # Any word of a command may be a file that it reads: asking about each would hide the few that matter.
         if quiet and not named & {"secret", "device", "git"}:
             return None
         if kind != "read" and real is not None:
@@ -287,7 +298,7 @@ class Apart:
         self._add(Request(action=kind, resource=("File", real or ""), text=text, facts=facts, via=via))
         return None
 
-    def _host(self, host: str, port: int, via: tuple[str, ...]) -> None:
+    def _ask_host(self, host: str, port: int, via: tuple[str, ...]) -> None:
         name = host.lower().strip("[]").rstrip(".")
         loopback = name in _LOOPBACK or name.endswith(".localhost") or name.startswith("127.")
         facts = {"host": name, "port": port, "loopback": loopback, "listed": name in self.around.hosts,
@@ -297,70 +308,70 @@ class Apart:
 
     # --- what programs run
 
-    def _inside(self, program: str, command: Simple, depth: int) -> None:
-        command = self._fed(command)
+    def _split_inner(self, program: str, command: Simple, depth: int) -> None:
+        """Look into what a command runs besides itself: programs, lines for a shell, scripts, tasks."""
+        fed_by = fed_by_file(command.argv)
+        if fed_by is not None:
+            command = replace(command, feed=(self._text(absolute(fed_by, command.cwd, self.around)),))
         inner = inner_of(command)
         via = (*command.via, inner.label)
         if depth > _DEEPEST:
-            return self._shell("unparsable", "it is nested too deeply", via)
+            return self._ask_opaque("unparsable", "it is nested too deeply", via)
         for argv in inner.commands:
-            self._command(Simple(argv=argv, cwd=command.cwd, via=via, feed=command.feed), depth + 1)
+            self._split_command(Simple(argv=argv, cwd=command.cwd, via=via, feed=command.feed), depth + 1)
         for line in inner.lines:
-            self._line(line, command.cwd, via, depth + 1)
+            self._split_line(line, command.cwd, via, depth + 1)
         for script in inner.scripts:
-            self._script(script, command.cwd, via, depth)
-        self._opaque(program, command)
+            if not self._split_script(script, command.cwd, via, depth):
+                path = absolute(script, command.cwd, self.around)
+                state = "stream" if path is None or path.startswith("/dev/") else "script"
+                self._ask_opaque(state, script or "a script that is not known", via)
+        self._ask_interpreter(program, command)
         if not inner.scripts and "/" in (command.argv[0] or ""):
-            self._own_script(command, depth)
+            self._split_own_script(command, depth)
         task = task_of(program, command.argv[1:])
         if task is not None:
-            self._task(program, task, command, depth)
+            self._split_task(program, task, command, depth)
         return None
 
-    def _opaque(self, program: str, command: Simple) -> None:
-        """Say of an interpreter that its program is not looked into."""
+    def _ask_interpreter(self, program: str, command: Simple) -> None:
+        """Say of an interpreter that its program is not looked into: only the sandbox bounds what Python does."""
         words = command.argv[1:]
-        fed = command.feed is not None and not any(_is_file(word) for word in words)
+        fed = command.feed is not None and not any(
+            word is None or not word.startswith("-") or word in ("-c", "-e", "-m") for word in words
+        )
         given = "-m" not in words and (bool(positionals(words)) or bool({"-c", "-e", "--eval", "-p"} & set(words)))
         if program in INTERPRETERS and (fed or given):
             text = f"{program} reads a program" if fed else f"a program that {program} runs"
-            self._shell("program", text, (*command.via, program))
-
-    def _fed(self, command: Simple) -> Simple:
-        """Return a command of xargs with what its `-a` file gives it."""
-        named = fed_by_file(command.argv)
-        if named is None:
-            return command
-        text = self._text(absolute(named, command.cwd, self.around))
-        return replace(command, feed=(text,))
+            self._ask_opaque("program", text, (*command.via, program))
 
     def _text(self, path: str | None) -> str | None:
         return self.around.script(path) if self.around.script is not None and path is not None else None
 
-    def _own_script(self, command: Simple, depth: int) -> None:
+    def _split_own_script(self, command: Simple, depth: int) -> None:
         """Look into a script that is run by its path, where the caller knows its text."""
+        via = (*command.via, "script")
         path = absolute(command.argv[0], command.cwd, self.around)
         text = self._text(path)
-        via = (*command.via, "script")
-        if path is not None and text is not None and shell_script(text):
-            self._look_into(path, (Line(text=text, number=1),), command.cwd, via, depth)
+        if text is not None and shell_script(text):
+            self._split_script(command.argv[0], command.cwd, via, depth)
         elif {"workspace", "temp"} & places(path, self.around):
-            self._shell("program", command.argv[0] or "", via)
+            self._ask_opaque("program", command.argv[0] or "", via)
 
-    def _script(self, script: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> None:
+    def _split_script(self, script: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> bool:
+        """Look into a script as a whole; returns whether its text is known."""
         path = absolute(script, cwd, self.around)
         text = self._text(path)
-        if path is not None and text is not None:
-            self._look_into(path, (Line(text=text, number=1),), cwd, via, depth)
-        else:
-            state = "stream" if path is None or path.startswith("/dev/") else "script"
-            self._shell(state, script or "a script that is not known", via)
+        if path is None or text is None:
+            return False
+        self._look_into(path, (Line(text=text, number=1),), cwd, via, depth)
+        return True
 
-    def _task(self, program: str, task: Task, command: Simple, depth: int) -> None:
+    def _split_task(self, program: str, task: Task, command: Simple, depth: int) -> None:
         """Look into what is listed for make or npm to run."""
         cwd = None if task.directory is None else absolute(task.directory, command.cwd, self.around)
         via = (*command.via, program)
-        self._shell("program", shown(command.argv), via)
+        self._ask_opaque("program", shown(command.argv), via)
         for name in task.files:
             path = absolute(name, cwd, self.around)
             text = self._text(path)
@@ -382,37 +393,22 @@ class Apart:
         """Take the lines of a script apart, each script once: what one runs of itself is known already."""
         looked = ("script", key or path, cwd)
         if looked in self._seen:
-            return
+            return  # by the name and not by the text: a script that calls itself would never end
         self._seen.add(looked)
         before, outermost = self._where, not self._scripted
         self._where = f"{posixpath.relpath(path, self.around.workspace)}:1"
         self._open.append(path)
         try:
+            # What the line writes before it runs it cannot be read beforehand.
             if path in self._written:
-                self._shell("script", f"{path}, which is written as well", via)
+                self._ask_opaque("script", f"{path}, which is written as well", via)
             for line in lines:
-                self._line(line.text, cwd, via, depth + 1, number=line.number)
+                self._split_line(line.text, cwd, via, depth + 1, number=line.number)
         except ScriptTooLongError:
             if not outermost:
                 raise
-            self._in_scripts -= 1  # this one is told besides
-            self._shell("script", f"more than {MOST_IN_SCRIPTS} commands and files in scripts", via)
+            self._in_scripts -= 1  # make room for the request that says so
+            self._ask_opaque("script", f"more than {MOST_IN_SCRIPTS} commands and files in scripts", via)
         finally:
             self._open.pop()
             self._where = before
-
-
-def _is_file(word: str | None) -> bool:
-    return word is None or not word.startswith("-") or word in ("-c", "-e", "-m")
-
-
-def apart(action: Action, around: Surroundings) -> Iterator[Request]:
-    """Yield what an action asks of the rules; one with too many parts is not understood."""
-    found = Apart(around)
-    try:
-        found.take(action)
-    except TooMuchError:
-        facts = {"state": "unparsable", "script": False, "sandboxed": around.sandboxed}
-        yield Request(action="shell", resource=("Shell", "unparsable"), facts=facts,
-                      text=f"more than {MOST_PARTS} commands and files")  # fmt: skip
-    yield from found.requests
