@@ -14,8 +14,8 @@ from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
 from chargehand.core.events import decode
-from chargehand.policy._requests import LARGEST_SCRIPT
 from chargehand.policy.actions import (
+    LARGEST_SCRIPT,
     Action,
     Command,
     FileRead,

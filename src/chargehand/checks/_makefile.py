@@ -17,7 +17,7 @@ _USUAL = frozenset({"test", "tests", "check"})
 
 
 @dataclass(slots=True)
-class _Makefile:
+class _ParsedMakefile:
     """`rules` holds the lines below each target, recipes with their tab; `directives` what is neither rule nor
     assignment, such as `include` and `ifeq`: all of these count as used.
     """
@@ -62,7 +62,7 @@ def _goals(command: str, first: str | None) -> set[str]:
     return goals
 
 
-def _used_variables(makefile: _Makefile, text: Iterable[str]) -> dict[str, list[str]]:
+def _used_variables(makefile: _ParsedMakefile, text: Iterable[str]) -> dict[str, list[str]]:
     waiting = [*_ALWAYS, *(name for line in text for name in _REFERENCE.findall(line))]
     used: dict[str, list[str]] = {}
     while waiting:
@@ -73,8 +73,8 @@ def _used_variables(makefile: _Makefile, text: Iterable[str]) -> dict[str, list[
     return used
 
 
-def _parse(source: str) -> _Makefile:
-    makefile, names = _Makefile(), list[str]()
+def _parse(source: str) -> _ParsedMakefile:
+    makefile, names = _ParsedMakefile(), list[str]()
     for line in source.replace("\\\n", " ").split("\n"):
         if line.startswith("\t"):
             for name in names:

@@ -11,8 +11,8 @@ from chargehand.core.text import printable
 from chargehand.missions.journal import EventSink, Journal
 from chargehand.missions.services import Services
 from chargehand.models.redaction import Redactor
-from chargehand.policy._requests import LARGEST_SCRIPT
 from chargehand.policy.actions import (
+    LARGEST_SCRIPT,
     Action,
     Command,
     FileRead,
