@@ -116,7 +116,7 @@ class TestQuestions:
         again = says("", call("ask", question="How far?"))
         shop.script(*ASKS[:2], again, *ASKS[2:])
         shown = shop.terminal(*WORDS)
-        shown.until("(a number, or your own words; empty: later)")
+        shown.until("(a number, or your own words; leave empty to answer later)")
         for part in ("The agent asks:", "Which way?", "  1  to the left", "  2  to the right"):
             assert part in shown.shown
         shown.say("2\n")
@@ -133,7 +133,7 @@ class TestQuestions:
     def test_left_for_later_it_waits(self, shop: Shop) -> None:
         shop.script(*ASKS)
         shown = shop.terminal(*WORDS)
-        shown.until("empty: later")
+        shown.until("later)")
         shown.say("\n")
         assert shown.end() == 3
         state = shop.state()
@@ -171,7 +171,7 @@ class TestQuestions:
         slow = replace(ASKS[2], delay=60.0)
         shop.script(*ASKS[:2], slow, *ASKS[3:])
         shown = shop.terminal(*WORDS)
-        shown.until("empty: later")
+        shown.until("later)")
         os.kill(shown.process_id, signal.SIGKILL)
         assert shown.end() == -signal.SIGKILL
         mission = shop.state().id
@@ -291,7 +291,7 @@ class TestTheLog:
             *MENDS,
         )
         shown = shop.terminal(*WORDS)
-        shown.until("empty: later")
+        shown.until("later)")
         shown.say("1\n")
         assert shown.end() == 0
         for words in (("log",), ("log", "--transcript"), ("show",)):
@@ -357,7 +357,7 @@ class TestForks:
     def test_at_a_terminal_it_asks_as_a_run_does(self, shop: Shop) -> None:
         state = shop.asked()
         shown = shop.terminal("mission", "fork", state.id, "--at", "2")
-        shown.until("empty: later")
+        shown.until("later)")
         shown.say("1\n")
         assert shown.end() == 0
         assert shop.state().forked_from == state.id

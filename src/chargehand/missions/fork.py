@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -169,7 +169,7 @@ def _rename_attempt(payload: Payload, attempts: dict[str, str]) -> Payload:
         owner, slash, rest = question.partition("/")
         changes["question"] = attempts.get(owner, owner) + slash + rest
     untyped: Any = payload  # which fields it has is known by now, but not to the type checker
-    renamed: Payload = replace(untyped, **changes)
+    renamed: Payload = structs.replace(untyped, **changes)
     return renamed
 
 
