@@ -99,7 +99,7 @@ def test_a_branch_is_pushed_overwritten_and_removed_each_by_its_own_yes(yard: Ya
     assert asked.question.rule == "action-force"
     no = yard.answered(asked.id, yes=False)
     assert (no.status, codes(no), yard.tip(branch)) == ("failed", ["answered_no"], theirs)
-    with pytest.raises(RefusedError, match="asks nothing"):
+    with pytest.raises(RefusedError, match="has no open question"):
         yard.answered(asked.id, yes=True)
 
     asked = yard.act("push", mission.id, remote="origin", force=True)

@@ -119,7 +119,7 @@ def test_a_failure_that_an_agent_tells_stands_in_its_transcript(shop: ProgramSho
     with shop.opened() as app:
         errors = [line.text for line in read_transcript(app.store, state) if line.speaker == "error"]
     assert errors == ["the model does not answer"]
-    assert "the agent tells an error" in shop.say("mission", "log", state.id, "--transcript")
+    assert "the agent reports an error" in shop.say("mission", "log", state.id, "--transcript")
 
 
 def test_an_acp_agents_acts_are_judged_and_in_the_log(shop: ProgramShop) -> None:

@@ -301,3 +301,8 @@ def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
             hint=f"to make one: chargehand role show {name} > {roles.directory / name}.toml",
         )
     return RolePath(path=file.place)
+
+
+def role_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the roles outside of any repository, sorted. Raises `ConfigError` for unreadable files."""
+    return sorted({file.name for file in RoleCatalogue(environ).files()})

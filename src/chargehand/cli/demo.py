@@ -10,8 +10,7 @@ from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.demo.story import StoryLine
-    from chargehand.app.demonstration import OnEvent
+    from chargehand.app.demonstration import OnEvent, StoryLine
     from chargehand.app.runs import RunOutcome, RunRequest
     from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState

@@ -65,9 +65,9 @@ def complete_roles(context: click.Context, parameter: click.Parameter, incomplet
     """Return the roles that a name begun so may mean: those that are shipped and the person's own."""
     import os
 
-    from chargehand.app.selection.roles import RoleCatalogue
+    from chargehand.app.agents import role_names
 
-    return sorted({file.name for file in RoleCatalogue(os.environ).files() if file.name.startswith(incomplete)})
+    return [name for name in role_names(os.environ) if name.startswith(incomplete)]
 
 
 def role_option(function: _F) -> _F:
