@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from desk import MEND, PASSES, Desk, Said, repository, shell
+from tests.unit.older_stores import as_of_version_6
 
 from chargehand.app.composition import App
 
@@ -158,6 +159,7 @@ def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, 
     waiting = desk.run(repo, agent=shell("touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
     with sqlite3.connect(desk.home / "store.db") as raw:  # as the first version kept it
+        as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DROP INDEX missions_to_take")

@@ -304,5 +304,5 @@ def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
 
 
 def role_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the roles outside of any repository, sorted. Raises `ConfigError` for unreadable files."""
+    """Return the names of the roles outside of any repository. Raises `ConfigError` for unreadable files."""
     return sorted({file.name for file in RoleCatalogue(environ).files()})

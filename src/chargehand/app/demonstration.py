@@ -26,7 +26,9 @@ from chargehand.app.demo.project import (
 )
 from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
 from chargehand.app.demo.story import (
-    StoryLine,
+    StoryLine as StoryLine,
+)
+from chargehand.app.demo.story import (
     attempt_costs,
     complaints,
     mission_story,
