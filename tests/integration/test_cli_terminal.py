@@ -316,7 +316,7 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
     asking.say(f"{command}\n")
     asking.until("Its name")
     asking.say("a b\n")
-    asking.until("A name is letters")
+    asking.until("A name is at most 64 letters")
     asking.say("fixer\n")
     asking.until("Its command")
     asking.say("ruff check --fix 'a b'\n")

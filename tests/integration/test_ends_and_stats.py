@@ -45,7 +45,7 @@ def test_a_promoted_a_refused_and_an_agent_failed_mission_have_the_right_classes
     assert sandboxes["disk"]["p99"] > 0
     command = desk.argv("mission", "log", documents[0]["mission"])
     log = subprocess.run(command, cwd=place, env=desk.environ, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"sandbox\.closed +sandbox for agent gone after [0-9.]+ s", log), log
+    assert re.search(r"sandbox\.closed +sandbox for agent closed after [0-9.]+ s", log), log
 
 
 def test_a_setup_that_fails_is_a_persons_to_mend_and_no_engine_failure(tmp_path: Path) -> None:

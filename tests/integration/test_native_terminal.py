@@ -214,7 +214,7 @@ class TestPromotion:
     def test_what_no_check_speaks_for_is_offered(self, place: Shop, said: str, code: int, status: str) -> None:
         shown = place.terminal(*self.AGENT)
         shown.until("Promote it? [y/N]")
-        assert "check" in shown.shown.partition("Only a person")[0].splitlines()[-1]  # why it is asked
+        assert "check" in shown.shown.partition("This needs a person")[0].splitlines()[-1]  # why it is asked
         shown.say(f"{said}\n")
         assert shown.end() == code
         state = place.state()

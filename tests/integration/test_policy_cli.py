@@ -77,7 +77,7 @@ def test_rules_are_shown_with_their_origin(config: Path) -> None:
     rules = {rule["id"]: rule for rule in json.loads(run("show", "--json").stdout)["rules"]}
     assert rules["git-push"]["origin"] == "default"
     assert rules["user:allow-git-fetch"]["place"] == f"{config}:1"
-    assert "sets git-fetch aside: a mirror" in run("show").output
+    assert "overrides git-fetch: a mirror" in run("show").output
     assert "action command appliesTo" in run("show", "--facts").output
     assert '@overrides("git-fetch")' in run("show", "--cedar").output
     assert run("test", "--", "git", "fetch").exit_code == 0
