@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.workspace_kit import agent
 
 from chargehand.testing.workspace.driver_contract import DriverContract
@@ -66,7 +67,7 @@ class Blind(WorktreeDriver):
         return place.layers.tree if made.exists() and place.directory.name.isdecimal() else made
 
     def plan(self, place: Generation) -> Any:
-        return replace(super().plan(place), plain=super().root(place))
+        return structs.replace(super().plan(place), plain=super().root(place))
 
 
 class Rewinds(WorktreeDriver):

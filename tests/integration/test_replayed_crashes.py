@@ -145,7 +145,7 @@ def test_what_goes_another_way_goes_live_and_says_so(tmp_path: Path) -> None:
             text=True,
             check=True,
         ).stdout
-        assert "from turn 3 on the model is asked anew" in shown
+        assert "replay ended at turn 3" in shown
         yard.at_rest()
 
 

@@ -98,13 +98,14 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Return the processes below one, but for the database server of other tests."""
+    """Return the processes below one, but for those that other tests share: a database server, the fork server."""
     table = processes()
     found = {pid}
     while more := {child for child, (parent, _) in table.items() if parent in found} - found:
         found |= more
     below = {child: table[child][1] for child in found - {pid} if child in table}
-    return {child: command for child, command in below.items() if "postgres" not in command}
+    others = ("postgres", "tests.forked")
+    return {child: command for child, command in below.items() if not any(each in command for each in others)}
 
 
 def bearing(mark: str) -> list[int]:
