@@ -199,6 +199,7 @@ BURST = PYTHON.format(
 )
 
 
+@pytest.mark.alone
 def test_a_burst_of_5000_files_is_complete_and_small(yard: Yard, driver: DriverName) -> None:
     workspace = yard.workspace(driver)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -50,7 +50,7 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         assert list(waits) == missions[5:]
         sixth, seventh = (waits[mission] for mission in missions[5:])
         assert sixth.code == seventh.code == "queued"
-        assert sixth.message == "not taken up yet: 1 worker is alive and runs 5 missions; it goes on by itself"
+        assert sixth.message == "waiting for a worker: 1 worker is running 5 missions; it starts automatically"
         assert "runs 5 missions; 1 asked for before it wait too" in seventh.message
         assert say("mission", "show", missions[5])["waits"]["message"] == sixth.message
         assert say("mission", "show", missions[0])["waits"] is None
@@ -95,4 +95,4 @@ def test_following_tells_it_once_and_anew_where_it_changes(app: App, monkeypatch
     finally:
         joined[0].leave()
     waits = [reason.message for reason in seen if isinstance(reason, Reason)]
-    assert [message.split()[:3] for message in waits] == [["no", "worker", "is"], ["not", "taken", "up"]]
+    assert [message.split()[:3] for message in waits] == [["no", "worker", "is"], ["waiting", "for", "a"]]

@@ -190,6 +190,7 @@ async def test_the_urgent_come_first_and_the_rest_in_order(tmp_path: Path) -> No
     assert served == ["a", "c", "e", "b", "d"]
 
 
+@pytest.mark.alone
 def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
     with others(tmp_path, 1, places=1, seconds=60):
         until(lambda: told(tmp_path) == ["in"])
