@@ -51,7 +51,7 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         sixth, seventh = (waits[mission] for mission in missions[5:])
         assert sixth.code == seventh.code == "queued"
         assert sixth.message == "waiting for a worker: 1 worker is running 5 missions; it starts automatically"
-        assert "runs 5 missions; 1 asked for before it wait too" in seventh.message
+        assert "is running 5 missions (1 ahead of it in the queue)" in seventh.message
         assert say("mission", "show", missions[5])["waits"]["message"] == sixth.message
         assert say("mission", "show", missions[0])["waits"] is None
         listed = {each["mission"]: each["waits"] for each in say("mission", "list")["missions"]}
@@ -70,7 +70,7 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
     waits = app.mission_reader.waits()
     assert list(waits) == missions[1:]
     assert waits[missions[6]].code == "no_worker"
-    assert "5 asked for before it wait too" in waits[missions[6]].message
+    assert "(5 ahead of it in the queue)" in waits[missions[6]].message
 
 
 def test_following_tells_it_once_and_anew_where_it_changes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
