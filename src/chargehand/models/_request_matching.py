@@ -62,6 +62,7 @@ _DIGITS = re.compile(r"[0-9]+(?:[.][0-9]+)?")
 _ID = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
 _MIDDLE = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
 _NAMED = re.compile(r"\{\{chargehand-id-[0-9]+\}\}")
+# Fields of a request that may differ: who asks, under what name, and how much the budget lets through.
 _VOLATILE = frozenset(
     {
         "client_metadata",
@@ -78,7 +79,6 @@ _VOLATILE = frozenset(
         "user",
     }
 )
-"""Fields of a request that may differ: who asks, under what name, and how much the budget lets through."""
 _LONGEST_SHOWN = 80
 _BEFORE = 30
 _ABSENT = object()

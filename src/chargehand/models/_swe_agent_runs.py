@@ -19,8 +19,8 @@ from chargehand.models.scripts import Script, ScriptLine
 SUFFIX = ".traj"
 _PLACE = re.compile(r"""working_dir['"]: *['"]([^'"]+)""")
 _LINES = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*\Z", re.DOTALL)
+# What stands in the observation of an edit that changed nothing.
 _UNDONE = ("NOT been applied", "has not been applied", "Text not found", "No replacement was performed", "Error: ")
-"""What stands in the observation of an edit that changed nothing."""
 _LOOKS = frozenset({"goto", "scroll_up", "scroll_down"})
 
 

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
 
 T = TypeVar("T")
+# What a model may take; text is taken by all that answer.
 MODALITIES = ("text", "image", "pdf", "audio", "video")
-"""What a model may take; text is taken by all that answer."""
 _CONFIGURED = "configured"
 _LETTERS = {"t": "text", "i": "image", "p": "pdf", "a": "audio", "v": "video"}
 _PUBLISHERS = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "google"}
+# Hosts of providers for which models.dev names none: their clients know their own.
 _LISTED_HOSTS = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",
@@ -46,7 +47,7 @@ _LISTED_HOSTS = {
     "api.cohere.com": "cohere",
     "api.deepinfra.com": "deepinfra",
 }
-"""Hosts of providers for which models.dev names none: their clients know their own."""
+# Hosts that speak a dialect of ours, and what the published prices call who runs them.
 _PRICED_HOSTS = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",
@@ -70,7 +71,6 @@ _PRICED_HOSTS = {
     "open.bigmodel.cn": "zhipuai",
     "generativelanguage.googleapis.com": "google",
 }
-"""Hosts that speak a dialect of ours, and what the published prices call who runs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,15 @@ from typing import Any, Literal, Protocol
 
 from chargehand.core.errors import UpstreamError
 
+# OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own.
 Dialect = Literal["openai", "anthropic", "responses", "gemini"]
-"""OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own."""
+# What is asked of a model: a reply, the number of tokens in a request, or embeddings.
 Operation = Literal["reply", "count", "embed"]
-"""What is asked of a model: a reply, the number of tokens in a request, or embeddings."""
+# Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined.
 StopReason = Literal["end", "tools", "length", "refusal"]
-"""Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined."""
 CallStatus = Literal["ok", "failed", "cut", "refused", "replayed"]
+# The largest reply that is held in memory whole; far above what any model writes in one go.
 REPLY_BYTES = 64 * 1_048_576
-"""The largest reply that is held in memory whole; far above what any model writes in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +240,7 @@ class CallRecord:
     bare: bool = False
 
 
+# The stable codes with which the gateway refuses or breaks off, and the HTTP status of each.
 FAULT_STATUS: dict[str, int] = {
     "bad_request": 400,
     "uncarried": 400,
@@ -260,7 +261,6 @@ FAULT_STATUS: dict[str, int] = {
     "upstream_resting": 503,
     "upstream_timeout": 504,
 }
-"""The stable codes with which the gateway refuses or breaks off, and the HTTP status of each."""
 
 
 class GatewayFault(Exception):

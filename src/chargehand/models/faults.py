@@ -32,8 +32,8 @@ _HINT = (
     "write KIND@TURN or KIND%PROBABILITY, such as 429/7@2 or cut%0.1; kinds: an HTTP status from 400 to 599 "
     "(/SECONDS: Retry-After), cut (/BYTES), drip, malformed, twin-ids, big (/BYTES), stall (/SECONDS)"
 )
+# Attempt, operation and turn of a call.
 _Place = tuple[str, str, int]
-"""Attempt, operation and turn of a call."""
 _Ask = Callable[[], Awaitable[UpstreamReply]]
 
 

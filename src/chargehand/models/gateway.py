@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,16 +49,17 @@ from chargehand.models.serving.routes import (
     find_route,
     shorten_path,
 )
+from chargehand.network.unix_socket import bind_listener
 
 _COUNT_SECONDS = 10.0
 _CUT_SECONDS = 1.0
+# Connecting to a unix socket fails at once where more than that wait.
 _BACKLOG = 1_024
-"""Connecting to a unix socket fails at once where more than that wait."""
+# A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile.
 _MOST_PIECES = 1_000_000
-"""A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile."""
 _KEY_HEADERS = tuple({dialect.key_header for dialect in DIALECTS.values()} - {"authorization"})
+# The code of a refusal that is known by its HTTP status only, such as one of the HTTP server.
 _CODES = {status: code for code, status in reversed(FAULT_STATUS.items())}
-"""The code of a refusal that is known by its HTTP status only, such as one of the HTTP server."""
 
 
 class Gateway:
@@ -135,7 +134,7 @@ class Gateway:
     async def listen_unix(self, path: Path) -> None:
         """Listen on a unix socket of any path length; raises `InfrastructureError` (`gateway_socket`)."""
         try:
-            listener = _bind_socket(path)
+            listener = bind_listener(path)
         except OSError as error:
             raise _unlistenable(str(path), error) from error
         self._sockets.append(path)
@@ -397,25 +396,3 @@ def _unlistenable(place: str, error: OSError) -> InfrastructureError:
         code="gateway_socket",
         hint="its directory must exist and be writable, and the name or port must be free",
     )
-
-
-def _bind_socket(path: Path) -> socket.socket:
-    """Return a bound socket at `path`, however long that is; a stale one there is replaced.
-
-    Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.
-    """
-    with contextlib.ExitStack() as stack:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stack.callback(listener.close)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if path.is_socket():
-                path.unlink()
-            # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
-            listener.bind(f"/proc/self/fd/{directory}/{path.name}")
-        finally:
-            os.close(directory)
-        path.chmod(0o666)
-        listener.setblocking(False)
-        stack.pop_all()
-    return listener

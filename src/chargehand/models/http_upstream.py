@@ -21,17 +21,17 @@ from chargehand.models.http.framing import HttpError, HttpErrorCode
 if TYPE_CHECKING:
     import ssl
 
+# A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then.
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
-"""A version in the path, as in `/v1`, `/api/v4` or `/v1beta/openai`: ours is not added then."""
 _LAST_VERSION = re.compile(r"/v\d\w*$")
 _OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
 _BUSY = 429
 _CONNECT_SECONDS = 15.0
+# Plain replies: a compressed stream comes in lumps.
 _COMMON = {"user-agent": "chargehand", "accept": "*/*", "accept-encoding": "identity"}
-"""Plain replies: a compressed stream comes in lumps."""
 _PORTS = {"http": 80, "https": 443}
+# Other names (international ones, zones) are left to httpx.
 _HOST = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]+")
-"""Other names (international ones, zones) are left to httpx."""
 _SENTENCES: Mapping[HttpErrorCode, str] = {
     "upstream_unreachable": "cannot reach {base} ({what})",
     "upstream_timeout": "{base} sent nothing in time ({what})",

@@ -15,14 +15,14 @@ from chargehand.models.contract import Price, ReplyUsage
 DEFAULT_OUTPUT = 32_000
 LEAST_OUTPUT = 16
 _MILLION = 1_000_000
+# What Anthropic charges for an hour's place in the cache, in prices of plain input.
 _HOUR_FACTOR = 2.0
-"""What Anthropic charges for an hour's place in the cache, in prices of plain input."""
 _ADDED_TOKENS = 256
+# What a provider puts around the client's words: chat markers, and the prompt that explains tools.
 _ADDED_WITH_TOOLS = 2_048
-"""What a provider puts around the client's words: chat markers, and the prompt that explains tools."""
 _IMAGE_TOKENS = 40_000
+# Bounds for what a request only points to, and for pages, pixels and sound with more tokens than bytes.
 _FILE_TOKENS = 1_000_000
-"""Bounds for what a request only points to, and for pages, pixels and sound with more tokens than bytes."""
 _TEXT_PARTS = frozenset(
     {"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "refusal", "message", "function_call"}
     | {"function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning", "input_text"}

@@ -33,8 +33,8 @@ TRIALS: tuple[Trial, ...] = ("streams", "images", "embeddings", "output_kept")
 _SHORT, _TOKENS = 16, 64
 _EDGE = 32
 _REPLY_BYTES = 1 << 20
+# What says that a model does not do this; keys, quotas and faults say nothing of it.
 _REFUSALS = frozenset({400, 404, 405, 415, 422, 501})
-"""What says that a model does not do this; keys, quotas and faults say nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,24 +18,24 @@ from chargehand.models.contract import GatewayFault, UpstreamReply
 from chargehand.models.dialects.table import DIALECTS
 
 BreakerState = Literal["closed", "open", "half_open"]
+# What says more than that is taken for that: nobody's quota lasts longer than a month.
 LONGEST_REST = 31 * 86_400.0
-"""What says more than that is taken for that: nobody's quota lasts longer than a month."""
+# Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so.
 LONGEST_WAIT = 60.0
-"""Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so."""
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
+# How long a provider may be silent before it is probed: models that think send their head late.
 QUIET_SECONDS = 10.0
-"""How long a provider may be silent before it is probed: models that think send their head late."""
 PROBE_SECONDS = 2.0
 _DEAD_AFTER = 2
 _MINUTE = 60.0
 _FIRST_SECONDS = 0.5
 _JITTER = 0.25
 _NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
+# How long a provider is left alone that has no quota and does not say until when.
 _NO_QUOTA_SECONDS = 300.0
-"""How long a provider is left alone that has no quota and does not say until when."""
 _MILLISECONDS = 1e11
+# Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds.
 _MOMENT = 1e9
-"""Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds."""
 _NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
 _DURATION = re.compile(
     r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
@@ -43,12 +43,12 @@ _DURATION = re.compile(
 _UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 # Those of all dialects together: a router of one dialect passes on the headers of a provider of another.
 _RESETS = tuple(dialect.reset_header for dialect in DIALECTS.values() if dialect.reset_header)
+# A window's reset, and what says how much of it is left.
 _WINDOWS = (
     *(window for dialect in DIALECTS.values() for window in dialect.reset_windows),
     ("x-ratelimit-reset", "x-ratelimit-remaining"),
     ("ratelimit-reset", "ratelimit-remaining"),
 )
-"""A window's reset, and what says how much of it is left."""
 _BODY_FIELDS = (
     *("resets_in_seconds", "retry_after", "retry_after_seconds"),
     *("resets_at", "reset_at", "quota_reset_at"),

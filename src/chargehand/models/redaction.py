@@ -23,14 +23,14 @@ _SHAPES = re.compile(
 )
 # No key is without one of these. Looking for them takes a tenth of the time that looking for shapes does.
 _MARKS = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "xox")
+# Keys and short values come again in each event of a stream.
 _SHORT, _REMEMBERED = 64, 2_048
-"""Keys and short values come again in each event of a stream."""
+# Below these the four dialects have the pieces of a streamed reply, or a piece itself.
 _PIECES = ("delta", "candidates")
-"""Below these the four dialects have the pieces of a streamed reply, or a piece itself."""
 _INDEXES = ("index", "output_index", "content_index", "summary_index")
 _Place = tuple[object, ...]
+# A text inside decoded JSON: what holds it, and its key or number there.
 _Leaf = tuple[Any, Any]
-"""A text inside decoded JSON: what holds it, and its key or number there."""
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 

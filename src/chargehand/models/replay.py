@@ -40,8 +40,8 @@ from chargehand.models.scripted_replies import (
 )
 from chargehand.models.scripts import Script, ScriptLine
 
+# Operation and number of the attempt.
 _TurnKey = tuple[Operation, int]
-"""Operation and number of the attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,8 @@ from chargehand.models.replay import Divergence
 
 _FORMAT, _VERSION = "chargehand-calls", 1
 _TOKEN = "chargehand-token"
+# A request as the names of its parts: of each message and tool by itself, for they come again with every call.
 Parts = Mapping[str, str | list[str]]
-"""A request as the names of its parts: of each message and tool by itself, for they come again with every call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from chargehand.models.dialects.embeddings import embeddings_format
 from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter, parse_events
 from chargehand.models.dialects.table import DIALECTS
 
+# What tells official clients not to try again: by default they do after 409.
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
-"""What tells official clients not to try again: by default they do after 409."""
 _TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
 _DIMENSIONS = 8
 

@@ -54,6 +54,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "summary": ("summary",),
     "evidence": ("evidence",),
 }
+# Each tool of ours: what it must be given, and what clients call theirs, in lower case.
 _TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bash": (("command",), ("bash", "exec_command", "run_shell_command", "shell", "shell_command", "terminal")),
     "read": (("path",), ("read", "read_file", "view")),
@@ -62,7 +63,6 @@ _TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "search": (("pattern",), ("search", "grep", "grep_search", "search_file_content", "grep_files")),
     "finish": (("summary",), ("finish",)),
 }
-"""Each tool of ours: what it must be given, and what clients call theirs, in lower case."""
 _REPLACE = (
     "import sys; p, old, new = sys.argv[1:]; s = open(p).read(); "
     "n = s.count(old); n == 1 or sys.exit(f'it stands there {n} times'); open(p, 'w').write(s.replace(old, new))"

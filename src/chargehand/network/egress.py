@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from chargehand.network._unix_socket import UnixServer
 from chargehand.network.allow_list import Address, AllowList, is_local_address
 from chargehand.network.contract import EgressLimits, EgressRequest, RequestPacer, Resolve
 from chargehand.network.proxy.connection import ByteMeter, ClientConnection
 from chargehand.network.proxy.dial import Dialer, SystemResolver
 from chargehand.network.proxy.http import ProxiedRequest
+from chargehand.network.unix_socket import UnixServer
 
 _BACKLOG = 1_024
 """Connecting to a unix socket fails at once where more than that wait."""

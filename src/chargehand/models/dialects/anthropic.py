@@ -40,8 +40,9 @@ _FIELDS = frozenset(
     | {"tools", "tool_choice", "thinking", "reasoning", "system", "stop_sequences", "cache_control"}
     | {"context_management", "output_config", "output_format"}
 )
+# Types of tools that the client runs; dated ones by how they begin.
 _CLIENT_TOOLS = ("custom", "bash_2", "text_editor_2", "computer_2", "memory_2")
-"""Types of tools that the client runs; dated ones by how they begin."""
+# Beta features that change no price.
 _BETAS = (
     "computer-use-",
     "context-management-",
@@ -54,7 +55,6 @@ _BETAS = (
     "structured-outputs-",
     "token-efficient-tools-",
 )
-"""Beta features that change no price."""
 
 
 class AnthropicDialect(ModelDialect):

@@ -23,8 +23,8 @@ from chargehand.models.dialects.conversation import UntranslatableError
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import LEFT_OUT, read_error_message
 
+# How an Ollama without OpenAI's endpoint answers there.
 _ABSENT = frozenset({404, 405, 501})
-"""How an Ollama without OpenAI's endpoint answers there."""
 
 
 def embeddings_format(dialect: Dialect) -> EmbeddingsFormat:

@@ -54,10 +54,10 @@ _FIELDS = frozenset(
 )
 _EMBED_FIELDS = ("content", "taskType", "title", "outputDimensionality")
 _UNDERSCORE = re.compile(r"_([a-z])")
+# Fields whose content has the user's own names, which are not respelt.
 _OWN_NAMES = frozenset(
     {"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema", "labels"}
 )
-"""Fields whose content has the user's own names, which are not respelt."""
 
 
 class GeminiDialect(ModelDialect):

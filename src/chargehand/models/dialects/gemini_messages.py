@@ -43,8 +43,8 @@ _CONFIG = frozenset(
 )
 _CHOICES: Mapping[str, ToolChoice] = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED": "auto"}
 _MODES: Mapping[ToolChoice, str] = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+# What stands for a signature where another model made the call, by Google's page on thought signatures.
 _ANY_SIGNATURE = "skip_thought_signature_validator"
-"""What stands for a signature where another model made the call, by Google's page on thought signatures."""
 _JSON = "application/json"
 _STOPS: Mapping[str, StopReason] = {"STOP": "end", "MAX_TOKENS": "length"}
 _FINISH_REASONS: Mapping[StopReason, str] = {

@@ -33,8 +33,8 @@ from chargehand.models.dialects.openai_chat_messages import (
 )
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
+# Models that take only `max_completion_tokens`; other providers often know only `max_tokens`.
 _NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
-"""Models that take only `max_completion_tokens`; other providers often know only `max_tokens`."""
 _ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
 _OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
 _MOST_CHOICES = 128

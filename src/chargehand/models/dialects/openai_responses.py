@@ -32,10 +32,10 @@ _FIELDS = frozenset(
     | {"prompt_cache_retention", "truncation", "metadata", "safety_identifier", "top_logprobs", "stream_options"}
     | {"client_metadata"}
 )
+# What leads to something that a provider keeps: this gateway sends whole conversations only.
 _KEPT_THERE = ("previous_response_id", "conversation", "prompt", "background")
-"""What leads to something that a provider keeps: this gateway sends whole conversations only."""
+# What clients of responses offer without being asked; they do well without it.
 _DROPPED_TOOLS = ("web_search", "image_generation")
-"""What clients of responses offer without being asked; they do well without it."""
 _INCLUDED = ("reasoning.encrypted_content", "message.output_text.logprobs")
 
 

@@ -35,8 +35,8 @@ from chargehand.models.dialects.conversation import (
     reply_deltas,
 )
 
+# The type of a group of tools, which no other dialect has: clients do well without theirs.
 TOOL_GROUP = "namespace"
-"""The type of a group of tools, which no other dialect has: clients do well without theirs."""
 _CARRIED = frozenset(
     {"input", "instructions", "model", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include"}

@@ -24,8 +24,8 @@ from chargehand.models.dialects.conversation import (
 from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter, event_data
 from chargehand.models.dialects.table import DIALECTS
 
+# The header that names what of a request means nothing to another provider: hints, reasoning.
 LEFT_OUT = "x-chargehand-left-out"
-"""The header that names what of a request means nothing to another provider: hints, reasoning."""
 
 
 class TranslatingUpstream:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 60.0
 _KEPT = 32
+# What may lie unread before the provider is told to wait.
 _AHEAD_BYTES = 262_144
-"""What may lie unread before the provider is told to wait."""
+# How long one address of a host may take before the next is tried beside it (RFC 8305).
 _EYEBALLS_SECONDS = 0.25
-"""How long one address of a host may take before the next is tried beside it (RFC 8305)."""
 _PROXIED_CONNECTIONS = 512
 
 

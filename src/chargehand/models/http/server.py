@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import h11
+
+from chargehand.network.unix_socket import close_writer, end_writing
 
 _log = logging.getLogger(__name__)
 _PIECE = 65_536
@@ -120,10 +121,10 @@ class HttpAnswer:
             raise ClientGoneError(f"the client is gone or does not read: {error!r}") from None
 
 
+# Answers one request; cancelled when its client goes away or the server closes.
 Handler = Callable[[HttpRequest, HttpAnswer], Awaitable[None]]
-"""Answers one request; cancelled when its client goes away or the server closes."""
+# Makes the JSON body of a refusal from path, status and sentence.
 RefusalWriter = Callable[[str, int, str], bytes]
-"""Makes the JSON body of a refusal from path, status and sentence."""
 
 
 class _RequestReader(asyncio.StreamReader):
@@ -239,11 +240,7 @@ class _ServedConnection:
             raise
         finally:
             self._release()
-            self._writer.close()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_LINGER_SECONDS):
-                    await self._writer.wait_closed()
-            self._writer.transport.abort()
+            await close_writer(self._writer, seconds=_LINGER_SECONDS)
 
     async def _serve(self, *, full: bool) -> None:
         try:
@@ -344,10 +341,4 @@ class _ServedConnection:
         body = self._server.refused(self._path, refusal.status, refusal.message)
         answer = HttpAnswer(self._http, self._writer, limits=self._limits)
         await answer.send(refusal.status, {"content-type": "application/json", "connection": "close"}, body)
-        left = self._limits.body_bytes
-        with contextlib.suppress(OSError, TimeoutError):
-            self._writer.write_eof()
-            async with asyncio.timeout(_LINGER_SECONDS):
-                # Closing over unread bytes would take the reply from the client.
-                while left > 0 and (data := await self._reader.read(_PIECE)):
-                    left -= len(data)
+        await end_writing(self._reader, self._writer, most=self._limits.body_bytes)

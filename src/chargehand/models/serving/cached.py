@@ -14,8 +14,8 @@ from chargehand.models.http.server import HttpAnswer
 from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
 from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
 
+# The header with which a client asks for a kept reply or none: `only`.
 ONLY_KEPT = "x-chargehand-kept"
-"""The header with which a client asks for a kept reply or none: `only`."""
 _log = logging.getLogger(__name__)
 
 

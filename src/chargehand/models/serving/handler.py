@@ -44,10 +44,10 @@ _PASSED_HEADERS = (
     *("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id", "x-should-retry"),
     LEFT_OUT,
 )
+# What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
-"""What a proxy answers that gave up waiting: the provider may have written, and charged, all the same."""
+# Refusals that say something of the model or of the account and not of the request, as all from 500 on do.
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
-"""Refusals that say something of the model or of the account and not of the request, as all from 500 on do."""
 _FAULTS = frozenset({"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"})
 _GONE = 499
 _BUSY_SECONDS = 1.0

@@ -15,8 +15,8 @@ from chargehand.models.dialects.conversation import UntranslatableError
 from chargehand.models.dialects.embeddings import embeddings_format, explain_refusal
 from chargehand.models.dialects.table import DIALECTS
 
+# Where parts stand, if there is a list: arguments of tools are objects and never looked into.
 _LISTS = ("messages", "input", "contents", "content", "parts", "output")
-"""Where parts stand, if there is a list: arguments of tools are objects and never looked into."""
 _NO_TEXT = ("image/", "audio/", "video/")
 
 

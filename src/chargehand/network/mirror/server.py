@@ -11,8 +11,8 @@ from pathlib import Path
 
 import h11
 
-from chargehand.network._unix_socket import UnixServer, close_writer, end_writing
 from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorRequest, MirrorTrace
+from chargehand.network.unix_socket import UnixServer, close_writer, end_writing
 
 Handler = Callable[[h11.Request, MirrorTrace], Awaitable[MirrorReply]]
 _METHODS = ("GET", "HEAD")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from chargehand.network._unix_socket import close_writer, end_writing
 from chargehand.network.contract import EgressLimits, EgressRefusal, EgressRequest
+from chargehand.network.unix_socket import close_writer, end_writing
 
 CHUNK = 65_536
 _CLOSE_SECONDS = 1.0

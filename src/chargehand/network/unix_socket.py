@@ -1,4 +1,4 @@
-"""Server on a unix socket of the host that a sandbox is shown: accepts, limits and ends its connections."""
+"""Servers on unix sockets of the host: binding at any path, limits on connections, ending them without loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class ServeConnection(Protocol):
 
     def __call__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool
-    ) -> Awaitable[None]: ...
+    ) -> Awaitable[None]:
+        """Serve one connection to its end."""
+        ...
 
 
 class UnixServer:
@@ -57,7 +59,7 @@ class UnixServer:
     async def start(self, *, error_code: str) -> None:
         """Listen; raises `InfrastructureError` with `error_code` where the socket cannot be made."""
         try:
-            listener = _bind(self._path)
+            listener = bind_listener(self._path)
         except OSError as error:
             raise InfrastructureError(
                 f"cannot listen on {str(self._path)!r}: {error.strerror or error}",
@@ -99,7 +101,7 @@ class UnixServer:
             self._tasks.discard(task)
 
 
-def _bind(path: Path) -> socket.socket:
+def bind_listener(path: Path) -> socket.socket:
     """Return a listening socket at `path`, however long that is; a stale one there is replaced.
 
     Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.
@@ -123,12 +125,14 @@ def _bind(path: Path) -> socket.socket:
     return listener
 
 
-async def end_writing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """End the reply and discard what the client still sends, for at most a second.
+async def end_writing(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, most: int = _LINGER_BYTES
+) -> None:
+    """End the reply and discard what the client still sends, `most` bytes and a second of it.
 
     Closing a socket over unread bytes resets it, and after a reset a client may lose a reply it has yet to read.
     """
-    left = _LINGER_BYTES
+    left = most
     with contextlib.suppress(OSError):  # TimeoutError is one
         async with asyncio.timeout(_LINGER_SECONDS):
             await writer.drain()
