@@ -6,7 +6,7 @@ from typing import Any
 
 from chargehand.agents.contract import McpServer
 from chargehand.agents.native.mcp.tools import McpTools
-from chargehand.agents.native.tools.toolbox import Toolbox, ToolResult
+from chargehand.agents.toolbox import Toolbox, ToolResult
 from chargehand.testing.agents.kit import MemoryAttemptContext
 from chargehand.testing.sandbox.kit import OpenedSandbox
 

@@ -35,12 +35,12 @@ ASKS = {"startswith", "endswith", "find", "index", "count", "lower", "casefold",
 FILES = "texts of files and of patches, or where a text is cut to be shown"
 OTHER_TEXTS = dict.fromkeys(
     (
-        "agents/_prompts.py",
-        "agents/_tool_specs.py",
-        "agents/native/tools/bash.py",
-        "agents/native/tools/editing.py",
-        "agents/native/tools/files.py",
-        "agents/patch/applying.py",
+        "agents/prompts.py",
+        "agents/tool_specs.py",
+        "agents/tools/bash.py",
+        "agents/tools/editing.py",
+        "agents/tools/files.py",
+        "agents/patches.py",
         "agents/patch/parsing.py",
     ),
     FILES,
@@ -57,8 +57,8 @@ ALLOWED = {
     ("agents/native/loop.py", "text.endswith('[exit code 0]')"): STUCK,
     ("agents/roles.py", "role.output != 'change'"): ROLE,
     ("agents/roles.py", "role.output == 'change'"): ROLE,
-    ("agents/native/transcript.py", "_EXIT.search(text)"): STUCK,
-    ("agents/native/transcript.py", "_TIMED_OUT.search(text)"): STUCK,
+    ("agents/transcript.py", "_EXIT.search(text)"): STUCK,
+    ("agents/transcript.py", "_TIMED_OUT.search(text)"): STUCK,
     ("missions/attempt/admission.py", "answer.lower()"): PERSON,
     ("missions/attempt/admission.py", "answer.lower().startswith(_USE)"): PERSON,
     ("missions/attempt/context.py", "'tree' in output"): "a key of a recorded step, made by us",
@@ -128,7 +128,7 @@ def test_nothing_decides_on_the_words_of_a_reply() -> None:
 def test_what_decides_is_scanned() -> None:
     names = {name(path) for path in SCANNED}
     deciding = {
-        "agents/_messages.py",
+        "agents/messages.py",
         "agents/native/loop.py",
         "agents/programs/running.py",
         "missions/verdict/judgement.py",

@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from chargehand.agents.native.compaction import Compacted, compact, estimate
+from chargehand.agents.compaction import Compacted, compact, estimate
 from chargehand.core.errors import ExhaustedError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.agent_transcripts import look, next_step
 
-from chargehand.agents.native.stuck import (
+from chargehand.agents.stuck import (
     EscalationLadder,
     LadderStep,
     ObservedCall,

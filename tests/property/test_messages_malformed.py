@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chargehand.agents._json_rpc import JsonLines, RpcError
-from chargehand.agents._messages import read_document, read_finish, with_message
 from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.clis import SPECS
 from chargehand.agents.contract import AgentOutcome, MeteredUsage
+from chargehand.agents.messages import read_document, read_finish, with_message
 from chargehand.agents.programs.cli import CliAgent
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import SessionLog

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chargehand.agents.native.stuck import EscalationLadder, LadderStep, ObservedCall, Stuck, StuckDetector, Turn
+from chargehand.agents.stuck import EscalationLadder, LadderStep, ObservedCall, Stuck, StuckDetector, Turn
 
 
 def bash(command: str, output: str, code: int | None = 0, *, changed: bool = False, seconds: float = 0.1) -> Turn:

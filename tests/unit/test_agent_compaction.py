@@ -22,9 +22,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from chargehand.agents._prompts import person_message
-from chargehand.agents.native.compaction import Compacted, compact, estimate
-from chargehand.agents.native.conversation import ASK, ConversationEntry, to_messages
+from chargehand.agents.compaction import Compacted, compact, estimate
+from chargehand.agents.conversation import ASK, ConversationEntry, to_messages
+from chargehand.agents.prompts import person_message
 from chargehand.agents.recorded import ToolCall
 from chargehand.core.errors import ExhaustedError
 
@@ -249,7 +249,7 @@ def test_what_comes_out_can_be_stored_and_loaded() -> None:
 
 
 def test_importing_it_does_not_load_pydantic_ai() -> None:
-    script = "import sys, chargehand.agents.native.compaction; sys.exit('pydantic_ai' in sys.modules)"
+    script = "import sys, chargehand.agents.compaction; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.agents._text_protocol import describe, parse
-from chargehand.agents._tool_specs import SPECS, ToolSpec
 from chargehand.agents.native.mcp.schema import faults, plain_schema
+from chargehand.agents.text_protocol import describe, parse
+from chargehand.agents.tool_specs import SPECS, ToolSpec
 
 WORDS = st.sampled_from(
     ["type", "properties", "items", "required", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "$defs",

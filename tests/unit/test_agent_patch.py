@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents.native.tools.toolbox import Toolbox
-from chargehand.agents.patch.applying import paths_of, plan_changes
 from chargehand.agents.patch.parsing import PatchProblem, parse_patch
+from chargehand.agents.patches import paths_of, plan_changes
+from chargehand.agents.toolbox import Toolbox
 
 CODE = """class One:
     def run(self):

@@ -10,12 +10,12 @@ import pytest
 from tests.gateway_kit import Reply, Scripted, openai_stream
 from tests.unit._local_sandbox import LocalSandbox
 
+from chargehand.agents.compaction import compact
 from chargehand.agents.contract import Endpoint, EndpointModel
-from chargehand.agents.native.compaction import compact
-from chargehand.agents.native.conversation import ConversationEntry, to_messages
+from chargehand.agents.conversation import ConversationEntry, to_messages
 from chargehand.agents.native.model_client import open_client
-from chargehand.agents.native.tools.toolbox import Toolbox
 from chargehand.agents.recorded import ToolCall
+from chargehand.agents.toolbox import Toolbox
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import Price, ServedModel
 from chargehand.models.gateway import Gateway

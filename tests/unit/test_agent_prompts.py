@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.agents._prompts import (
+from chargehand.agents.prompts import (
     INSTRUCTION_FILES,
     first_message,
     no_tool_message,
@@ -19,7 +19,7 @@ from chargehand.agents._prompts import (
     resumed_message,
     system_prompt,
 )
-from chargehand.agents.native.stuck import Stuck, nudge_message
+from chargehand.agents.stuck import Stuck, nudge_message
 from chargehand.checks.execution import CheckOutput, report
 from chargehand.core.records import CheckResult, Finding, Reverted, Verdict
 from chargehand.core.text import printable, shown_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.agent_transcripts import FAILURE, HONEST, LOOPS, bash, edit, look, next_step, read, says, together
 
-from chargehand.agents.native.stuck import (
+from chargehand.agents.stuck import (
     EscalationLadder,
     LadderStep,
     ObservedCall,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents._text_protocol import TextCall, describe, parse, render_result
-from chargehand.agents.native.tools.toolbox import SPECS
+from chargehand.agents.text_protocol import TextCall, describe, parse, render_result
+from chargehand.agents.toolbox import SPECS
 
 LS = {"name": "bash", "arguments": {"command": "ls"}}
 READ = {"name": "read", "arguments": {"path": "a.py", "limit": 3}}

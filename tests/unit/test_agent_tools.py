@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents._tool_specs import MUTATING, SPECS, ToolResult
-from chargehand.agents.native.tools.toolbox import Toolbox, checked_call
+from chargehand.agents.tool_specs import MUTATING, SPECS, ToolResult
+from chargehand.agents.toolbox import Toolbox, checked_call
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec

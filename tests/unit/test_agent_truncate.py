@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents._prompts import LIMIT, shorten
+from chargehand.agents.prompts import LIMIT, shorten
 
 texts = st.one_of(st.text(max_size=200), st.lists(st.text(max_size=30), max_size=30).map("\n".join))
 

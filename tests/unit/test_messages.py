@@ -9,8 +9,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from chargehand.agents._messages import outcome_of_message, read_document, with_message
 from chargehand.agents.contract import AgentOutcome
+from chargehand.agents.messages import outcome_of_message, read_document, with_message
 from chargehand.app.reference.messages import render_messages, schemas
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import (

@@ -11,7 +11,7 @@ import pytest
 from test_cli_commands import Desk
 from tests.conftest import git
 
-from chargehand.agents._prompts import system_prompt
+from chargehand.agents.prompts import system_prompt
 from chargehand.agents.roles import Role, parse_role, shipped_roles
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, RepositoryFile

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.agents._text_protocol import parse
-from chargehand.agents._tool_specs import SPECS
+from chargehand.agents.text_protocol import parse
+from chargehand.agents.tool_specs import SPECS
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponsePart

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal, TypeVar, get_args
 
-from chargehand.agents._tool_specs import MUTATING, SPECS
+from chargehand.agents.tool_specs import MUTATING, SPECS
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import printable
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chargehand.agents._json_rpc import RpcError, count_at, object_at, objects_at, text_at
-from chargehand.agents._messages import UNANSWERED, message_address
-from chargehand.agents._prompts import briefing, person_message
 from chargehand.agents.acp import relay
 from chargehand.agents.acp.client import CAPABILITIES, AcpClient
 from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.clis import SPECS, CliSpec
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.messages import UNANSWERED, message_address
 from chargehand.agents.programs.cli import environment_of, launch_of, text_output, write_files
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.agents.programs.last_message import (
@@ -40,6 +39,7 @@ from chargehand.agents.programs.running import (
     run_while_paid,
     unable,
 )
+from chargehand.agents.prompts import briefing, person_message
 from chargehand.core.config import AgentKind, CliName
 from chargehand.core.messages import ClarificationRequest
 from chargehand.models.contract import Usage

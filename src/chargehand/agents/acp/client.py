@@ -22,9 +22,9 @@ from chargehand.agents._json_rpc import (
     objects_at,
     text_at,
 )
-from chargehand.agents._messages import denial_text
 from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.contract import AttemptContext
+from chargehand.agents.messages import denial_text
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.policy.actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
 

@@ -21,28 +21,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chargehand.agents._messages import (
-    ASKED_AGAIN,
-    denial_text,
-    failure_message,
-    finish_rejection,
-    message_address,
-    message_text,
-    outcome_of_message,
-    read_finish,
-)
-from chargehand.agents._prompts import (
-    INSTRUCTION_FILES,
-    SKILLS,
-    first_message,
-    is_from_person,
-    no_tool_message,
-    person_message,
-    report_message,
-    resumed_message,
-    system_prompt,
-)
-from chargehand.agents._tool_specs import MUTATING, ToolResult, ToolSpec
 from chargehand.agents.contract import (
     ABILITIES,
     AgentOutcome,
@@ -52,7 +30,17 @@ from chargehand.agents.contract import (
     EndpointModel,
     McpServer,
 )
-from chargehand.agents.native.conversation import ASK, FINISH, ConversationEntry, missing_results
+from chargehand.agents.conversation import ASK, FINISH, ConversationEntry, missing_results
+from chargehand.agents.messages import (
+    ASKED_AGAIN,
+    denial_text,
+    failure_message,
+    finish_rejection,
+    message_address,
+    message_text,
+    outcome_of_message,
+    read_finish,
+)
 from chargehand.agents.native.mcp.tools import McpTools
 from chargehand.agents.native.model_client import (
     QUOTA,
@@ -63,8 +51,17 @@ from chargehand.agents.native.model_client import (
     open_client,
 )
 from chargehand.agents.native.skills import find_skills, skill_list
-from chargehand.agents.native.stuck import EscalationLadder, LadderStep, ObservedCall, Turn, nudge_message
-from chargehand.agents.native.tools.toolbox import Toolbox, action_of, checked_call, role_refusal
+from chargehand.agents.prompts import (
+    INSTRUCTION_FILES,
+    SKILLS,
+    first_message,
+    is_from_person,
+    no_tool_message,
+    person_message,
+    report_message,
+    resumed_message,
+    system_prompt,
+)
 from chargehand.agents.recorded import (
     OPENING,
     ToolCall,
@@ -75,6 +72,9 @@ from chargehand.agents.recorded import (
     reply_step,
     restore_step,
 )
+from chargehand.agents.stuck import EscalationLadder, LadderStep, ObservedCall, Turn, nudge_message
+from chargehand.agents.tool_specs import MUTATING, ToolResult, ToolSpec
+from chargehand.agents.toolbox import Toolbox, action_of, checked_call, role_refusal
 from chargehand.core.codec import convert_to
 from chargehand.core.config import AgentKind
 from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from chargehand.agents._text_protocol import describe
-from chargehand.agents._tool_specs import ToolSpec
+from chargehand.agents.compaction import compact
 from chargehand.agents.contract import AttemptContext, Endpoint, EndpointModel
-from chargehand.agents.native.compaction import compact
-from chargehand.agents.native.conversation import ConversationEntry, to_messages
+from chargehand.agents.conversation import ConversationEntry, to_messages
 from chargehand.agents.recorded import dump_reply
+from chargehand.agents.text_protocol import describe
+from chargehand.agents.tool_specs import ToolSpec
 from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
 from chargehand.models.contract import Dialect
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from chargehand.agents._messages import denial_text, message_address, with_message
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
-from chargehand.agents.native.tools.toolbox import Toolbox, action_of
+from chargehand.agents.messages import denial_text, message_address, with_message
 from chargehand.agents.patch.parsing import BEGIN
+from chargehand.agents.toolbox import Toolbox, action_of
 from chargehand.core.config import AgentKind
 
 _STEP = "patch"

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from chargehand.agents._json_rpc import JsonLines
-from chargehand.agents._messages import message_address, with_message
-from chargehand.agents._prompts import briefing
 from chargehand.agents.clis import SPECS, CliLaunch, CliSpec
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.messages import message_address, with_message
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import SessionLog
 from chargehand.agents.programs.last_message import MessageRepairs, offer_message
@@ -25,6 +24,7 @@ from chargehand.agents.programs.running import (
     unable,
     usage_so_far,
 )
+from chargehand.agents.prompts import briefing
 from chargehand.core.config import AgentKind, CliName
 from chargehand.sandbox.contract import ExecResult, Sandbox, Stream
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import msgspec
 
-from chargehand.agents._messages import message_address
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext, Claim
+from chargehand.agents.messages import message_address
 from chargehand.agents.programs.last_message import MessageRepairs, offer_message
 from chargehand.agents.programs.running import (
     CANNOT_RUN,

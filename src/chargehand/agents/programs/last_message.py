@@ -8,8 +8,8 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
-from chargehand.agents._messages import ASKED_AGAIN, read_document, with_message
 from chargehand.agents.contract import AgentOutcome, AttemptContext
+from chargehand.agents.messages import ASKED_AGAIN, read_document, with_message
 from chargehand.agents.programs.running import redact_bytes, redactor, usage_so_far
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import (

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from chargehand.agents._json_rpc import object_at, objects_at, text_at
-from chargehand.agents._messages import denial_text
-from chargehand.agents._tool_specs import Mistake, ToolResult, ToolSpec
 from chargehand.agents.contract import AttemptContext, McpServer
+from chargehand.agents.messages import denial_text
 from chargehand.agents.native.mcp.schema import faults, plain_schema
 from chargehand.agents.native.mcp.server import McpError, McpServerProcess
 from chargehand.agents.recorded import without_lone_surrogates
+from chargehand.agents.tool_specs import Mistake, ToolResult, ToolSpec
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import nearest
 from chargehand.core.text import printable

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.agents._text_protocol import render_result
 from chargehand.agents.recorded import ToolCall
+from chargehand.agents.text_protocol import render_result
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chargehand.agents._prompts import shorten
-from chargehand.agents._tool_specs import Mistake, ToolResult
+from chargehand.agents.prompts import shorten
+from chargehand.agents.tool_specs import Mistake, ToolResult
 from chargehand.core.text import printable
 from chargehand.sandbox.contract import OnOutput, Sandbox
 

@@ -8,7 +8,10 @@ from typing import Any, cast
 
 import msgspec
 
-from chargehand.agents._tool_specs import (
+from chargehand.agents.contract import Snippets
+from chargehand.agents.patch.parsing import PatchProblem, parse_patch
+from chargehand.agents.roles import Role
+from chargehand.agents.tool_specs import (
     LOOP_ONLY,
     SNIPPET,
     SPECS,
@@ -17,13 +20,10 @@ from chargehand.agents._tool_specs import (
     ToolSpec,
     check_arguments,
 )
-from chargehand.agents.contract import Snippets
-from chargehand.agents.native.tools.bash import SPILL, BashTool
-from chargehand.agents.native.tools.editing import apply_patch, edit
-from chargehand.agents.native.tools.files import SandboxFiles
-from chargehand.agents.native.tools.reading import read, search
-from chargehand.agents.patch.parsing import PatchProblem, parse_patch
-from chargehand.agents.roles import Role
+from chargehand.agents.tools.bash import SPILL, BashTool
+from chargehand.agents.tools.editing import apply_patch, edit
+from chargehand.agents.tools.files import SandboxFiles
+from chargehand.agents.tools.reading import read, search
 from chargehand.core.errors import InfrastructureError, TierUnavailableError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.policy.actions import Action, FileRead, FileWrite, Several, Shell, Snippet

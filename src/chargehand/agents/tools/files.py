@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from chargehand.agents._tool_specs import Mistake
 from chargehand.agents.patch.parsing import in_git
+from chargehand.agents.tool_specs import Mistake
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, ExecResult, Sandbox
 

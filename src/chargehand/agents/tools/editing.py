@@ -10,10 +10,8 @@ import tomllib
 import warnings
 from collections import Counter
 
-from chargehand.agents._tool_specs import Mistake, ToolResult
-from chargehand.agents.native.tools.files import PathStatus, PendingWrite, SandboxFiles, writable
-from chargehand.agents.native.tools.reading import missing
-from chargehand.agents.patch.applying import (
+from chargehand.agents.patch.parsing import PatchProblem, parse_patch
+from chargehand.agents.patches import (
     PlannedFile,
     diff_text,
     nearest_region,
@@ -21,7 +19,9 @@ from chargehand.agents.patch.applying import (
     plan_changes,
     whitespace_hint,
 )
-from chargehand.agents.patch.parsing import PatchProblem, parse_patch
+from chargehand.agents.tool_specs import Mistake, ToolResult
+from chargehand.agents.tools.files import PathStatus, PendingWrite, SandboxFiles, writable
+from chargehand.agents.tools.reading import missing
 
 LARGEST_CHECKED = 200_000
 """Bytes of a file whose syntax is checked."""

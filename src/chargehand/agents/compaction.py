@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from chargehand.agents.native.transcript import (
+from chargehand.agents.transcript import (
     SUMMARY_LEVELS,
     AnsweredCall,
     answered_calls,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from chargehand.agents._tool_specs import ToolSpec
+from chargehand.agents.tool_specs import ToolSpec
 
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")

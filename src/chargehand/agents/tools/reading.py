@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from chargehand.agents._tool_specs import Mistake, ToolResult
-from chargehand.agents.native.tools.files import LARGEST_TEXT, PathStatus, SandboxFiles, last_words
+from chargehand.agents.tool_specs import Mistake, ToolResult
+from chargehand.agents.tools.files import LARGEST_TEXT, PathStatus, SandboxFiles, last_words
 from chargehand.core.text import printable, shown_path
 
 DEFAULT_LINES = 400
