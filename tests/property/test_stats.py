@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,8 +19,8 @@ from tests.unit.core_strategies import payloads, values
 from chargehand.app.composition import App
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, SandboxClosed
 from chargehand.core.clock import SteppedClock
-from chargehand.core.events import GENESIS, Event, Payload, encode
-from chargehand.core.fold import fold
+from chargehand.core.events import GENESIS, Event, Payload, encode, encode_json
+from chargehand.core.fold import fold, measure, read_payload
 from chargehand.core.mission_events import (
     AttemptFinished,
     BaseResolved,
@@ -30,11 +31,11 @@ from chargehand.core.mission_events import (
     MissionRolledBack,
 )
 from chargehand.core.records import AttemptStatus, Base, Checkpoint, MissionRequest, MissionStatus, Reason
+from chargehand.core.state import Ending, MissionMeasures, MissionState
 from chargehand.missions.causes import CAUSE_CLASSES, ENDED, load_causes
 from chargehand.missions.statistics import (
     MissionTally,
     Statistics,
-    before_discard,
     gather_statistics,
     nearest_rank,
 )
@@ -385,10 +386,10 @@ def test_of_nothing_every_rate_is_unknown(writer: Writer) -> None:
 def test_an_unknown_cost_is_never_zero(writer: Writer) -> None:
     tally = MissionTally()
     for cost, known in ((None, True), (2.5, False), (None, False)):
-        tally.add(fold(log(*attempt(cost, known)), live=False))
+        tally.add(fold(log(*attempt(cost, known)), live=False), MissionMeasures())
     unknown = tally.stats().attempts.cost
     assert (unknown.usd, unknown.known, unknown.unknown) == (None, 0, 3)
-    tally.add(fold(log(*attempt(0.0, True)), live=False))
+    tally.add(fold(log(*attempt(0.0, True)), live=False), MissionMeasures())
     assert (tally.stats().attempts.cost.usd, tally.stats().attempts.cost.known) == (0.0, 1)
 
 
@@ -413,6 +414,26 @@ def log(*given: Payload) -> list[Event]:
     ]
 
 
+def measured(events: Iterable[Event]) -> MissionMeasures:
+    measures = MissionMeasures()
+    for line in events:
+        measure(measures, line)
+    return measures
+
+
+def folded(events: Sequence[Event]) -> MissionState:
+    """A mission that nobody holds, from its log alone: what it was before it was discarded is folded by itself."""
+    state = fold(events, live=False)
+    state.before_discard = None
+    for place, line in enumerate(events):
+        payload = read_payload(line)
+        if isinstance(payload, MissionFinished) and payload.status == "discarded":
+            then = fold(events[:place], live=False)
+            state.before_discard = Ending(status=then.status, reasons=then.reasons, base=then.base, tree=then.tree)
+            break
+    return state
+
+
 codes = st.sampled_from([code for remedy in load_causes().remedies for code in remedy.codes]) | st.text(max_size=4)
 reasons = st.lists(st.builds(Reason, code=codes, message=st.text(max_size=4)), max_size=3).map(tuple)
 ids = st.sampled_from(["a-1", "a-2"])
@@ -434,7 +455,7 @@ def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Eve
     tally, ended = MissionTally(), 0
     for events, live in given_logs:
         state = fold(events, live=live)
-        tally.add(state, before=before_discard(events) if state.status == "discarded" else None)
+        tally.add(state, measured(events))
         ended += state.status in ENDED
     stats = tally.stats()
     assert (stats.missions.total, stats.missions.ended) == (len(given_logs), ended)
@@ -445,11 +466,28 @@ def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Eve
     assert sum(one.missions for one in stats.causes) == ended - stats.missions.promoted
 
 
+@given(st.lists(logs, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_the_projected_rows_of_any_logs_give_what_folding_the_logs_gives(given_logs: list[list[Event]]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        writer, tally = Writer(Path(place), seed=1), MissionTally()
+        try:
+            for number, events in enumerate(given_logs):
+                lines = [payload for line in events if (payload := read_payload(line)) is not None]
+                writer.app.store.log.append(f"m-{number}", *lines)
+            for number, _ in enumerate(given_logs):
+                lines = writer.app.store.log.read(f"m-{number}")
+                tally.add(folded(lines), measured(lines))
+            assert encode_json(writer.stats()) == encode_json(tally.stats())
+        finally:
+            writer.app.close()
+
+
 @given(logs, st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_every_ended_attempt_of_any_log_has_exactly_one_class(events: list[Event], live: bool) -> None:
     state, tally = fold(events, live=live), MissionTally()
-    tally.add(state)
+    tally.add(state, measured(events))
     attempts = tally.stats().attempts
     assert attempts.ended == attempts.succeeded + sum(attempts.by_class.values())
     assert attempts.ended <= len(state.attempts)

@@ -340,10 +340,9 @@ def _use(state: MissionSummary, event: a.SandboxOpened | a.SandboxClosed | a.Net
         ]
 
 
-@_on(_STATE, a.SandboxClosed)
 @_on(_MEASURES, a.SandboxClosed)
-def _keep_sandbox(state: MissionState | MissionMeasures, event: a.SandboxClosed) -> None:
-    state.sandboxes.append(event)
+def _keep_sandbox(measures: MissionMeasures, event: a.SandboxClosed) -> None:
+    measures.sandboxes.append(event)
 
 
 @_on(_STATE, a.NetworkRequested)
@@ -372,14 +371,12 @@ def _keep_checkpoint(state: MissionState, event: a.CheckpointMade | m.Checkpoint
     state.checkpoints.append(event.checkpoint)
     if state.base is not None:
         state.stands[event.checkpoint.commit] = state.base
-    if isinstance(event, a.CheckpointMade):
-        _time_checkpoint(state, event)
 
 
 @_on(_MEASURES, a.CheckpointMade)
-def _time_checkpoint(state: MissionState | MissionMeasures, event: a.CheckpointMade) -> None:
+def _time_checkpoint(measures: MissionMeasures, event: a.CheckpointMade) -> None:
     if event.seconds is not None:
-        state.checkpoint_seconds.append(event.seconds)
+        measures.checkpoint_seconds.append(event.seconds)
 
 
 @_on(_SUMMARY, m.VerdictGiven)

@@ -262,11 +262,9 @@ class MissionState(MissionSummary, kw_only=True):
     first_base: Base | None = None
     promoted_on: Base | None = None
     checkpoints: list[Checkpoint] = []
-    checkpoint_seconds: list[float] = []
     stands: dict[str, Base] = {}
     tier: TierChoice | None = None
     reports: list[events.ReportMade] = []
-    sandboxes: list[events.SandboxClosed] = []
     network: NetworkUse = field(default_factory=NetworkUse)
     verdicts: list[Verdict] = []
     conflicts: list[m.MergeConflicted] = []

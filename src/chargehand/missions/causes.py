@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Literal, get_args
 
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
-from chargehand.core.state import SETTLED, AttemptState, MissionSummary
+from chargehand.core.state import SETTLED, AttemptState, Ending, MissionSummary
 
 CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
 CAUSE_CLASSES: tuple[CauseClass, ...] = get_args(CauseClass)
@@ -105,7 +105,7 @@ def attempt_cause(attempt: AttemptState) -> Cause | None:
     return _find_cause(_BY_ATTEMPT.get(attempt.status), reasons)
 
 
-def mission_cause(state: MissionSummary) -> Cause | None:
+def mission_cause(state: MissionSummary | Ending) -> Cause | None:
     """Return why a mission did not end promoted; `None` for one that did, or that has not ended."""
     return _find_cause(_BY_MISSION.get(state.status), state.reasons)
 

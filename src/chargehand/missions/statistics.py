@@ -1,28 +1,24 @@
 """Statistics of missions and attempts: rates, causes, durations and costs.
 
-What each figure means is defined in `causes.toml`. One mission is held in memory at a time; what grows with their
-number is eight bytes for each known duration.
+What each figure means is defined in `causes.toml`. All figures come from the rows that the store keeps beside the
+logs; no log is read.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import takewhile
+from datetime import UTC, datetime
 from typing import get_args
 
-import msgspec
 from msgspec import structs
 
 from chargehand.core.attempt_events import SandboxClosed
-from chargehand.core.events import Event, decode
-from chargehand.core.fold import fold
-from chargehand.core.mission_events import MissionFinished
+from chargehand.core.fold import mark_unheld, unheld_status
 from chargehand.core.records import MissionStatus
-from chargehand.core.state import AttemptState, MissionState
+from chargehand.core.state import AttemptState, Ending, MissionMeasures, MissionSummary
 from chargehand.missions.causes import CAUSE_CLASSES, ENDED, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions.journal import AGENT
 from chargehand.missions.reading import MissionReader
@@ -147,41 +143,15 @@ def gather_statistics(
 ) -> Statistics:
     """Return the statistics of all missions, or of one project's, created at `since` (timezone-aware) or later.
 
-    Raises `StoreError`.
+    Reads the projected rows, so the time it takes does not grow with the length of the logs. Raises `StoreError`.
     """
     tally = MissionTally()
-    for state, before in _read_states(reader, project=project, since=since):
-        tally.add(state, before=before)
+    moment = since.astimezone(UTC).isoformat(timespec="microseconds") if since is not None else None
+    log, is_live = reader.store.log, reader.workers.live
+    for listing in log.summaries(is_live, project=project, since=moment, measures=True):
+        assert listing.measures is not None
+        tally.add(listing.summary, listing.measures)
     return tally.stats()
-
-
-def _read_states(
-    reader: MissionReader, *, project: str | None, since: datetime | None
-) -> Iterator[tuple[MissionState, MissionState | None]]:
-    """Yield the state of each mission, with its state before a person discarded it where one did."""
-    for row in reader.store.log.missions(project=project):
-        if since is not None and datetime.fromisoformat(row.created) < since:
-            continue
-        events = reader.store.log.read(row.id)
-        state = fold(events, live=False)
-        if state.status not in ENDED:  # only then it matters who holds it now
-            state = reader.state(row.id)
-        yield state, before_discard(events) if state.status == "discarded" else None
-
-
-def before_discard(events: Iterable[Event]) -> MissionState:
-    """Return the state of a mission that nobody holds as it was when a person discarded it."""
-
-    def is_kept(line: Event) -> bool:
-        if line.type != MissionFinished.type or line.payload is None:
-            return True
-        try:
-            payload = decode(line.type, line.payload)
-        except msgspec.ValidationError:  # a newer version's: the fold does not read it either
-            return True
-        return not (isinstance(payload, MissionFinished) and payload.status == "discarded")
-
-    return fold(takewhile(is_kept, events), live=False)
 
 
 @dataclass(slots=True)
@@ -301,17 +271,20 @@ class MissionTally:
         self._sandboxes = _SandboxTally()
         self._network: Counter[str] = Counter()
 
-    def add(self, state: MissionState, *, before: MissionState | None = None) -> None:
-        """Count one mission; `before` is its state before a person discarded it."""
+    def add(self, state: MissionSummary, measures: MissionMeasures) -> None:
+        """Count one mission."""
+        # A worker that is about to let go of an ended mission may still hold it: the end counts already.
+        if unheld_status(state) in ENDED:
+            mark_unheld(state)
         self._statuses[state.status] += 1
-        for seconds in state.checkpoint_seconds:
+        for seconds in measures.checkpoint_seconds:
             self._checkpoints.add(seconds)
         # Checkpoints of older versions did not record how long they took.
-        self._checkpoints.unknown += len(state.checkpoints) - len(state.checkpoint_seconds)
-        for sandbox in state.sandboxes:
+        self._checkpoints.unknown += state.checkpoint_count - len(measures.checkpoint_seconds)
+        for sandbox in measures.sandboxes:
             self._sandboxes.add(sandbox)
         for name in _NETWORK:
-            self._network[name] += getattr(state.network, name)
+            self._network[name] += getattr(measures.network, name)
         ended = state.status in ENDED
         for attempt in state.attempts:
             # A lost attempt counts once its mission has ended: until then another worker may go on with it.
@@ -323,18 +296,18 @@ class MissionTally:
             if cause is not None:
                 self._causes.setdefault(cause, Counter())["attempts"] += 1
         if ended:
-            self._add_end(_own_end(state, before))
+            self._add_end(_own_end(state))
             spent = None
             if state.created and state.finished:
                 spent = datetime.fromisoformat(state.finished) - datetime.fromisoformat(state.created)
             self._seconds.add(spent.total_seconds() if spent is not None else None)
 
-    def _add_end(self, end: MissionState) -> None:
+    def _add_end(self, end: Ending) -> None:
         cause = mission_cause(end)
         engine = cause is not None and cause.kind == "engine"
-        broken_off = end.status == "failed" and cause is not None and cause.kind in ("provider", "person")
         # Not the engine's fault, and still not the mission's own end: a setup that cannot run, a model without a
         # key.
+        broken_off = end.status == "failed" and cause is not None and cause.kind in ("provider", "person")
         promoted = end.status == "promoted"
         self._ended += 1
         self._engine += engine
@@ -381,15 +354,17 @@ class MissionTally:
         return count / self._ended if self._ended else None
 
 
-def _own_end(state: MissionState, before: MissionState | None) -> MissionState:
-    """Return the state that tells how a mission ended: a person who discards it does not change that.
+def _own_end(state: MissionSummary) -> Ending:
+    """Return how a mission ended: a person who discards it does not change that.
 
     One that was lost and discarded before another worker took it has ended by that loss.
     """
+    now = Ending(status=state.status, reasons=state.reasons, base=state.base, tree=state.tree)
+    before = state.before_discard if state.status == "discarded" else None
     if before is None:
-        return state
+        return now
     # What a person discards later was an end of its own already.
     if before.status in ENDED:
         return before
     lost = any(reason.code == "worker_lost" for reason in before.reasons)
-    return structs.replace(before, status="failed") if lost else state
+    return structs.replace(before, status="failed") if lost else now
