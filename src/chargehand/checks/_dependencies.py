@@ -14,11 +14,10 @@ from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import printable, shown_path
 
+# Bytes of the largest file that is parsed; the lock file of a large workspace has a few million.
 _MAX_TEXT = 8_000_000
-"""Bytes of the largest file that is parsed; the lock file of a large workspace has a few million."""
-_MAX_SOURCE = 200
-_MAX_NAMES = 8
-"""Characters of a source, and names of dependencies, that one message shows."""
+# Characters of a source, and names of dependencies, that one message shows.
+_MAX_SOURCE, _MAX_NAMES = 200, 8
 
 _URL = re.compile(r"(?:(?:git|hg|svn|bzr|registry|sparse|direct)\+)?(?:https?|ssh|git|ftp|file)://[^\s\"'<>]+")
 _GIT_SHORT = re.compile(r"git@[\w.-]+:\S+")
@@ -47,6 +46,7 @@ _NPM_ABOUT_KEYS = frozenset({"funding", "repository", "bugs", "homepage"})
 _SETTINGS = frozenset(
     {".npmrc", ".yarnrc", ".yarnrc.yml", "pip.conf", "pip.ini", "uv.toml", "bunfig.toml", ".pypirc"}
 )
+# Each lock file with the manifest that it is made from.
 _MANIFEST_OF = {
     **dict.fromkeys(("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml"), "pyproject.toml"),
     "Pipfile.lock": "Pipfile",
@@ -55,7 +55,6 @@ _MANIFEST_OF = {
     "Cargo.lock": "Cargo.toml",
     "go.sum": "go.mod",
 }
-"""Each lock file with the manifest that it is made from."""
 
 _Pairs = Iterable[tuple[str, str]]
 
@@ -69,8 +68,8 @@ class Dependencies:
     readable: bool = True
 
 
+# By path what a changed file said before and says now.
 _Known = Mapping[str, tuple[Dependencies | None, Dependencies | None]]
-"""By path what a changed file said before and says now."""
 
 
 # --- findings
@@ -83,72 +82,60 @@ def dependency_findings(
     ours = [change for change in changes if change.path in known]
     if not ours:
         return
+    # Of all files together: a place that another manifest named before is not new to the project.
     before = {place for old, _ in known.values() if old is not None for place in old.sources}
     for change in ours:
-        old, new = known[change.path]
-        yield from _compare_names(change.path, old or Dependencies(), new or Dependencies())
+        path, (old, new) = change.path, known[change.path]
+        if all(each is None or each.readable for each in (old, new)):
+            was, now = (old.named if old else {}), (new.named if new else {})
+            added, removed = sorted(set(now) - set(was)), sorted(set(was) - set(now))
+            changed = sorted(name for name in set(was) & set(now) if was[name] != now[name])
+            if added:
+                yield _warning("dependency_changed", path, f"new dependencies: {_list(added)}")
+            others = [
+                f"{word} {_list(names)}" for word, names in (("removed", removed), ("changed", changed)) if names
+            ]
+            if others:
+                message = f"dependencies: {'; '.join(others)}"
+                yield Finding(rule="dependency_changed", severity="info", path=path, message=message)
         if new is None:
             continue
         fresh = sorted(set(new.sources) - before)
-        message = ""
+        message = f"packages would come from a place that is new here: {_list(fresh)}" if fresh else ""
         if not new.readable:
-            message = f"{shown_path(change.path)} cannot be read, so where packages would come from is unknown"
-        elif fresh:
-            message = f"packages would come from a place that is new here: {_list(fresh)}"
+            message = f"{shown_path(path)} cannot be read, so where packages would come from is unknown"
         if message:
             # Not an error: a person may want a fork or an index of their own, and only a person can know.
             yield Finding(
-                rule="dependency_source", severity="warning", path=change.path, message=message, needs_person=True
+                rule="dependency_source", severity="warning", path=path, message=message, needs_person=True
             )
-    yield from _find_changed_locks(ours)
-    yield from _find_stale_locks(ours, known, reader, base_tree)
+    yield from _find_lock_mismatches(ours, known, reader, base_tree)
 
 
-def _compare_names(path: str, old: Dependencies, new: Dependencies) -> Iterator[Finding]:
-    if not old.readable or not new.readable:
-        return
-    added = sorted(set(new.named) - set(old.named))
-    removed = sorted(set(old.named) - set(new.named))
-    changed = sorted(n for n in set(old.named) & set(new.named) if old.named[n] != new.named[n])
-    if added:
-        yield _warning("dependency_changed", path, f"new dependencies: {_list(added)}")
-    others = [f"{word} {_list(names)}" for word, names in (("removed", removed), ("changed", changed)) if names]
-    if others:
-        message = f"dependencies: {'; '.join(others)}"
-        yield Finding(rule="dependency_changed", severity="info", path=path, message=message)
-
-
-def _find_changed_locks(changes: Sequence[Change]) -> Iterator[Finding]:
-    """Find locks that changed although no manifest in their directory, or below it, did."""
-    touched = [change.path for change in changes]
-    for change in changes:
-        folder, _, name = change.path.rpartition("/")
-        if name not in _MANIFEST_OF or change.kind == "added":
-            continue
-        manifest, below = _MANIFEST_OF[name], f"{folder}/" if folder else ""
-        # One lock in a workspace's root serves the manifests of all its members.
-        if not any(p.startswith(below) and p.rpartition("/")[2] == manifest for p in touched):
-            what = "was deleted" if change.kind == "deleted" else "changed"
-            yield _warning("lock_mismatch", change.path, f"it {what}, but no {manifest} did")
-
-
-def _find_stale_locks(
+def _find_lock_mismatches(
     changes: Sequence[Change], known: _Known, reader: TreeReader, base_tree: str
 ) -> Iterator[Finding]:
-    """Find locks of the base that stayed as they were although the dependencies of their manifest changed."""
+    """Find locks that changed without their manifest, and manifests that changed without their lock."""
     touched = {change.path for change in changes}
     for change in changes:
+        folder, _, name = change.path.rpartition("/")
+        if name in _MANIFEST_OF and change.kind != "added":
+            manifest, below = _MANIFEST_OF[name], f"{folder}/" if folder else ""
+            # One lock in a workspace's root serves the manifests of all its members.
+            if not any(p.startswith(below) and p.rpartition("/")[2] == manifest for p in touched):
+                what = "was deleted" if change.kind == "deleted" else "changed"
+                yield _warning("lock_mismatch", change.path, f"it {what}, but no {manifest} did")
         old, new = known[change.path]
         if new is None or (old.named if old else {}) == new.named:
             continue
-        *directories, name = change.path.split("/")
+        directories = folder.split("/") if folder else []
+        # A member of a workspace has its lock in any directory above; a lock that the base lacks cannot be stale.
         places = ["/".join([*directories[:n], ""]) for n in range(len(directories), -1, -1)]
         locks = [f"{p}{lock}" for p in places for lock, manifest in _MANIFEST_OF.items() if name == manifest]
         stale = next((lock for lock in locks if reader.lookup(base_tree, lock) is not None), None)
         if stale is not None and touched.isdisjoint(locks):
-            yield _warning(
-                "lock_mismatch", change.path, f"its dependencies changed, but {shown_path(stale)} did not"
-            )
+            message = f"its dependencies changed, but {shown_path(stale)} did not"
+            yield _warning("lock_mismatch", change.path, message)
 
 
 def _list(names: Sequence[str]) -> str:
@@ -205,7 +192,7 @@ def _places_in_lock(name: str, text: str) -> Iterable[str]:
         case "go.sum":
             return ()  # hashes of modules; where they come from is said in go.mod
         case "package-lock.json" | "npm-shrinkwrap.json":
-            return _resolved(json.loads(text or "{}"))
+            return _npm_sources(json.loads(text or "{}"))
         case "Pipfile.lock":
             return _strings(json.loads(text or "{}"))
         case "yarn.lock" | "pnpm-lock.yaml" | "bun.lock":
@@ -304,7 +291,7 @@ def _add_requirement(requirement: str, named: list[tuple[str, str]], sources: li
     found = _PEP_508.fullmatch(requirement)
     bare = _URL.search(requirement) or _GIT_SHORT.search(requirement)
     if bare is not None and (found is None or not found[2].startswith("@")):
-        sources.append(_shown(bare[0]))
+        sources.append(_without_secrets(bare[0]))
     elif found is not None:
         named.append((_python_name(found[1]), found[2].strip()))
         if found[2].startswith("@"):
@@ -332,7 +319,7 @@ def _strings(value: Any) -> Iterator[str]:
             waiting += part
 
 
-def _resolved(document: Any) -> Iterator[str]:
+def _npm_sources(document: Any) -> Iterator[str]:
     """Yield where a lock of npm takes packages from; their home pages and funding links are no sources."""
     waiting = [document]
     while waiting:
@@ -361,16 +348,17 @@ def _foreign_sources(texts: Iterable[str], *, local: bool) -> list[str]:
     for text in map(str.strip, texts):
         if url := _URL.search(text):
             origin = _origin(url[0].removeprefix("registry+").removeprefix("sparse+"))
+            # cargo's usual index is a repository among many on its host, so it is known by its whole address.
             if not url[0].startswith(_USUAL_INDEX) and origin not in _USUAL_REGISTRIES:
-                found.append(_shown(url[0]))
+                found.append(_without_secrets(url[0]))
             continue
         outside = _LOCAL_PATH.fullmatch(text) or _HOSTED.fullmatch(text)
         if outside or (not local and text and not text.startswith(".")):
-            found.append(_shown(text))
+            found.append(_without_secrets(text))
     return found
 
 
-def _shown(place: str) -> str:
+def _without_secrets(place: str) -> str:
     """Return a registry by its host, anything else as it is; neither with what may be a password."""
     if _URL.fullmatch(place) is None:
         return printable(place[:_MAX_SOURCE])

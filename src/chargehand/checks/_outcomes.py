@@ -17,18 +17,16 @@ from chargehand.sandbox.contract import ExecResult, Stream
 
 Runner = Literal["pytest", "unittest", "cargo", "go", "node", "plain"]
 
+# Words that may stand before the program that a line really runs.
 _WRAPPERS = frozenset({
     "uv", "run", "uvx", "poetry", "pdm", "hatch", "pipenv", "rye", "pixi", "time", "exec", "env", "command",
     "nice", "timeout", "xvfb-run", "npx", "pnpm", "yarn", "bunx", "then", "do", "else", "!", "{", "if",
 })  # fmt: skip
-"""Words that may stand before the program that a line really runs."""
+# Options of these wrappers that take the next word.
 _VALUED_OPTIONS = frozenset({
     "--with", "-w", "--package", "--extra", "--group", "--only-group", "--python", "-p", "--project",
     "--directory", "--env-file", "--index", "-u", "-k", "-s", "-n",
 })  # fmt: skip
-"""Options of these wrappers that take the next word."""
-_PYTESTS = frozenset({"pytest", "py.test"})
-_NODE_RUNNERS = frozenset({"jest", "vitest", "mocha", "ava", "tap"})
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 _OPERATORS = re.compile(r"[;&|()<>]+")
 
@@ -51,8 +49,8 @@ _NODE_RAN = re.compile(r"(\d+) (?:passed|failed|passing|failing)\b")
 _NODE_BAD = re.compile(r"(\d+) (?:failed|failing)\b")
 _NODE_TAP_BAD = re.compile(r"^\W{0,3}\s?fail (\d+)$", re.MULTILINE)
 _PYTEST_NO_TESTS, _PYTEST_USAGE, _UNITTEST_NO_TESTS = 5, 4, 5
+# Exit codes of the shell.
 _MISSING = {126: "not_executable", 127: "command_not_found"}
-"""Exit codes of the shell."""
 
 # The head shows what was run, the tail what it came to: 1 MB in all is kept of a check.
 _HEAD = 256_000
@@ -80,24 +78,19 @@ def _simple_commands(command: str) -> Iterator[list[str]]:
             tokens = list(lexer)
         except ValueError:  # a quotation that goes on in the next line
             tokens = line.split()
-        words: list[str] = []
-        for word in tokens:
-            if _OPERATORS.fullmatch(word):
-                yield words
-                words = []
-            else:
-                words.append(word)
-        yield words
+        for is_operator, words in itertools.groupby(tokens, lambda word: bool(_OPERATORS.fullmatch(word))):
+            if not is_operator:
+                yield list(words)
 
 
 def _runner_in(words: list[str]) -> Runner | None:
     pairs = set(itertools.pairwise(words))
-    program, arguments = _split_program(words)
-    tasks = [word for word in arguments if not word.startswith(("-", "+"))]
     if ("-m", "pytest") in pairs:
         return "pytest"
     if ("-m", "unittest") in pairs:
         return "unittest"
+    program, arguments = _split_program(words)
+    tasks = [word for word in arguments if not word.startswith(("-", "+"))]
     match program, tasks:
         case ("cargo", ["test", *_]):
             return "cargo"
@@ -105,16 +98,20 @@ def _runner_in(words: list[str]) -> Runner | None:
             return "go"
         case ("npm" | "bun", ["test" | "t", *_] | ["run", "test", *_]):
             return "node"
-    if program in _PYTESTS:
-        return "pytest"
-    is_node = program in _NODE_RUNNERS or (program == "node" and "--test" in arguments)
-    return "node" if is_node else None
+        case ("pytest" | "py.test", _):
+            return "pytest"
+        case ("jest" | "vitest" | "mocha" | "ava" | "tap", _):
+            return "node"
+        case ("node", _) if "--test" in arguments:
+            return "node"
+    return None
 
 
 def _split_program(words: list[str]) -> tuple[str, list[str]]:
     """Return the program's base name and its arguments; wrappers and assignments before it do not count."""
     previous = ""
     for index, word in enumerate(words):
+        # Both run the script `test` without `run` before it, as npm does.
         if word in {"pnpm", "yarn"} and words[index + 1 :][:1] == ["test"]:
             return "npm", words[index + 1 :]
         is_before = word in _WRAPPERS or word.startswith("-") or word.isdecimal() or _ASSIGNMENT.fullmatch(word)

@@ -27,11 +27,11 @@ _PATTERNS: tuple[tuple[str, bytes], ...] = (
     ("Slack token", rb"\bxox[abeprs]-[0-9]{8,16}-[0-9A-Za-z-]{20,120}"),
     ("Stripe key", rb"\b[rs]k_live_[0-9A-Za-z]{24,128}\b"),
 )
+# One of these stands in whatever a pattern takes: looking for them first is a hundred times as fast.
 _MARKS = (
     *(b"AKIA", b"ASIA", b"PRIVATE KEY", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-"),
     *(b"sk-", b"AIza", b"xox", b"k_live_"),
 )
-"""One of these stands in whatever a pattern takes: looking for them first is a hundred times as fast."""
 # Keys made up for documentation, such as AWS's own AKIAIOSFODNN7EXAMPLE.
 _DOCUMENTED = (b"EXAMPLE", b"XXXXXXXX", b"00000000", b"xxxxxxxx")
 _ANY = re.compile(b"|".join(b"(%s)" % pattern for _, pattern in _PATTERNS))
@@ -49,19 +49,15 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
     if b"\0" in content[:_SNIFFED]:
         message = f"{size} bytes of binary data: nobody can review them as a diff"
         yield _warning("binary_file", change.path, message)
-    yield from _find_secrets(change, content, reader)
-
-
-def _find_secrets(change: Change, content: bytes, reader: TreeReader) -> Iterator[Finding]:
     if not any(mark in content for mark in _MARKS):
         return
+    # Most changes hold no match, so the old content is read only once there is one.
     known: set[bytes] | None = None
     found = 0
     for match in _ANY.finditer(content):
         if any(word in match[0] for word in _DOCUMENTED):
             continue
         if known is None:
-            # Read only where something was found, which is rare.
             is_file = change.old_id is not None and is_regular(change.old_mode)
             old = reader.read_blob(change.old_id or "", limit=SEARCHED) if is_file else b""
             known = set(old.split(b"\n"))

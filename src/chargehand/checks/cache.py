@@ -20,8 +20,8 @@ from chargehand.checks.areas import Areas
 from chargehand.core.codec import unpack_as
 from chargehand.core.records import Change
 
+# Bytes of an entry's checksum: it finds damage and swapped entries, no forgery (no agent can write the cache).
 _SEAL = 16
-"""Bytes of an entry's checksum: it finds damage and swapped entries, no forgery (no agent can write the cache)."""
 _LARGEST_ENTRY = 256 * 1024
 
 

@@ -14,8 +14,8 @@ from chargehand.checks._makefile import MAKEFILES, targets
 from chargehand.checks.paths import is_test_file, language_of
 from chargehand.checks.trees import TreeReader, text_of
 
+# Source files that are opened at most to find out what they use.
 _MAX_READ = 200
-"""Source files that are opened at most to find out what they use."""
 _REQUIREMENTS = re.compile(
     r"(?:requirements[\w.-]*|(?:dev|test|tests)[\w-]*requirements)\.(?:txt|in)|[\w-]*requirements\.txt"
 )
@@ -138,8 +138,8 @@ class Detected:
     why: tuple[str, ...] = ()
 
 
+# A command, and what in the tree speaks for it.
 _Found = tuple[str, str]
-"""A command, and what in the tree speaks for it."""
 
 
 def detect_checks(reader: TreeReader, tree: str) -> Detected:

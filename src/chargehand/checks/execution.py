@@ -28,8 +28,8 @@ from chargehand.core.records import (
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import Sandbox
 
+# Raise when the same commands would be judged differently: kept verdicts are then not reused.
 _VERSION = 1
-"""Raise when the same commands would be judged differently: kept verdicts are then not reused."""
 SCHEMA = 1
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"

@@ -18,8 +18,8 @@ import time
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND, _NOT_RUN = 127, 126
+# Between SIGTERM, on which git removes its lock files, and SIGKILL.
 _GRACE_SECONDS = 1.0
-"""Between SIGTERM, on which git removes its lock files, and SIGKILL."""
 _LOOK_SECONDS = 0.02
 
 

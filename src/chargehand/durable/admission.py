@@ -19,8 +19,8 @@ from typing import Protocol
 
 _FRESH, _TICKET = ".new-", ".wait"
 _FRESH_SECONDS = 60.0
+# Whoever waits and has not looked for so long (a stopped process, say) is passed over until it looks again.
 _SILENT_SECONDS = 5.0
-"""Whoever waits and has not looked for so long (a stopped process, say) is passed over until it looks again."""
 # Nobody is woken: who is first looks often, the others only have to notice that they have become it.
 _FIRST_LOOKS_SECONDS, _OTHERS_LOOK_SECONDS = 0.1, 0.5
 

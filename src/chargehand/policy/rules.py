@@ -23,8 +23,8 @@ Origin = Literal["default", "user", "repository"]
 _ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _TOKENS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
+# Answers that are remembered: an agent runs the same commands again and again.
 _MOST_KNOWN = 2_000
-"""Answers that are remembered: an agent runs the same commands again and again."""
 LARGEST = 1_000_000
 """Characters of one source of rules at most."""
 

@@ -10,8 +10,8 @@ from chargehand.checks.paths import Language, language_of
 from chargehand.checks.suites.facts import Case, Suite
 from chargehand.checks.suites.python import python_suite
 
+# Characters of a line that are looked at; a generated file has lines of megabytes.
 _MAX_LINE = 2_000
-"""Characters of a line that are looked at; a generated file has lines of megabytes."""
 _C_COMMENT = re.compile(
     r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*(?:`|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""",
     re.DOTALL,
@@ -61,8 +61,8 @@ _JVM_CLASS = re.compile(r"\bclass\s+\w+")
 _RUBY_CASE = re.compile(r"""^\s*(?:def\s+(test_\w+)|([xf]?)(?:it|specify|test)\s*\(?\s*(['"])(.*?)\3)""")
 _RUBY_SKIP = re.compile(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\bxcontext\b")
 
+# What a line holds: the name of a test that starts here (or `None`), and marks for it or for the running one.
 _Found = tuple[str | None, tuple[str, ...]]
-"""What a line holds: the name of a test that starts here (or `None`), and marks for it or for the running one."""
 
 
 @dataclass(slots=True)
@@ -83,9 +83,14 @@ def suite_of(path: str, source: str) -> Suite | None:
     cases: list[Case] = []
     file_marks: list[str] = []
     above = _Above()
-    for number, raw in enumerate(_uncommented(language, source).split("\n"), start=1):
+    for number, raw in enumerate(_blank_comments(language, source).split("\n"), start=1):
         line = raw[:_MAX_LINE]
-        file_marks += _marks_of_file(language, line)
+        if language == "go" and _GO_IGNORED.match(line):
+            file_marks.append(line.strip())
+        elif language == "javascript":
+            # A test that is run alone keeps all others of the file from running.
+            found = (_JS_GROUP.search(line), _JS_FOCUS.search(line))
+            file_marks += [match[0].strip(" \t({;,!") for match in found if match]
         for name, marks in _read_line(language, line, above):
             if name is not None:
                 cases.append(Case(name=name, line=number, marks=marks))
@@ -98,8 +103,8 @@ def suite_of(path: str, source: str) -> Suite | None:
     return Suite(cases=tuple(cases), marks=tuple(file_marks))
 
 
-def _uncommented(language: Language, source: str) -> str:
-    """Blank out comments, so that a test in one is no test; strings and line numbers stay."""
+def _blank_comments(language: Language, source: str) -> str:
+    """Return a source without its comments, so that a test in one is no test; strings and line numbers stay."""
     pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language, _C_COMMENT)
 
     def keep(found: re.Match[str]) -> str:
@@ -109,16 +114,6 @@ def _uncommented(language: Language, source: str) -> str:
         return found[0] if language == "go" and _GO_IGNORED.match(found[0]) else "\n" * found[0].count("\n")
 
     return pattern.sub(keep, source)
-
-
-def _marks_of_file(language: Language, line: str) -> list[str]:
-    if language == "go":
-        return [line.strip()] if _GO_IGNORED.match(line) else []
-    if language == "javascript":
-        # A test that is run alone keeps all others of the file from running.
-        found = [_JS_GROUP.search(line), _JS_FOCUS.search(line)]
-        return [match[0].strip(" \t({;,!") for match in found if match]
-    return []
 
 
 def _read_line(language: Language, line: str, above: _Above) -> Iterator[_Found]:
@@ -146,6 +141,7 @@ def _read_rust(line: str, above: _Above) -> Iterator[_Found]:
     if text.startswith("#["):
         above.marks.append(text)
     if not (found := _RUST_FN.search(line)):
+        # Attributes hold for the item below them; empty lines between the two do not part them.
         if text and not text.startswith("#["):
             above.marks.clear()
         return
@@ -158,6 +154,7 @@ def _read_rust(line: str, above: _Above) -> Iterator[_Found]:
 def _read_jvm(line: str, above: _Above) -> Iterator[_Found]:
     above.is_test |= bool(_JVM_TEST.search(line))
     above.marks += [match[0] for match in _JVM_OFF.finditer(line)]
+    # An annotation of a class keeps all its tests from running.
     if _JVM_CLASS.search(line) and above.marks:
         yield None, tuple(above.marks)
         above.marks.clear()

@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
@@ -17,7 +17,7 @@ _NO_CHILDREN = frozenset({"ctx", "op"})
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 _SETUP_NAMES = frozenset(
     {"setUp", "setUpClass", "setUpModule", "asyncSetUp"}
-    | {f"{kind}_{place}" for kind in ("setup",) for place in ("method", "class", "module", "function")}
+    | {f"setup_{place}" for place in ("method", "class", "module", "function")}
 )
 
 # Keyword names by which numpy, math, pytest, unittest and their kin take a tolerance.
@@ -35,7 +35,6 @@ _DEFAULTS: dict[str, tuple[str, float]] = {
     "assert_array_almost_equal": ("decimal", 6),
     "assert_approx_equal": ("significant", 7),
 }
-_APPROXIMATE = frozenset(_DEFAULTS)
 _POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
     "approx": ((1, "rel"), (2, "abs")),
     "assertAlmostEqual": ((2, "places"),),
@@ -124,7 +123,13 @@ def marks_in(node: ast.AST, names: Names) -> tuple[str, ...]:
         if isinstance(sub, ast.Call) and _is_mark(names.dotted(sub.func)):
             called.add(id(sub.func))
             # With its conditions and without its reason: another reason for the same skip is no new skip.
-            words = [names.dotted(sub.func), *(ast.unparse(arg) for arg in sub.args if not _is_text(arg))]
+            conditions = [
+                arg
+                for arg in sub.args
+                if not isinstance(arg, ast.JoinedStr)
+                and not (isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+            ]
+            words = [names.dotted(sub.func), *map(ast.unparse, conditions)]
             words += [f"{k.arg}={ast.unparse(k.value)}" for k in sub.keywords if k.arg not in {"reason", "msg"}]
             found.append(" ".join(words))
         elif isinstance(sub, ast.Name | ast.Attribute) and id(sub) not in called:
@@ -139,10 +144,6 @@ def marks_in(node: ast.AST, names: Names) -> tuple[str, ...]:
 def _is_mark(dotted: str) -> bool:
     word = dotted.rpartition(".")[2].lower()
     return word.startswith(("skip", "xfail")) or word == "expectedfailure"
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def skips_among(nodes: Iterable[ast.AST], names: Names) -> tuple[str, ...]:
@@ -190,16 +191,6 @@ def used_names(function: Function, nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.id
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """Counts and tolerances of one test function."""
-
-    assertions: int
-    approximations: int
-    looser: dict[str, float]
-    stricter: dict[str, float]
-
-
 def live_body(function: Function) -> list[ast.stmt]:
     """Return the statements that can run: no docstring, nothing after an unconditional return."""
     body = function.body
@@ -234,22 +225,6 @@ def _cannot_fail(test: ast.expr) -> bool:
         left, right = test.left, test.comparators[0]
         return type(left) is type(right) and ast.dump(left) == ast.dump(right)
     return False
-
-
-def measure(nodes: Sequence[ast.AST], names: Names) -> Measures:
-    """Count what the nodes of a test's live body assert and collect the tolerances they grant."""
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    dotted = [names.dotted(call.func) for call in calls]
-    words = [name.rpartition(".")[2] for name in dotted]
-    plain = sum(isinstance(node, ast.Assert) and not _cannot_fail(node.test) for node in nodes)
-    asserting = sum(word.startswith(_EXPECTING) or word in {"raises", "warns"} for word in words)
-    given = [pair for call, name in zip(calls, dotted, strict=True) for pair in _tolerances(call, name)]
-    return Measures(
-        assertions=plain + asserting,
-        approximations=sum(word in _APPROXIMATE for word in words),
-        looser=_extremes(((k, v) for k, v in given if k in _LOOSER), largest=True),
-        stricter=_extremes(((k, v) for k, v in given if k in _STRICTER), largest=False),
-    )
 
 
 def _tolerances(call: ast.Call, dotted: str) -> Iterator[tuple[str, float]]:
@@ -305,22 +280,18 @@ def variants(function: Function, names: Names) -> int | None:
 
 
 def python_suite(source: str) -> Suite:
-    """Return the tests of a Python source text."""
+    """Return the tests of a Python source text: by its syntax, by patterns where it does not parse."""
     try:
-        return parsed_suite(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = ast.parse(source)
+        return _Collector(module).suite()
+    # Python's parser raises all of these for broken or hostile source; an agent may write either.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return guessed_suite(source)
+        return _guess_suite(source)
 
 
-def parsed_suite(source: str) -> Suite:
-    """Return the tests by syntax; raises what `ast.parse` raises for broken or hostile source."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = ast.parse(source)
-    return _Collector(module).suite()
-
-
-def guessed_suite(source: str) -> Suite:
+def _guess_suite(source: str) -> Suite:
     """Return the tests by patterns: each reaches from its `def` to the next one."""
     starts = list(_DEF.finditer(source))
     borders = [*(start.start() for start in starts), len(source)]
@@ -339,10 +310,8 @@ class _Collector:
 
     def __init__(self, module: ast.Module) -> None:
         self._module = module
-        self._names: Names = names_of(module)
-        functions = [
-            node for node in statements(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
+        self._names = names_of(module)
+        functions = [node for node in statements(module) if isinstance(node, Function)]
         self._skipping = skipping_helpers(functions, self._names)
         self._cases: dict[tuple[str, str], Case] = {}
 
@@ -354,7 +323,8 @@ class _Collector:
         for statement in body:
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name.startswith("test"):
-                    self._add_case(statement, scope, marks)
+                    # A later test of the same name replaces the earlier one, as it does for the runner.
+                    self._cases[scope, statement.name] = self._read_case(statement, scope, marks)
                 case ast.ClassDef() if _is_collected(statement):
                     own = tuple(mark for d in statement.decorator_list for mark in marks_in(d, self._names))
                     inner = (*marks, *own, *self._marks_of_all(statement.body))
@@ -362,6 +332,7 @@ class _Collector:
                 case ast.If(test=ast.Constant(value=value)):
                     self._collect(statement.body if value else statement.orelse, scope, marks)
                 case ast.If():
+                    # Whether the condition holds is not known here: that it is new is what counts.
                     condition = f"if {ast.unparse(statement.test)}"
                     self._collect(statement.body, scope, (*marks, condition))
                     self._collect(statement.orelse, scope, (*marks, f"not {condition}"))
@@ -372,29 +343,29 @@ class _Collector:
                 case ast.With():
                     self._collect(statement.body, scope, marks)
 
-    def _add_case(self, node: Function, scope: str, marks: tuple[str, ...]) -> None:
-        decorated = tuple(mark for d in node.decorator_list for mark in marks_in(d, self._names))
+    def _read_case(self, node: Function, scope: str, marks: tuple[str, ...]) -> Case:
+        """Return what a test asserts, which tolerances it grants, and what keeps it from running."""
         body = live_body(node)
         nodes = walk(*body)
-        empty = (EMPTY_BODY,) if is_empty(body) else ()
+        calls = [(each, self._names.dotted(each.func)) for each in nodes if isinstance(each, ast.Call)]
+        words = [dotted.rpartition(".")[2] for _, dotted in calls]
+        plain = sum(isinstance(each, ast.Assert) and not _cannot_fail(each.test) for each in nodes)
+        asserting = sum(word.startswith(_EXPECTING) or word in {"raises", "warns"} for word in words)
+        given = [pair for call, dotted in calls for pair in _tolerances(call, dotted)]
+        decorated = [mark for d in node.decorator_list for mark in marks_in(d, self._names)]
         helpers = sorted(self._skipping.intersection(used_names(node, nodes)))
-        measures = measure(nodes, self._names)
-        self._cases[scope, node.name] = Case(
+        through = [f"through {helper}" for helper in helpers]
+        empty = [EMPTY_BODY] if is_empty(body) else []
+        return Case(
             name=node.name,
             scope=scope,
             line=node.lineno,
-            marks=(
-                *marks,
-                *decorated,
-                *skips_among(nodes, self._names),
-                *map("through {}".format, helpers),
-                *empty,
-            ),
-            assertions=measures.assertions,
-            approximations=measures.approximations,
+            marks=(*marks, *decorated, *skips_among(nodes, self._names), *through, *empty),
+            assertions=plain + asserting,
+            approximations=sum(word in _DEFAULTS for word in words),
             variants=variants(node, self._names),
-            looser=measures.looser,
-            stricter=measures.stricter,
+            looser=_extremes(((k, v) for k, v in given if k in _LOOSER), largest=True),
+            stricter=_extremes(((k, v) for k, v in given if k in _STRICTER), largest=False),
         )
 
     def _marks_of_all(self, body: Iterable[ast.stmt]) -> tuple[str, ...]:
@@ -402,7 +373,7 @@ class _Collector:
         return tuple(mark for statement in body for mark in self._marks_of_statement(statement))
 
     def _marks_of_statement(self, statement: ast.stmt) -> tuple[str, ...]:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(statement, Function):
             return skips_among(walk(statement), self._names) if runs_before_tests(statement) else ()
         if isinstance(statement, ast.ClassDef):
             return ()
@@ -413,10 +384,7 @@ class _Collector:
                     return marks_in(statement.value, self._names)
                 if name == "__test__" and isinstance(statement.value, ast.Constant) and not statement.value.value:
                     return ("__test__ = False",)
-        return self._skips_on_import(statement)
-
-    def _skips_on_import(self, statement: ast.stmt) -> tuple[str, ...]:
-        """Return skips that run on import, tests inside the statement left to themselves."""
+        # What skips as the module is imported skips all of it; a skip inside a test is that test's own.
         nodes = walk(statement)
         inside = Counter(m for f in nodes if isinstance(f, Function) for m in skips_among(walk(f), self._names))
         return tuple((Counter(skips_among(nodes, self._names)) - inside).elements())

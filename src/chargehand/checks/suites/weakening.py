@@ -95,26 +95,21 @@ def _find_deleted_files(
         if change.kind != "deleted" or not is_test_path(change.path):
             continue
         pair = held.get(change.path)
-        if pair is None or not _cases(pair.old):
-            yield from _judge_deleted_file(
-                change, placed.get(change.old_id, ()), None if pair is None else pair.old
-            )
-        elif gone := _missing(pair, lost):
-            names = sorted({case.name for case in gone})
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            message = f"deleted with tests that are nowhere else: {', '.join(map(repr, names[:_SHOWN]))}{more}"
-            yield _error("test_deleted", change.path, message)
-
-
-def _judge_deleted_file(change: Change, placed: Sequence[str], old: Suite | None) -> Iterator[Finding]:
-    """Judge a deleted file in which no test is known: it may have moved as it is, to one of `placed`."""
-    fits = takes_tests if is_test_file(change.path) else is_test_path
-    if any(fits(path) for path in placed):
-        return
-    if not is_test_file(change.path):
-        yield _warning("test_deleted", change.path, "a file that belongs to the tests was deleted")
-    elif old is None or not old.blank:
-        yield _error("test_deleted", change.path, "a test file was deleted")
+        if pair is not None and _cases(pair.old):
+            if gone := _missing(pair, lost):
+                names = sorted({case.name for case in gone})
+                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+                message = f"deleted with tests that are nowhere else: {', '.join(map(repr, names[:_SHOWN]))}{more}"
+                yield _error("test_deleted", change.path, message)
+            continue
+        # No test is known in it, so only its whole content can tell that it moved.
+        fits = takes_tests if is_test_file(change.path) else is_test_path
+        if any(fits(path) for path in placed.get(change.old_id, ())):
+            continue
+        if not is_test_file(change.path):
+            yield _warning("test_deleted", change.path, "a file that belongs to the tests was deleted")
+        elif pair is None or pair.old is None or not pair.old.blank:
+            yield _error("test_deleted", change.path, "a test file was deleted")
 
 
 def _find_removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
@@ -132,25 +127,21 @@ def _find_skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Findin
     for pair in pairs:
         if pair.old is None or pair.new is None:
             continue
-        for mark in _added(pair.old.marks, pair.new.marks):
+        for mark in _new_marks(pair.old.marks, pair.new.marks):
             yield _error("test_skipped", pair.path, f"the whole file is kept from running: {mark}")
         before = {(case.scope, case.name): case for case in pair.old.cases}
         for case in pair.new.cases:
             old = before.get((case.scope, case.name))
-            for mark in _added(old.marks, case.marks) if old else ():
+            for mark in _new_marks(old.marks, case.marks) if old else ():
                 reported.add(pair.key(case))
                 yield _error("test_skipped", pair.path, _describe_skip(case, mark), case.line)
-    yield from _find_moved_and_skipped(pairs, lost, reported)
-
-
-def _find_moved_and_skipped(pairs: Sequence[Pair], lost: Counter[_Key], reported: set[_Key]) -> Iterator[Finding]:
-    """Find tests that moved to where they do not run: fewer of a name run than before, though none was lost."""
+    # A test may also move to where it does not run: fewer of its name run than before, though none was lost.
     ran = Counter(pair.key(case) for pair, case in _old_cases(pairs) if not _marks(case, pair.old))
     runs = Counter(pair.key(case) for pair, case in _new_cases(pairs) if not _marks(case, pair.new))
     fewer = {key for key in ran - runs if key not in lost and key not in reported}
     for pair in pairs:
         known = {pair.key(case) for case in _cases(pair.old)}
-        file_reported = bool(_added(_file_marks(pair.old), _file_marks(pair.new)))
+        file_reported = bool(_new_marks(_file_marks(pair.old), _file_marks(pair.new)))
         for case in _cases(pair.new):
             marks, key = _marks(case, pair.new), pair.key(case)
             if marks and key in fewer and not (file_reported and key in known):
@@ -165,7 +156,7 @@ def _marks(case: Case, suite: Suite | None) -> tuple[str, ...]:
     return (*case.marks, *_file_marks(suite))
 
 
-def _added(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
+def _new_marks(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
     return list(Counter(new) - Counter(old))
 
 
@@ -205,21 +196,18 @@ def _loosened_tolerances(old: Case, new: Case) -> Iterator[str]:
             yield f"{name} was {old.stricter[name]:g}, is {value:g}"
     if new.approximations > old.approximations and new.assertions <= old.assertions:
         yield "an exact comparison became an approximate one"
-    else:
-        yield from _tolerances_of_new_kinds(old, new)
-
-
-def _tolerances_of_new_kinds(old: Case, new: Case) -> Iterator[str]:
-    """Find tolerances of a kind that the test did not use before, larger than any it granted."""
+        return
     before = max([*old.looser.values(), *(_tolerance(digits) for digits in old.stricter.values())], default=None)
     if before is None:
         return
-    for name, value in new.looser.items():
-        if name not in old.looser and value > before:
-            yield f"{name} is {value:g}, and nothing was above {before:g}"
-    for name, digits in new.stricter.items():
-        if name not in old.stricter and _tolerance(digits) > before:
-            yield f"{name} is {digits:g}, and nothing was above {before:g}"
+    # `rel=1e-9` that became `abs=1` has no value of its own to be compared with: the largest one before stands in.
+    fresh = [(name, value, value) for name, value in new.looser.items() if name not in old.looser]
+    fresh += [(name, n, _tolerance(n)) for name, n in new.stricter.items() if name not in old.stricter]
+    yield from (
+        f"{name} is {value:g}, and nothing was above {before:g}"
+        for name, value, is_now in fresh
+        if is_now > before
+    )
 
 
 def _tolerance(digits: float) -> float:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LONGEST = 100_000
 """Characters of a line that is taken apart."""
+# Levels of the syntax tree that are walked: Python's stack bears a few hundred.
 _DEEPEST = 150
-"""Levels of the syntax tree that are walked: Python's stack bears a few hundred."""
 _VARIANTS = 16
 _FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", "rg", "shuf", "tac", "cat", "tee"})
 _LISTING = ("--files-with-matches", "--files", "--files-without-match")

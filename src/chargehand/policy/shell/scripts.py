@@ -28,8 +28,8 @@ _RULE = re.compile(r"([^\s#:=][^:=#]*)::?(?!=)([^;]*);?(.*)")
 _ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)*([\w.-]+)\s*(?::{0,3}|[?+])=\s*(.*)")
 _REFERENCE = re.compile(r"\$(?:\(([\w.-]+)\)|\{([\w.-]+)\}|\((shell) )|\$(.)")
 _IMPLICIT = {"CC": "cc", "CXX": "g++", "MAKE": "make", "RM": "rm -f", "AR": "ar", "LD": "ld", "CURDIR": "."}
+# What stands in a line for text that is made as it runs.
 _UNKNOWN = "$1"
-"""What stands in a line for text that is made as it runs."""
 _DEEPEST = 5
 _MOST_RULES = 100
 _LONGEST = 20_000

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Values = tuple[str, ...]
 """All texts that a word may be; none: not known."""
 UNKNOWN: Values = ()
+# Texts that one word may be at most: `{a,b}{a,b}{a,b}…` grows without end, and more are not known.
 _MOST = 16
-"""Texts that one word may be at most: `{a,b}{a,b}{a,b}…` grows without end, and more are not known."""
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b", "E": "\x1b"}
 _ANSI = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
 _IN_QUOTES = re.compile(r"\\([\\\"$`\n])")

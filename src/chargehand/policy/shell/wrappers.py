@@ -13,8 +13,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _VERSIONED = re.compile(r"(python|pip|node|ruby|perl|php|lua|bash)[\d.]+")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash"})
 INTERPRETERS = frozenset({"python", "node", "ruby", "perl", "php", "lua", "deno", "bun", "fish", "tclsh"})
+# Commands that xargs, parallel and `find -exec` are taken to run at most, with what they are given put in.
 _VARIANTS = 16
-"""Commands that xargs, parallel and `find -exec` are taken to run at most, with what they are given put in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class _Wrapper:
     after: tuple[str, ...] = ()
 
 
+# What is run by what; `after` names the sub-command behind which it stands.
 _WRAPPERS = {
     "env": _Wrapper("-u --unset -C --chdir", assignments=True),
     "sudo": _Wrapper("-u -g -h -p -C -r -t -T -U -D -R --user --group --chdir", assignments=True),
@@ -82,7 +83,6 @@ _WRAPPERS = {
     "direnv": _Wrapper("", after=("exec",), skip=1),
     "ssh": _Wrapper("-p -i -l -o -F -J -L -R -D -W -b -c -e -m", skip=1),
 }  # fmt: skip
-"""What is run by what; `after` names the sub-command behind which it stands."""
 
 
 def program_of(word: str | None) -> str:
