@@ -64,7 +64,7 @@ def read_junit(content: bytes) -> TestCounts:
 
 @dataclass(slots=True)
 class _Reader:
-    """Counts the test cases of one report as the parser meets them."""
+    """Counts the test cases of one report: expat calls its methods as it meets elements and text."""
 
     is_report: bool = False
     _depth: int = 0
@@ -82,11 +82,11 @@ class _Reader:
     def parser(self) -> expat.XMLParserType:
         parser = expat.ParserCreate()
         parser.buffer_text = True
-        parser.StartElementHandler = self._start_element
-        parser.EndElementHandler = self._end_element
-        parser.CharacterDataHandler = self._add_text
+        parser.StartElementHandler = self.start_element
+        parser.EndElementHandler = self.end_element
+        parser.CharacterDataHandler = self.add_text
         # Entities are declared in a document type: without one a report cannot grow as it is expanded.
-        parser.StartDoctypeDeclHandler = self._refuse_doctype
+        parser.StartDoctypeDeclHandler = self.refuse_doctype
         return parser
 
     def counts(self) -> TestCounts:
@@ -98,10 +98,10 @@ class _Reader:
             failing=tuple(self._failing),
         )
 
-    def _refuse_doctype(self, *_: object) -> None:
+    def refuse_doctype(self, *_: object) -> None:
         raise ReportError("the report declares a document type")
 
-    def _start_element(self, name: str, attributes: dict[str, str]) -> None:
+    def start_element(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ReportError("the report is nested too deeply")
@@ -114,18 +114,16 @@ class _Reader:
             if self._outcome not in _BAD:
                 self._outcome, self._message = name, attributes.get("message", "")
 
-    def _add_text(self, data: str) -> None:
+    def add_text(self, data: str) -> None:
         if self._inside in _BAD:
             self._text.append(data)
 
-    def _end_element(self, name: str) -> None:
+    def end_element(self, name: str) -> None:
         self._depth -= 1
         if name == self._inside:
             self._inside = ""
-        if name == "testcase":
-            self._count_case()
-
-    def _count_case(self) -> None:
+        if name != "testcase":
+            return
         if self._outcome == "skipped":
             self._skipped += 1
             return
@@ -142,12 +140,12 @@ class _Reader:
         # A traceback names the place that failed last, below the calls that led to it.
         places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])
         file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
-        owner = self._case.get("classname", "")
-        name = self._case.get("name", "")
+        owner, name = self._case.get("classname", ""), self._case.get("name", "")
         return FailingTest(
             name=printable(f"{owner}::{name}" if owner else name),
             message=printable(self._message)[:_MAX_MESSAGE],
             file=None if file is None else printable(file),
             line=int(line) if line is not None and line.isdecimal() else None,
+            # pytest writes <error> where a fixture failed, <failure> where the test itself did.
             outside=self._outcome == "error",
         )

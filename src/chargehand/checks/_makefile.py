@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 MAKEFILES = frozenset({"Makefile", "makefile", "GNUmakefile"})
@@ -11,7 +11,6 @@ _RULE = re.compile(r"([^\s#:=][^:=#]*)::?(?!=)(.*)")
 _ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)*([\w.-]+)\s*[:+?!]{0,3}=(.*)")
 _REFERENCE = re.compile(r"\$[({]([\w.-]+)")
 _INVOCATION = re.compile(r"(?:\bmake|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]+)*)")
-# make itself, and the programs that it starts, read these without a recipe that names them.
 _ALWAYS = frozenset({"SHELL", ".SHELLFLAGS", "MAKEFLAGS", "PATH", "PYTHONPATH"})
 _USUAL = frozenset({"test", "tests", "check"})
 
@@ -51,7 +50,15 @@ def used_part(source: str, commands: Sequence[str]) -> object:
             waiting += sorted(_goals(line, makefile.first)) if line.startswith("\t") else line.split()
     rules = sorted(reached)
     text = [line for name in rules for line in makefile.rules[name]] + makefile.directives
-    return rules, text, _used_variables(makefile, text)
+    # make itself, and the programs that it starts, read the first ones without a recipe that names them.
+    names = [*_ALWAYS, *(name for line in text for name in _REFERENCE.findall(line))]
+    used: dict[str, list[str]] = {}
+    while names:
+        name = names.pop()
+        if name not in used and name in makefile.variables:
+            used[name] = makefile.variables[name]
+            names += [other for line in used[name] for other in _REFERENCE.findall(line)]
+    return rules, text, used
 
 
 def _goals(command: str, first: str | None) -> set[str]:
@@ -60,17 +67,6 @@ def _goals(command: str, first: str | None) -> set[str]:
         words = {word for word in found[1].split() if not word.startswith("-") and "=" not in word}
         goals |= words or ({first} if first else set())
     return goals
-
-
-def _used_variables(makefile: _ParsedMakefile, text: Iterable[str]) -> dict[str, list[str]]:
-    waiting = [*_ALWAYS, *(name for line in text for name in _REFERENCE.findall(line))]
-    used: dict[str, list[str]] = {}
-    while waiting:
-        name = waiting.pop()
-        if name not in used and name in makefile.variables:
-            used[name] = makefile.variables[name]
-            waiting += [other for line in used[name] for other in _REFERENCE.findall(line)]
-    return used
 
 
 def _parse(source: str) -> _ParsedMakefile:

@@ -6,7 +6,6 @@ import itertools
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,14 +62,6 @@ _SHOWN = 12_000
 
 def runner_of(command: str) -> Runner:
     """Return the first test runner that a shell line starts, `plain` where none is known."""
-    for words in _simple_commands(command):
-        runner = _runner_in(words)
-        if runner is not None:
-            return runner
-    return "plain"
-
-
-def _simple_commands(command: str) -> Iterator[list[str]]:
     for line in command.replace("\\\n", " ").split("\n"):
         try:
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -79,8 +70,10 @@ def _simple_commands(command: str) -> Iterator[list[str]]:
         except ValueError:  # a quotation that goes on in the next line
             tokens = line.split()
         for is_operator, words in itertools.groupby(tokens, lambda word: bool(_OPERATORS.fullmatch(word))):
-            if not is_operator:
-                yield list(words)
+            runner = None if is_operator else _runner_in(list(words))
+            if runner is not None:
+                return runner
+    return "plain"
 
 
 def _runner_in(words: list[str]) -> Runner | None:

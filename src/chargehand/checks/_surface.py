@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import itertools
 import json
 import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chargehand.checks._makefile import MAKEFILES, used_part
@@ -19,27 +20,15 @@ from chargehand.core.records import Change
 Parts = Callable[[str, Sequence[str]], object]
 """From a file's text and the check commands to what matters of it; raises `ValueError` where unreadable."""
 
-_PYPROJECT_TOOLS = frozenset(
-    {"pytest", "tox", "coverage", "nox", "hatch", "pdm", "poe", "taskipy", "invoke", "ruff", "mypy", "pyright"}
-    | {"black", "isort", "flake8", "pylint", "bandit", "basedpyright", "ty", "unittest", "nose2", "mutmut"}
-)
+_PYPROJECT_TOOLS = frozenset({
+    "pytest", "tox", "coverage", "nox", "hatch", "pdm", "poe", "taskipy", "invoke", "ruff", "mypy", "pyright",
+    "black", "isort", "flake8", "pylint", "bandit", "basedpyright", "ty", "unittest", "nose2", "mutmut",
+})  # fmt: skip
 _PYPROJECT_PROJECT = ("scripts", "gui-scripts", "entry-points")
 _SETUP_CFG = (
-    *(
-        "tool:",
-        "pytest",
-        "coverage",
-        "tox",
-        "testenv",
-        "flake8",
-        "mypy",
-        "pycodestyle",
-        "pylint",
-        "isort",
-        "aliases",
-    ),
-    *("options.entry_points", "test", "nosetests", "unittest"),
-)
+    "tool:", "pytest", "coverage", "tox", "testenv", "flake8", "mypy", "pycodestyle", "pylint", "isort", "aliases",
+    "options.entry_points", "test", "nosetests", "unittest",
+)  # fmt: skip
 _PACKAGE_JSON = ("scripts", "jest", "vitest", "mocha", "ava", "tap", "nyc", "c8", "eslintConfig", "playwright")
 _CARGO_PACKAGE = ("build", "autotests", "links", "default-run")
 
@@ -89,26 +78,16 @@ _CI_DIRS: tuple[tuple[str, ...], ...] = (
     (".buildkite",),
     (".woodpecker",),
 )
-_TEST_TOOLS = frozenset(
-    {"pytest", "_pytest", "py", "pluggy", "iniconfig", "tox", "nox", "nose", "nose2", "coverage", "hypothesis"}
-    | {
-        "xdist",
-        "mock",
-        "pip",
-        "setuptools",
-        "pkg_resources",
-        "packaging",
-        "exceptiongroup",
-        "tomli",
-        "attr",
-        "attrs",
-    }
-)
+_TEST_TOOLS = frozenset({
+    "pytest", "_pytest", "py", "pluggy", "iniconfig", "tox", "nox", "nose", "nose2", "coverage", "hypothesis",
+    "xdist", "mock", "pip", "setuptools", "pkg_resources", "packaging", "exceptiongroup", "tomli", "attr", "attrs",
+})  # fmt: skip
 # `test` is also the standard library's, and the commonest name for a project's own tests.
 _SHADOWABLE = (_TEST_TOOLS | sys.stdlib_module_names) - {"test", "__main__"}
 _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _SYMLINK = 0o120000
 _UNREADABLE = "it cannot be read, so what it says about the checks is unknown"
+# Directories that Python or a test runner puts on the path: only there does a file hide an installed module.
 _MODULE_ROOTS = frozenset({"", "src", "lib", "python"})
 
 
@@ -117,7 +96,15 @@ class Surface:
 
     def __init__(self, commands: Sequence[str]) -> None:
         self._commands = tuple(commands)
-        self._scripts = frozenset(name for command in commands for name in _named_files(command))
+        self._scripts: set[str] = set()
+        for command in commands:
+            try:
+                words = list(shlex.shlex(command, posix=True, punctuation_chars=True))
+            except ValueError:
+                words = command.split()
+            self._scripts |= {word.removeprefix("/workspace/").removeprefix("./") for word in words}
+            modules = [word for before, word in itertools.pairwise(words) if before == "-m"]
+            self._scripts |= {m.replace(".", "/") + end for m in modules for end in (".py", "/__main__.py")}
 
     def reason(self, change: Change, reader: TreeReader) -> str | None:
         """Return why this change touches how checks run, `None` where it does not."""
@@ -150,24 +137,10 @@ class Surface:
             return "Python may load test plugins that it declares"
         starts = (reason for start, reason in _BY_START if name.startswith(start))
         suffixes = (reason for suffix, reason in _BY_SUFFIX if name.endswith(suffix))
-        return next(starts, None) or next(suffixes, None) or _shadowing(change)
+        return next(starts, None) or next(suffixes, None) or _shadowed_module(change)
 
 
-def _named_files(command: str) -> Iterator[str]:
-    """Yield the paths that a command may run as a script or a module."""
-    try:
-        words = list(shlex.shlex(command, posix=True, punctuation_chars=True))
-    except ValueError:
-        words = command.split()
-    previous = ""
-    for word in words:
-        if previous == "-m":
-            yield from (word.replace(".", "/") + end for end in (".py", "/__main__.py"))
-        yield word.removeprefix("/workspace/").removeprefix("./")
-        previous = word
-
-
-def _shadowing(change: Change) -> str | None:
+def _shadowed_module(change: Change) -> str | None:
     """Name the module that a new file would hide; one that the base holds already is the project's own."""
     if change.kind in {"modified", "deleted"}:
         return None

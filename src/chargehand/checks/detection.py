@@ -27,6 +27,13 @@ _IMPORTS_PYTEST = re.compile(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
 _USES_UNITTEST = re.compile(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
 _PLAIN_TEST = re.compile(r"^(?:async\s+)?def\s+test", re.MULTILINE)
 _EXTRAS = ("test", "tests", "testing", "dev")
+# With a lock the versions are exact, so that two set-ups of one tree are the same.
+_NODE_INSTALLS = {
+    "package-lock.json": "npm ci",
+    "npm-shrinkwrap.json": "npm ci",
+    "pnpm-lock.yaml": "pnpm install --frozen-lockfile",
+    "yarn.lock": "yarn install --frozen-lockfile",
+}
 _FETCHES: tuple[tuple[str, str], ...] = (("Cargo.toml", "cargo fetch"), ("go.sum", "go mod download"))
 
 
@@ -90,8 +97,20 @@ class Stack:
 
     def pytest_required(self) -> str | None:
         """Return the file that names pytest as a dependency."""
-        required = (text.strip().lower() for text in _requirements_in(self.toml("pyproject.toml")))
-        if any(re.match(r"pytest\b", requirement) for requirement in required):
+        pyproject = self.toml("pyproject.toml")
+        poetry = table(pyproject, "tool", "poetry")
+        lists = [
+            table(pyproject, "project").get("dependencies"),
+            *table(pyproject, "project", "optional-dependencies").values(),
+            *table(pyproject, "dependency-groups").values(),
+            *table(pyproject, "tool", "pdm", "dev-dependencies").values(),
+            table(pyproject, "tool", "uv").get("dev-dependencies"),
+        ]
+        for group in (poetry, *table(poetry, "group").values()):
+            # Poetry names its requirements by the keys of a table, all others by the texts of a list.
+            lists += [list(table(group, "dependencies")), list(table(group, "dev-dependencies"))]
+        texts = [text for each in lists if isinstance(each, list) for text in each if isinstance(text, str)]
+        if any(re.match(r"pytest\b", text.strip().lower()) for text in texts):
             return "pyproject.toml"
         for path in (*self.requirements(), "setup.cfg", "tox.ini", "Pipfile"):
             if _PYTEST_REQUIREMENT.search(self.text(path)):
@@ -109,25 +128,6 @@ def table(document: Any, *names: str) -> dict[str, Any]:
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}
-
-
-def _requirements_in(pyproject: dict[str, Any]) -> Iterator[str]:
-    """Yield every requirement that any of the usual tables names."""
-    yield from _texts(table(pyproject, "project").get("dependencies"))
-    groups = [table(pyproject, "project", "optional-dependencies"), table(pyproject, "dependency-groups")]
-    groups.append(table(pyproject, "tool", "pdm", "dev-dependencies"))
-    for group in groups:
-        for requirements in group.values():
-            yield from _texts(requirements)
-    yield from _texts(table(pyproject, "tool", "uv").get("dev-dependencies"))
-    poetry = table(pyproject, "tool", "poetry")
-    for requirements in (poetry, *table(poetry, "group").values()):
-        yield from table(requirements, "dependencies")
-        yield from table(requirements, "dev-dependencies")
-
-
-def _texts(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,14 @@ def _detect_python(stack: Stack) -> _Found | None:
     if plain:
         return _PYTEST, f"{plain} has plain test functions"
     using = next((path for path, text in texts.items() if _USES_UNITTEST.search(text)), None)
-    return None if using is None else (_unittest_command(stack, using), f"{using} uses unittest")
+    if using is None:
+        return None
+    *folders, _ = using.split("/")
+    packages = ["/".join(folders[: length + 1]) for length in range(len(folders))]
+    # Without __init__.py discovery does not descend from the root, so it has to start where the tests are.
+    importable = all(stack.has(f"{package}/__init__.py") for package in packages)
+    start = "" if importable else f" -s {'/'.join(folders)}"
+    return f"python -m unittest discover{start}", f"{using} uses unittest"
 
 
 def _pytest_configuration(stack: Stack) -> str | None:
@@ -186,14 +193,6 @@ def _pytest_configuration(stack: Stack) -> str | None:
         return "pyproject.toml"
     sections = (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest"))
     return next((path for path, section in sections if stack.has_section(path, section)), None)
-
-
-def _unittest_command(stack: Stack, test: str) -> str:
-    *folders, _ = test.split("/")
-    packages = ["/".join(folders[: length + 1]) for length in range(len(folders))]
-    # Without __init__.py discovery does not descend from the root, so it has to start where the tests are.
-    importable = all(stack.has(f"{package}/__init__.py") for package in packages)
-    return "python -m unittest discover" + ("" if importable else f" -s {'/'.join(folders)}")
 
 
 def _detect_task_runner(stack: Stack) -> list[_Found]:
@@ -212,8 +211,10 @@ def _detect_task_runner(stack: Stack) -> list[_Found]:
 def detect_setup(reader: TreeReader, tree: str) -> str | None:
     """Return the command that would install what a tree needs to be tested: a suggestion, never run unasked."""
     stack = Stack(reader, tree)
-    steps = [_pip_command(stack), _node_command(stack)]
-    steps += [command for path, command in _FETCHES if stack.has(path)]
+    node = next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
+    if node is None and {"dependencies", "devDependencies"} & set(stack.json("package.json")):
+        node = "npm install"
+    steps = [_pip_command(stack), node, *(command for path, command in _FETCHES if stack.has(path))]
     return " && ".join(step for step in steps if step) or None
 
 
@@ -231,14 +232,3 @@ def _pip_command(stack: Stack) -> str | None:
     if found and found[0] == _PYTEST and stack.pytest_required() is None:
         words.append("pytest")
     return "pip install " + " ".join(words) if words else None
-
-
-def _node_command(stack: Stack) -> str | None:
-    if stack.has("package-lock.json") or stack.has("npm-shrinkwrap.json"):
-        return "npm ci"
-    if stack.has("pnpm-lock.yaml"):
-        return "pnpm install --frozen-lockfile"
-    if stack.has("yarn.lock"):
-        return "yarn install --frozen-lockfile"
-    has_any = {"dependencies", "devDependencies"} & set(stack.json("package.json"))
-    return "npm install" if has_any else None

@@ -104,38 +104,26 @@ async def run_checks(
     shell = ("bash", "-eo", "pipefail", "-c") if probe.exit_code == 0 else ("sh", "-e", "-c")
     results = []
     for command in plan.commands:
-        result, output = await _run_check(command, plan, sandbox, shell=shell, keep=keep, mission=mission)
+        runner, collected = runner_of(command), HeadTail()
+        script, report_path = _request_report(command) if runner == "pytest" else (command, None)
+        ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
+        counts = None if report_path is None else await _read_report(sandbox, report_path)
+        content = collected.content()
+        outcome = outcome_of(runner, ended, printable(content.decode("utf-8", "replace")), counts)
+        result = CheckResult(
+            name=command,
+            status=outcome.status,
+            seconds=ended.seconds,
+            exit_code=ended.exit_code,
+            tests=outcome.tests,
+            reason=outcome.reason,
+            artifact=keep.put(content, kind="check-output", mission=mission),
+        )
         results.append(result)
         if on_result is not None:
-            on_result(result, output)
+            failing = counts.failing if counts else ()
+            on_result(result, CheckOutput(tail=shown_tail(content), failing=failing))
     return tuple(results)
-
-
-async def _run_check(
-    command: str,
-    plan: CheckPlan,
-    sandbox: Sandbox,
-    *,
-    shell: Sequence[str],
-    keep: ArtifactSink,
-    mission: str | None,
-) -> tuple[CheckResult, CheckOutput]:
-    runner, collected = runner_of(command), HeadTail()
-    script, report_path = _request_report(command) if runner == "pytest" else (command, None)
-    result = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
-    report = None if report_path is None else await _read_report(sandbox, report_path)
-    content = collected.content()
-    outcome = outcome_of(runner, result, printable(content.decode("utf-8", "replace")), report)
-    check = CheckResult(
-        name=command,
-        status=outcome.status,
-        seconds=result.seconds,
-        exit_code=result.exit_code,
-        tests=outcome.tests,
-        reason=outcome.reason,
-        artifact=keep.put(content, kind="check-output", mission=mission),
-    )
-    return check, CheckOutput(tail=shown_tail(content), failing=report.failing if report else ())
 
 
 def _request_report(command: str) -> tuple[str, str]:
@@ -156,6 +144,7 @@ def _request_report(command: str) -> tuple[str, str]:
 async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
     argv = ["head", "-c", str(MAX_REPORT + 1), "--", path]
     result = await sandbox.exec(argv, timeout=_READ_SECONDS, output_limit=MAX_REPORT + 2)
+    # Only ours: a report that the command itself asked for may be an output of the project.
     if path.startswith(_REPORT):
         await sandbox.exec(["rm", "-f", "--", path], timeout=_READ_SECONDS)
     if result.exit_code != 0 or result.truncated:

@@ -83,55 +83,61 @@ def examine(
     chosen = tuple(changes)
     if limits.files is not None and len(chosen) > limits.files:
         chosen = sample(chosen, surface, files=limits.files, seed=limits.seed)
-    source = _FactsReader(reader, surface, areas, cache)
-    known = source.read(chosen, in_time=lambda: ends is None or monotonic() < ends)
+    known, hits = _read_known(
+        chosen, reader, surface, areas, cache, in_time=lambda: ends is None or monotonic() < ends
+    )
     found = [finding for change in changes for finding in rules.findings(change)]
     found += _findings_of_each(changes, known, areas)
     found += _findings_of_all(changes, known, reader, base_tree)
+    unread = []
+    if len(chosen) < len(changes):
+        unread.append(f"a sample of {len(chosen)} of {len(changes)} changes, the riskiest first")
+    if left := [shown_path(change.path) for change in chosen if change.path not in known]:
+        names = ", ".join(left[:_SHOWN]) + (" …" if len(left) > _SHOWN else "")
+        unread.append(f"not looked at within {limits.seconds:g} s: {len(left)} of {len(chosen)} ({names})")
     return Inspection(
         findings=tuple(sorted(found, key=lambda f: (f.path, f.line or 0, f.rule, f.message))),
         looked=len(known),
         total=len(changes),
-        cached=source.hits,
+        cached=hits,
         seconds=monotonic() - began,
         degraded=len(known) < len(chosen),
-        reason=_explain_unread(changes, chosen, known, limits),
+        reason="; ".join(unread),
     )
 
 
-class _FactsReader:
-    """Facts of changes: from the cache, else read and then kept."""
-
-    def __init__(self, reader: TreeReader, surface: Surface, areas: Areas, cache: InspectionCache | None) -> None:
-        self._reader = reader
-        self._surface = surface
-        self._areas = areas
-        self._cache = cache
-        self.hits = 0
-
-    def read(self, changes: Sequence[Change], *, in_time: Callable[[], bool]) -> dict[str, Facts]:
-        """Return the facts by path, as far as time allows."""
-        plan = plan_version(self._areas) if self._cache else ""
-        keys = {change.path: key_of(change, plan=plan) for change in changes} if self._cache else {}
-        kept = self._cache.get(tuple(keys.values())) if self._cache else {}
-        known: dict[str, Facts] = {}
-        fresh: dict[str, bytes] = {}
-        for change in changes:
-            if not in_time():
-                break
-            key = keys.get(change.path, "")
-            facts = unsealed(key, kept[key]) if key in kept else None
-            self.hits += facts is not None
-            if facts is None:
-                facts = read_facts(change, self._reader, self._surface, large_bytes=self._areas.large_bytes)
-                entry = sealed(key, facts) if self._cache else None
-                if entry is not None:
-                    fresh[key] = entry
-            known[change.path] = facts
-        # In one write at the end: the next look goes on from here, even where time ran out.
-        if self._cache and fresh:
-            self._cache.put(fresh)
-        return known
+def _read_known(
+    changes: Sequence[Change],
+    reader: TreeReader,
+    surface: Surface,
+    areas: Areas,
+    cache: InspectionCache | None,
+    *,
+    in_time: Callable[[], bool],
+) -> tuple[dict[str, Facts], int]:
+    """Return the facts of changes by path, as far as time allows, and how many of them the cache had."""
+    plan = plan_version(areas) if cache else ""
+    keys = {change.path: key_of(change, plan=plan) for change in changes} if cache else {}
+    kept = cache.get(tuple(keys.values())) if cache else {}
+    known: dict[str, Facts] = {}
+    fresh: dict[str, bytes] = {}
+    hits = 0
+    for change in changes:
+        if not in_time():
+            break
+        key = keys.get(change.path, "")
+        facts = unsealed(key, kept[key]) if key in kept else None
+        hits += facts is not None
+        if facts is None:
+            facts = read_facts(change, reader, surface, large_bytes=areas.large_bytes)
+            entry = sealed(key, facts) if cache else None
+            if entry is not None:
+                fresh[key] = entry
+        known[change.path] = facts
+    # In one write at the end: the next look goes on from here, even where time ran out.
+    if cache and fresh:
+        cache.put(fresh)
+    return known, hits
 
 
 def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], areas: Areas) -> Iterator[Finding]:
@@ -169,19 +175,6 @@ def _findings_of_all(
     parsed = {path: (facts.old_dependencies, facts.new_dependencies) for path, facts in known.items()}
     stated = {path: both for path, both in parsed.items() if any(each is not None for each in both)}
     yield from dependency_findings(changes, stated, reader, base_tree)
-
-
-def _explain_unread(
-    changes: Sequence[Change], chosen: Sequence[Change], known: Mapping[str, Facts], limits: Limits
-) -> str:
-    left = [change.path for change in chosen if change.path not in known]
-    parts = []
-    if len(chosen) < len(changes):
-        parts.append(f"a sample of {len(chosen)} of {len(changes)} changes, the riskiest first")
-    if left:
-        names = ", ".join(map(shown_path, left[:_SHOWN])) + (" …" if len(left) > _SHOWN else "")
-        parts.append(f"not looked at within {limits.seconds:g} s: {len(left)} of {len(chosen)} ({names})")
-    return "; ".join(parts)
 
 
 def base_tests_tree_plan(
