@@ -10,32 +10,9 @@ from typing import Any
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
+from chargehand.models.dialects import conversation as neutral
 from chargehand.models.dialects.base import ModelDialect
-from chargehand.models.dialects.conversation import (
-    ConversationPart,
-    ConversationRole,
-    ConversationTurn,
-    FilePart,
-    NeutralReply,
-    NeutralRequest,
-    OfferedTool,
-    ReplyDelta,
-    ReplyEnd,
-    ReplyError,
-    TextDelta,
-    TextPart,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallPart,
-    ToolCallStart,
-    ToolChoice,
-    ToolResultPart,
-    UntranslatableError,
-    as_function_call,
-    merge_turns,
-    name_tool_results,
-    wrap_custom_tools,
-)
+from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 from chargehand.models.metering import DEFAULT_OUTPUT
 
 _CARRIED = frozenset(
@@ -49,7 +26,7 @@ _STOP_REASONS: Mapping[StopReason, str] = {
     "refusal": "refusal",
 }
 _STOPS = {word: stop for stop, word in _STOP_REASONS.items()}
-_CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "tool"}
+_CHOICES: Mapping[str, neutral.ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "tool"}
 _CHOICE_TYPES = {choice: kind for kind, choice in _CHOICES.items()}
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -61,17 +38,20 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
     for message in as_mappings(body.get("messages")):
         blocks = as_mappings(message.get("content"))
         reasons = reasons or any(str(block.get("type")).endswith("thinking") for block in blocks)
-        role: ConversationRole = "assistant" if message.get("role") == "assistant" else "user"
-        turns.append(ConversationTurn(role=role, parts=tuple(_read_parts(message.get("content")))))
+        role: neutral.ConversationRole = "assistant" if message.get("role") == "assistant" else "user"
+        turns.append(neutral.ConversationTurn(role=role, parts=tuple(_read_parts(message.get("content")))))
     given = as_mapping(body.get("tool_choice"))
     choice = _CHOICES.get(str(given.get("type")))
+    system = body.get("system")
+    if isinstance(system, str):
+        system = [{"text": system}] if system else []
     config = as_mapping(body.get("output_config"))
     shape = as_mapping(config.get("format")) or as_mapping(body.get("output_format"))
     left = [name for name in body if name not in _CARRIED] + (["effort"] if config.get("effort") else [])
     left += ["reasoning"] if reasons else []
     return NeutralRequest(
-        turns=name_tool_results(merge_turns(turns)),
-        system=_read_system(body.get("system")),
+        turns=neutral.name_tool_results(neutral.merge_turns(turns)),
+        system=tuple(str(block.get("text", "")) for block in as_mappings(system)),
         tools=tuple(map(_read_tool, as_mappings(body.get("tools")))),
         choice=choice,
         chosen=str(given.get("name", "")) if choice == "tool" else "",
@@ -92,16 +72,22 @@ def write_messages_request(request: NeutralRequest, model: str) -> dict[str, Any
     messages = []
     for turn in request.turns:
         # Results first: this dialect wants them right behind their calls.
-        parts = sorted(turn.parts, key=lambda part: not isinstance(part, ToolResultPart))
+        parts = sorted(turn.parts, key=lambda part: not isinstance(part, neutral.ToolResultPart))
         messages.append({"role": turn.role, "content": [_write_block(part) for part in parts]})
     limit = DEFAULT_OUTPUT if request.limit is None else request.limit
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": limit, "stream": request.stream}
     if request.system:
         body["system"] = [{"type": "text", "text": text} for text in request.system]
     if request.tools:
-        body["tools"] = [_write_tool(tool) for tool in wrap_custom_tools(request.tools)]
+        body["tools"] = [_write_tool(tool) for tool in neutral.wrap_custom_tools(request.tools)]
         if request.choice is not None or request.parallel is False:
-            body["tool_choice"] = _write_choice(request)
+            # Forbidding calls at once is a field of the choice here, so it needs one to stand in.
+            choice: dict[str, Any] = {"type": _CHOICE_TYPES[request.choice or "auto"]}
+            if request.choice == "tool":
+                choice["name"] = request.chosen
+            if request.parallel is False and request.choice != "none":
+                choice["disable_parallel_tool_use"] = True
+            body["tool_choice"] = choice
     if request.schema is not None:
         body["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
     elif request.json:
@@ -112,31 +98,25 @@ def write_messages_request(request: NeutralRequest, model: str) -> dict[str, Any
     return body | {name: value for name, value in hints.items() if value is not None}
 
 
-def _read_system(system: object) -> tuple[str, ...]:
-    if isinstance(system, str):
-        return (system,) if system else ()
-    return tuple(str(block.get("text", "")) for block in as_mappings(system))
-
-
-def _read_parts(content: object) -> Iterator[ConversationPart]:
+def _read_parts(content: object) -> Iterator[neutral.ConversationPart]:
     if isinstance(content, str):
         if content:
-            yield TextPart(text=content)
+            yield neutral.TextPart(text=content)
         return
     for block in as_mappings(content):
         own, name = str(block.get("id", "")), str(block.get("name", ""))
         match block.get("type"):
             case "text":
-                yield TextPart(text=str(block.get("text", "")))
+                yield neutral.TextPart(text=str(block.get("text", "")))
             case "image" | "document":
                 yield _read_file(block)
             case "tool_use":
-                yield ToolCallPart(id=own, name=name, arguments=json.dumps(block.get("input") or {}))
+                yield neutral.ToolCallPart(id=own, name=name, arguments=json.dumps(block.get("input") or {}))
             case "tool_result":
                 inner = _read_parts(block.get("content"))
-                yield ToolResultPart(
+                yield neutral.ToolResultPart(
                     id=str(block.get("tool_use_id", "")),
-                    content=tuple(part for part in inner if isinstance(part, TextPart | FilePart)),
+                    content=tuple(part for part in inner if isinstance(part, neutral.TextPart | neutral.FilePart)),
                     failed=block.get("is_error") is True,
                 )
             case "thinking" | "redacted_thinking":
@@ -146,45 +126,45 @@ def _read_parts(content: object) -> Iterator[ConversationPart]:
                 raise UntranslatableError(str(kind), message)
 
 
-def _read_file(block: Mapping[str, Any]) -> TextPart | FilePart:
+def _read_file(block: Mapping[str, Any]) -> neutral.TextPart | neutral.FilePart:
     source = as_mapping(block.get("source"))
     image = block.get("type") == "image"
     name = str(block.get("title") or "")
     match source.get("type"):
         case "base64":
             media, data = str(source.get("media_type", "")), str(source.get("data", ""))
-            return FilePart(media_type=media, data=data, name=name, kind="image" if image else "file")
+            return neutral.FilePart(media_type=media, data=data, name=name, kind="image" if image else "file")
         case "url":
-            return FilePart(url=str(source.get("url", "")), name=name, kind="image" if image else "file")
+            return neutral.FilePart(url=str(source.get("url", "")), name=name, kind="image" if image else "file")
         case "text":
-            return TextPart(text=str(source.get("data", "")))
+            return neutral.TextPart(text=str(source.get("data", "")))
     message = f"a source of type {source.get('type')!r:.40} stays with Anthropic"
     raise UntranslatableError(str(block.get("type")), message)
 
 
-def _read_tool(tool: Mapping[str, Any]) -> OfferedTool:
+def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
     if tool.get("type") not in (None, "custom"):
         raise UntranslatableError("tool", f"the tool type {tool['type']!r:.40} is Anthropic's own")
-    return OfferedTool(
+    return neutral.OfferedTool(
         name=str(tool.get("name", "")),
         description=str(tool.get("description") or ""),
         schema=as_mapping(tool.get("input_schema")),
     )
 
 
-def _write_block(part: ConversationPart) -> dict[str, Any]:
+def _write_block(part: neutral.ConversationPart) -> dict[str, Any]:
     match part:
-        case TextPart():
+        case neutral.TextPart():
             return {"type": "text", "text": part.text}
-        case FilePart():
+        case neutral.FilePart():
             source: dict[str, Any] = {"type": "base64", "media_type": part.media_type, "data": part.data}
             if part.url:
                 source = {"type": "url", "url": part.url}
             return {"type": "image" if part.kind == "image" else "document", "source": source}
-        case ToolCallPart():
-            call = as_function_call(part)
+        case neutral.ToolCallPart():
+            call = neutral.as_function_call(part)
             return {"type": "tool_use", "id": _legal_id(call.id), "name": call.name, "input": call.value()}
-        case ToolResultPart():
+        case neutral.ToolResultPart():
             content = [_write_block(inner) for inner in part.content]
             failed = {"is_error": True} if part.failed else {}
             return {"type": "tool_result", "tool_use_id": _legal_id(part.id), "content": content, **failed}
@@ -195,18 +175,9 @@ def _legal_id(id: str) -> str:
     return id if _ID.fullmatch(id) else f"id_{hashlib.sha256(id.encode(errors='replace')).hexdigest()[:32]}"
 
 
-def _write_tool(tool: OfferedTool) -> dict[str, Any]:
+def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description else {}
     return {"name": tool.name, **described, "input_schema": tool.schema or {"type": "object", "properties": {}}}
-
-
-def _write_choice(request: NeutralRequest) -> dict[str, Any]:
-    choice: dict[str, Any] = {"type": _CHOICE_TYPES[request.choice or "auto"]}
-    if request.choice == "tool":
-        choice["name"] = request.chosen
-    if request.parallel is False and request.choice != "none":
-        choice["disable_parallel_tool_use"] = True
-    return choice
 
 
 class AnthropicReader:
@@ -218,55 +189,52 @@ class AnthropicReader:
         self._calls: dict[int, int] = {}
         self._word = ""
 
-    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what an event says."""
         self._meter.take(data)
         if self._meter.failed:
-            return [ReplyError(message=self._meter.failed)]
+            return [neutral.ReplyError(message=self._meter.failed)]
         index, delta = int(data.get("index", 0)), as_mapping(data.get("delta"))
-        match data.get("type"):
-            case "content_block_start":
+        match data.get("type"), delta.get("type"):
+            case "content_block_start", _:
                 return list(self._read_block(index, as_mapping(data.get("content_block")), whole=False))
-            case "content_block_delta":
-                return list(self._read_delta(index, delta))
-            case "message_delta":
+            case "content_block_delta", "text_delta":
+                return [neutral.TextDelta(text=str(delta.get("text", "")))]
+            case "content_block_delta", "thinking_delta":
+                return [neutral.ThinkingDelta(text=str(delta.get("thinking", "")))]
+            case "content_block_delta", "input_json_delta" if index in self._calls:
+                return [neutral.ToolCallDelta(index=self._calls[index], text=str(delta.get("partial_json", "")))]
+            case "message_delta", _:
                 self._word = str(delta.get("stop_reason") or self._word)
         return []
 
-    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
-        found: list[ReplyDelta] = []
+        found: list[neutral.ReplyDelta] = []
         for index, block in enumerate(as_mappings(document.get("content"))):
             found += self._read_block(index, block, whole=True)
         stop = _STOPS.get(str(document.get("stop_reason") or "end_turn"), "end")
-        return [*found, ReplyEnd(stop=stop, usage=self._dialect.read_usage(document).usage)]
+        return [*found, neutral.ReplyEnd(stop=stop, usage=self._dialect.read_usage(document).usage)]
 
-    def finish(self) -> list[ReplyDelta]:
+    def finish(self) -> list[neutral.ReplyDelta]:
         """Return the end, where the model said that it is done."""
         if not self._word:
             return []
-        return [ReplyEnd(stop=_STOPS.get(self._word, "end"), usage=self._meter.metered.usage)]
+        return [neutral.ReplyEnd(stop=_STOPS.get(self._word, "end"), usage=self._meter.metered.usage)]
 
-    def _read_block(self, index: int, block: Mapping[str, Any], *, whole: bool) -> Iterator[ReplyDelta]:
+    def _read_block(self, index: int, block: Mapping[str, Any], *, whole: bool) -> Iterator[neutral.ReplyDelta]:
         match block.get("type"):
             case "text" if block.get("text"):
-                yield TextDelta(text=str(block["text"]))
+                yield neutral.TextDelta(text=str(block["text"]))
             case "thinking" if block.get("thinking"):
-                yield ThinkingDelta(text=str(block["thinking"]))
+                yield neutral.ThinkingDelta(text=str(block["thinking"]))
             case "tool_use":
                 own = self._calls[index] = len(self._calls)
-                yield ToolCallStart(index=own, id=str(block.get("id", "")), name=str(block.get("name", "")))
+                yield neutral.ToolCallStart(
+                    index=own, id=str(block.get("id", "")), name=str(block.get("name", ""))
+                )
                 if whole or block.get("input"):
-                    yield ToolCallDelta(index=own, text=json.dumps(block.get("input") or {}))
-
-    def _read_delta(self, index: int, delta: Mapping[str, Any]) -> Iterator[ReplyDelta]:
-        match delta.get("type"):
-            case "text_delta":
-                yield TextDelta(text=str(delta.get("text", "")))
-            case "thinking_delta":
-                yield ThinkingDelta(text=str(delta.get("thinking", "")))
-            case "input_json_delta" if index in self._calls:
-                yield ToolCallDelta(index=self._calls[index], text=str(delta.get("partial_json", "")))
+                    yield neutral.ToolCallDelta(index=own, text=json.dumps(block.get("input") or {}))
 
 
 class AnthropicWriter:
@@ -278,30 +246,30 @@ class AnthropicWriter:
         self._count = -1
         self._open = ""
 
-    def write_delta(self, delta: ReplyDelta) -> bytes:
+    def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
         """Return the events that say one delta; raises `UntranslatableError` for calls mixed into each other."""
         match delta:
-            case TextDelta():
+            case neutral.TextDelta():
                 block: dict[str, Any] = {"type": "text", "text": ""}
                 return self._open_block("text", block) + self._write_more("text_delta", text=delta.text)
-            case ThinkingDelta():
+            case neutral.ThinkingDelta():
                 block = {"type": "thinking", "thinking": "", "signature": ""}
                 opened = self._open_block("thinking", block)
                 return opened + self._write_more("thinking_delta", thinking=delta.text)
-            case ToolCallStart():
+            case neutral.ToolCallStart():
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
                 return self._open_block(f"call {delta.index}", block)
-            case ToolCallDelta():
+            case neutral.ToolCallDelta():
                 if self._open != f"call {delta.index}":
                     message = "the provider sends two tool calls mixed into each other"
                     raise UntranslatableError("tool calls", message)
                 return self._write_more("input_json_delta", partial_json=delta.text)
-            case ReplyEnd():
+            case neutral.ReplyEnd():
                 stop = {"stop_reason": _STOP_REASONS[delta.stop], "stop_sequence": None}
                 out = self._begin_message() + self._close_block()
                 out += _write_event("message_delta", delta=stop, usage=_write_usage(delta.usage or Usage()))
                 return out + _write_event("message_stop")
-            case ReplyError():
+            case neutral.ReplyError():
                 return self._dialect.write_error_event(502, "upstream_error", delta.message)
 
     def _begin_message(self) -> bytes:

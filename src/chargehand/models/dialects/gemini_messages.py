@@ -8,31 +8,9 @@ from typing import Any
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
+from chargehand.models.dialects import conversation as neutral
 from chargehand.models.dialects.base import ModelDialect, error_message
-from chargehand.models.dialects.conversation import (
-    ConversationPart,
-    ConversationTurn,
-    FilePart,
-    NeutralReply,
-    NeutralRequest,
-    OfferedTool,
-    ReplyDelta,
-    ReplyEnd,
-    ReplyError,
-    TextDelta,
-    TextPart,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallPart,
-    ToolCallStart,
-    ToolChoice,
-    ToolResultPart,
-    UntranslatableError,
-    as_function_call,
-    merge_turns,
-    name_tool_results,
-    wrap_custom_tools,
-)
+from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 
 _CARRIED = frozenset(
     {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model", "stream"}
@@ -41,8 +19,13 @@ _CONFIG = frozenset(
     {"maxOutputTokens", "temperature", "topP", "stopSequences", "responseMimeType", "responseSchema"}
     | {"responseJsonSchema", "candidateCount"}
 )
-_CHOICES: Mapping[str, ToolChoice] = {"AUTO": "auto", "NONE": "none", "ANY": "required", "VALIDATED": "auto"}
-_MODES: Mapping[ToolChoice, str] = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_CHOICES: Mapping[str, neutral.ToolChoice] = {
+    "AUTO": "auto",
+    "NONE": "none",
+    "ANY": "required",
+    "VALIDATED": "auto",
+}
+_MODES: Mapping[neutral.ToolChoice, str] = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 # What stands for a signature where another model made the call, by Google's page on thought signatures.
 _ANY_SIGNATURE = "skip_thought_signature_validator"
 _JSON = "application/json"
@@ -71,7 +54,7 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
     left = [name for name in body if name not in _CARRIED]
     left += [*(name for name in config if name not in _CONFIG), *(["reasoning"] if thought else [])]
     return NeutralRequest(
-        turns=name_tool_results(merge_turns(_read_contents(contents))),
+        turns=neutral.name_tool_results(neutral.merge_turns(_read_contents(contents))),
         system=tuple(str(part["text"]) for part in system if part.get("text")),
         tools=tuple(_read_tool(one) for some in declared for one in some),
         choice=choice,
@@ -97,7 +80,7 @@ def write_contents_request(request: NeutralRequest, model: str) -> dict[str, Any
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": text} for text in request.system]}
     if request.tools:
-        tools = wrap_custom_tools(request.tools)
+        tools = neutral.wrap_custom_tools(request.tools)
         body["tools"] = [{"functionDeclarations": [_write_tool(tool) for tool in tools]}]
         if request.choice == "tool":
             chosen = {"mode": "ANY", "allowedFunctionNames": [request.chosen]}
@@ -116,27 +99,29 @@ def write_contents_request(request: NeutralRequest, model: str) -> dict[str, Any
     return body | ({"generationConfig": config} if config else {})
 
 
-def _read_contents(contents: list[Mapping[str, Any]]) -> Iterator[ConversationTurn]:
+def _read_contents(contents: list[Mapping[str, Any]]) -> Iterator[neutral.ConversationTurn]:
     """Yield the turns; calls without an id get one, and their results the same by name and order."""
     unanswered: dict[str, list[str]] = {}
     count = 0
     for content in contents:
-        parts: list[ConversationPart] = []
+        parts: list[neutral.ConversationPart] = []
         for part in as_mappings(content.get("parts")):
             call = as_mapping(part.get("functionCall"))
             if part.get("functionCall"):
                 count += 1
                 own, name = str(call.get("id") or f"call_{count}"), str(call.get("name", ""))
                 unanswered.setdefault(name, []).append(own)
-                parts.append(ToolCallPart(id=own, name=name, arguments=json.dumps(call.get("args") or {})))
+                parts.append(neutral.ToolCallPart(id=own, name=name, arguments=json.dumps(call.get("args") or {})))
             elif part.get("functionResponse"):
                 parts.append(_read_result(as_mapping(part["functionResponse"]), unanswered))
             else:
                 parts.extend(_read_part(part))
-        yield ConversationTurn(role="assistant" if content.get("role") == "model" else "user", parts=tuple(parts))
+        yield neutral.ConversationTurn(
+            role="assistant" if content.get("role") == "model" else "user", parts=tuple(parts)
+        )
 
 
-def _read_result(given: Mapping[str, Any], unanswered: dict[str, list[str]]) -> ToolResultPart:
+def _read_result(given: Mapping[str, Any], unanswered: dict[str, list[str]]) -> neutral.ToolResultPart:
     name = str(given.get("name", ""))
     waiting = unanswered.get(name, [])
     own = str(given.get("id") or (waiting[0] if waiting else ""))
@@ -145,22 +130,22 @@ def _read_result(given: Mapping[str, Any], unanswered: dict[str, list[str]]) -> 
     if not own:
         raise UntranslatableError("functionResponse", f"a result of {name!r:.80} answers no call")
     said = as_mapping(given.get("response"))
-    content: list[TextPart | FilePart] = []
+    content: list[neutral.TextPart | neutral.FilePart] = []
     (key, value), *more = said.items() or [("output", "")]
     if not more and key in ("output", "result", "error") and isinstance(value, str):
-        content = [TextPart(text=value)] if value else []
+        content = [neutral.TextPart(text=value)] if value else []
     else:
-        content = [TextPart(text=json.dumps(said, ensure_ascii=False))]
+        content = [neutral.TextPart(text=json.dumps(said, ensure_ascii=False))]
     content += [file for part in as_mappings(given.get("parts")) for file in _read_part(part)]
-    return ToolResultPart(id=own, name=name, content=tuple(content), failed=not more and key == "error")
+    return neutral.ToolResultPart(id=own, name=name, content=tuple(content), failed=not more and key == "error")
 
 
-def _read_part(part: Mapping[str, Any]) -> Iterator[TextPart | FilePart]:
+def _read_part(part: Mapping[str, Any]) -> Iterator[neutral.TextPart | neutral.FilePart]:
     if part.get("thought"):
         return
     if isinstance(part.get("text"), str):
         if part["text"]:
-            yield TextPart(text=part["text"])
+            yield neutral.TextPart(text=part["text"])
     elif part.get("inlineData") or part.get("fileData"):
         data = as_mapping(part.get("inlineData") or part.get("fileData"))
         media, url = str(data.get("mimeType", "")), str(data.get("fileUri", ""))
@@ -168,15 +153,15 @@ def _read_part(part: Mapping[str, Any]) -> Iterator[TextPart | FilePart]:
             raise UntranslatableError("fileData", "a file kept by Google cannot go to another provider")
         content = str(data.get("data", ""))
         is_image = media.startswith("image/")
-        yield FilePart(media_type=media, data=content, url=url, kind="image" if is_image else "file")
+        yield neutral.FilePart(media_type=media, data=content, url=url, kind="image" if is_image else "file")
     elif set(part) - {"thoughtSignature"}:
         names = ", ".join(sorted(part))
         raise UntranslatableError(names, f"a part with {names[:80]!r} means nothing to another dialect")
 
 
-def _read_tool(declared: Mapping[str, Any]) -> OfferedTool:
+def _read_tool(declared: Mapping[str, Any]) -> neutral.OfferedTool:
     schema = declared.get("parametersJsonSchema") or _read_schema(declared.get("parameters"))
-    return OfferedTool(
+    return neutral.OfferedTool(
         name=str(declared.get("name", "")),
         description=str(declared.get("description") or ""),
         schema=as_mapping(schema),
@@ -204,7 +189,7 @@ def _read_schema(schema: object) -> Any:
     return plain
 
 
-def _read_choice(config: Mapping[str, Any]) -> tuple[ToolChoice | None, str]:
+def _read_choice(config: Mapping[str, Any]) -> tuple[neutral.ToolChoice | None, str]:
     if not config:
         return None, ""
     names = as_texts(config.get("allowedFunctionNames"))
@@ -215,32 +200,32 @@ def _read_choice(config: Mapping[str, Any]) -> tuple[ToolChoice | None, str]:
     return ("tool", names[0]) if names and mode == "required" else (mode, "")
 
 
-def _write_tool(tool: OfferedTool) -> dict[str, Any]:
+def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description else {}
     shape = tool.schema or {"type": "object", "properties": {}}
     return {"name": tool.name, **described, "parametersJsonSchema": shape}
 
 
-def _write_parts(turn: ConversationTurn, model: str) -> Iterator[dict[str, Any]]:
+def _write_parts(turn: neutral.ConversationTurn, model: str) -> Iterator[dict[str, Any]]:
     """Yield the parts of a turn; of a user's, results of tools first: they belong right behind their calls."""
-    behind: list[ConversationPart] = []
+    behind: list[neutral.ConversationPart] = []
     signed = False
     for part in turn.parts:
         match part:
-            case ToolCallPart():
-                made = _write_call(as_function_call(part))
+            case neutral.ToolCallPart():
+                made = _write_call(neutral.as_function_call(part))
                 # The first call of a turn must be signed, by the models that sign.
                 if model.startswith("gemini-3") and not signed:
                     made["thoughtSignature"] = _ANY_SIGNATURE
                 signed = True
                 yield made
-            case ToolResultPart():
+            case neutral.ToolResultPart():
                 if not part.name:
                     raise UntranslatableError("tool result", f"the result {part.id!r:.80} answers no call")
                 said = {"error" if part.failed else "output": part.text}
                 yield {"functionResponse": {"id": part.id, "name": part.name, "response": said}}
                 if part.blobs:
-                    note = TextPart(text=f"What tool call {part.id} returned beside its text:")
+                    note = neutral.TextPart(text=f"What tool call {part.id} returned beside its text:")
                     behind += [note, *part.blobs]
             case _ if turn.role == "assistant":
                 yield _write_part(part)
@@ -249,19 +234,19 @@ def _write_parts(turn: ConversationTurn, model: str) -> Iterator[dict[str, Any]]
     yield from map(_write_part, behind)
 
 
-def _write_part(part: ConversationPart) -> dict[str, Any]:
+def _write_part(part: neutral.ConversationPart) -> dict[str, Any]:
     match part:
-        case TextPart():
+        case neutral.TextPart():
             return {"text": part.text}
-        case FilePart() if part.url:
+        case neutral.FilePart() if part.url:
             media = {"mimeType": part.media_type} if part.media_type else {}
             return {"fileData": {"fileUri": part.url, **media}}
-        case FilePart():
+        case neutral.FilePart():
             return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
     raise UntranslatableError("part", "a tool's part stands where words belong")
 
 
-def _write_call(call: ToolCallPart) -> dict[str, Any]:
+def _write_call(call: neutral.ToolCallPart) -> dict[str, Any]:
     return {"functionCall": {"id": call.id, "name": call.name, "args": call.value()}}
 
 
@@ -275,41 +260,45 @@ class GeminiReader:
         self._word = ""
         self._usage: Usage | None = None
 
-    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a chunk says."""
         if data.get("error"):
-            return [ReplyError(message=error_message(data, "error"))]
+            return [neutral.ReplyError(message=error_message(data, "error"))]
         if as_mapping(data.get("usageMetadata")):
             self._usage = self._dialect.read_usage(data).usage
         if as_mapping(data.get("promptFeedback")).get("blockReason"):
             self._word = "SAFETY"
-        found: list[ReplyDelta] = []
+        found: list[neutral.ReplyDelta] = []
         for candidate in as_mappings(data.get("candidates"))[:1]:
             for part in as_mappings(as_mapping(candidate.get("content")).get("parts")):
                 found += self._read_part(part)
             self._word = str(candidate.get("finishReason") or self._word)
-        return [ReplyError(message=f"the reply ended with {self._word}")] if self._word in _UNUSABLE else found
+        return (
+            [neutral.ReplyError(message=f"the reply ended with {self._word}")]
+            if self._word in _UNUSABLE
+            else found
+        )
 
-    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
         return [*self.read_event(document), *self.finish()]
 
-    def finish(self) -> list[ReplyDelta]:
+    def finish(self) -> list[neutral.ReplyDelta]:
         """Return the end, where the model said that it is done."""
         if not self._word:
             return []
         stop = _STOPS.get(self._word, "refusal")
-        return [ReplyEnd(stop="tools" if self._count and stop == "end" else stop, usage=self._usage)]
+        return [neutral.ReplyEnd(stop="tools" if self._count and stop == "end" else stop, usage=self._usage)]
 
-    def _read_part(self, part: Mapping[str, Any]) -> Iterator[ReplyDelta]:
+    def _read_part(self, part: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
         text, call = part.get("text"), as_mapping(part.get("functionCall"))
         if isinstance(text, str) and text:
-            yield ThinkingDelta(text=text) if part.get("thought") else TextDelta(text=text)
+            yield neutral.ThinkingDelta(text=text) if part.get("thought") else neutral.TextDelta(text=text)
         elif call:
             index, self._count = self._count, self._count + 1
             own = str(call.get("id") or f"call_{self._seed}_{self._count}")
-            yield ToolCallStart(index=index, id=own, name=str(call.get("name", "")))
-            yield ToolCallDelta(index=index, text=json.dumps(call.get("args") or {}))
+            yield neutral.ToolCallStart(index=index, id=own, name=str(call.get("name", "")))
+            yield neutral.ToolCallDelta(index=index, text=json.dumps(call.get("args") or {}))
         elif part.get("inlineData"):
             message = "a picture that a model made cannot go to a client of another dialect"
             raise UntranslatableError("image", message)
@@ -321,29 +310,29 @@ class GeminiWriter:
     def __init__(self, dialect: ModelDialect, model: str, id: str) -> None:
         self._dialect = dialect
         self._head = {"modelVersion": model, "responseId": id}
-        self._calls: dict[int, ToolCallStart] = {}
+        self._calls: dict[int, neutral.ToolCallStart] = {}
         self._texts: dict[int, str] = {}
 
-    def write_delta(self, delta: ReplyDelta) -> bytes:
+    def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
         """Return the chunks that say one delta; raises `UntranslatableError` for arguments that are no object."""
         match delta:
-            case TextDelta():
+            case neutral.TextDelta():
                 return self._write_chunk([{"text": delta.text}])
-            case ThinkingDelta():
+            case neutral.ThinkingDelta():
                 return self._write_chunk([{"text": delta.text, "thought": True}])
-            case ToolCallStart():
+            case neutral.ToolCallStart():
                 self._calls[delta.index], self._texts[delta.index] = delta, ""
                 return b""
-            case ToolCallDelta():
+            case neutral.ToolCallDelta():
                 self._texts[delta.index] += delta.text
                 return b""
-            case ReplyEnd():
+            case neutral.ReplyEnd():
                 calls = [
-                    _write_call(ToolCallPart(id=call.id, name=call.name, arguments=self._texts[index]))
+                    _write_call(neutral.ToolCallPart(id=call.id, name=call.name, arguments=self._texts[index]))
                     for index, call in self._calls.items()
                 ]
                 return self._write_chunk(calls, _FINISH_REASONS[delta.stop], delta.usage)
-            case ReplyError():
+            case neutral.ReplyError():
                 return self._dialect.write_error_event(502, "upstream_error", delta.message)
 
     def write_whole(self, reply: NeutralReply) -> dict[str, Any]:

@@ -8,33 +8,9 @@ from typing import Any
 
 from chargehand.models._json import as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
+from chargehand.models.dialects import conversation as neutral
 from chargehand.models.dialects.base import ModelDialect
-from chargehand.models.dialects.conversation import (
-    ConversationPart,
-    ConversationTurn,
-    FilePart,
-    NeutralReply,
-    NeutralRequest,
-    OfferedTool,
-    ReplyDelta,
-    ReplyEnd,
-    ReplyError,
-    TextDelta,
-    TextPart,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallPart,
-    ToolCallStart,
-    ToolChoice,
-    ToolResultPart,
-    UntranslatableError,
-    as_function_call,
-    data_url,
-    file_from_url,
-    merge_turns,
-    name_tool_results,
-    wrap_custom_tools,
-)
+from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 
 _CARRIED = frozenset(
     {"messages", "model", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "stop"}
@@ -57,18 +33,20 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
     if body.get("n") not in (None, 1):
         raise UntranslatableError("n", "several replies at once cannot be asked of another dialect")
     system: list[str] = []
-    turns: list[ConversationTurn] = []
+    turns: list[neutral.ConversationTurn] = []
     for message in as_mappings(body.get("messages")):
         turn = _read_message(message)
         if turn is None:
-            system.extend(part.text for part in _read_parts(message.get("content")) if isinstance(part, TextPart))
+            system.extend(
+                part.text for part in _read_parts(message.get("content")) if isinstance(part, neutral.TextPart)
+            )
         else:
             turns.append(turn)
     choice, chosen = _read_choice(body.get("tool_choice"))
     wanted = as_mapping(body.get("response_format"))
     parallel = body.get("parallel_tool_calls")
     return NeutralRequest(
-        turns=name_tool_results(merge_turns(turns)),
+        turns=neutral.name_tool_results(neutral.merge_turns(turns)),
         system=tuple(system),
         tools=tuple(map(_read_tool, as_mappings(body.get("tools")))),
         choice=choice,
@@ -93,7 +71,7 @@ def write_chat_request(request: NeutralRequest) -> dict[str, Any]:
         messages.extend(_write_user(turn) if turn.role == "user" else [_write_assistant(turn)])
     body: dict[str, Any] = {"messages": messages, "stream": request.stream}
     if request.tools:
-        body["tools"] = [_write_tool(tool) for tool in wrap_custom_tools(request.tools)]
+        body["tools"] = [_write_tool(tool) for tool in neutral.wrap_custom_tools(request.tools)]
     if request.choice is not None and request.tools:
         named_tool = {"type": "function", "function": {"name": request.chosen}}
         body["tool_choice"] = named_tool if request.choice == "tool" else request.choice
@@ -113,64 +91,64 @@ def write_chat_request(request: NeutralRequest) -> dict[str, Any]:
     return body | {name: value for name, value in hints.items() if value is not None}
 
 
-def _read_message(message: Mapping[str, Any]) -> ConversationTurn | None:
+def _read_message(message: Mapping[str, Any]) -> neutral.ConversationTurn | None:
     """Return what a message says, `None` where it is for the system's part."""
     role, content = message.get("role"), message.get("content")
     match role:
         case "system" | "developer":
             return None
         case "user":
-            return ConversationTurn(role="user", parts=tuple(_read_parts(content)))
+            return neutral.ConversationTurn(role="user", parts=tuple(_read_parts(content)))
         case "tool":
             own = str(message.get("tool_call_id", ""))
-            return ConversationTurn(
-                role="user", parts=(ToolResultPart(id=own, content=tuple(_read_parts(content))),)
+            return neutral.ConversationTurn(
+                role="user", parts=(neutral.ToolResultPart(id=own, content=tuple(_read_parts(content))),)
             )
         case "assistant":
             calls = map(_read_call, as_mappings(message.get("tool_calls")))
             parts = (*_read_parts(content), *_read_parts(message.get("refusal")), *calls)
-            return ConversationTurn(role="assistant", parts=parts)
+            return neutral.ConversationTurn(role="assistant", parts=parts)
     raise UntranslatableError("role", f"a message of role {role!r:.40} means nothing to another dialect")
 
 
-def _read_parts(content: object) -> Iterator[TextPart | FilePart]:
+def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart]:
     if isinstance(content, str):
         if content:
-            yield TextPart(text=content)
+            yield neutral.TextPart(text=content)
         return
     for part in as_mappings(content):
         match part.get("type", "text"):
             case "text" | "refusal":
-                yield TextPart(text=str(part.get("text", part.get("refusal", ""))))
+                yield neutral.TextPart(text=str(part.get("text", part.get("refusal", ""))))
             case "image_url":
-                yield file_from_url(as_mapping(part.get("image_url")).get("url"))
+                yield neutral.file_from_url(as_mapping(part.get("image_url")).get("url"))
             case "file":
                 file = as_mapping(part.get("file"))
-                yield file_from_url(file.get("file_data"), kind="file", name=str(file.get("filename", "")))
+                yield neutral.file_from_url(file.get("file_data"), kind="file", name=str(file.get("filename", "")))
             case kind:
                 message = f"a part of type {kind!r:.40} means nothing to another dialect"
                 raise UntranslatableError(str(kind), message)
 
 
-def _read_call(call: Mapping[str, Any]) -> ToolCallPart:
+def _read_call(call: Mapping[str, Any]) -> neutral.ToolCallPart:
     own = str(call.get("id", ""))
     if call.get("type") == "custom":
         custom = as_mapping(call.get("custom"))
         name, text = str(custom.get("name", "")), str(custom.get("input", ""))
-        return ToolCallPart(id=own, name=name, arguments=text, custom=True)
+        return neutral.ToolCallPart(id=own, name=name, arguments=text, custom=True)
     function = as_mapping(call.get("function"))
     arguments = function.get("arguments")
-    return ToolCallPart(
+    return neutral.ToolCallPart(
         id=own,
         name=str(function.get("name", "")),
         arguments=arguments if isinstance(arguments, str) else json.dumps(arguments or {}),
     )
 
 
-def _read_tool(tool: Mapping[str, Any]) -> OfferedTool:
+def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
     if tool.get("type") != "custom":
         function = as_mapping(tool.get("function"))
-        return OfferedTool(
+        return neutral.OfferedTool(
             name=str(function.get("name", "")),
             description=str(function.get("description") or ""),
             schema=as_mapping(function.get("parameters")),
@@ -181,10 +159,10 @@ def _read_tool(tool: Mapping[str, Any]) -> OfferedTool:
     text = str(custom.get("description") or "")
     # Other dialects have no grammars: the model is told of it in words.
     text = f"{text}\n\nThe input follows this grammar:\n{grammar}" if grammar else text
-    return OfferedTool(name=str(custom.get("name", "")), description=text, custom=True)
+    return neutral.OfferedTool(name=str(custom.get("name", "")), description=text, custom=True)
 
 
-def _read_choice(choice: object) -> tuple[ToolChoice | None, str]:
+def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
     match choice:
         case "auto" | "none" | "required":
             return choice, ""
@@ -195,20 +173,20 @@ def _read_choice(choice: object) -> tuple[ToolChoice | None, str]:
     raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} means nothing to another dialect")
 
 
-def _write_tool(tool: OfferedTool) -> dict[str, Any]:
+def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
     function = {"name": tool.name, "parameters": tool.schema or {"type": "object", "properties": {}}}
     described = {"description": tool.description} if tool.description else {}
     return {"type": "function", "function": function | described}
 
 
-def _write_user(turn: ConversationTurn) -> Iterator[dict[str, Any]]:
-    plain: list[ConversationPart] = []
+def _write_user(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
+    plain: list[neutral.ConversationPart] = []
     for part in turn.parts:
-        if isinstance(part, ToolResultPart):
+        if isinstance(part, neutral.ToolResultPart):
             yield {"role": "tool", "tool_call_id": part.id, "content": part.text}
             if part.blobs:
                 # Messages of role `tool` hold text only.
-                note = TextPart(text=f"What tool call {part.id} returned beside its text:")
+                note = neutral.TextPart(text=f"What tool call {part.id} returned beside its text:")
                 plain += [note, *part.blobs]
         else:
             plain.append(part)
@@ -216,27 +194,27 @@ def _write_user(turn: ConversationTurn) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": [_write_part(part) for part in plain]}
 
 
-def _write_part(part: ConversationPart) -> dict[str, Any]:
+def _write_part(part: neutral.ConversationPart) -> dict[str, Any]:
     match part:
-        case TextPart():
+        case neutral.TextPart():
             return {"type": "text", "text": part.text}
-        case FilePart(kind="image"):
-            return {"type": "image_url", "image_url": {"url": data_url(part)}}
-        case FilePart() if part.data:
-            return {"type": "file", "file": {"filename": part.name or "file", "file_data": data_url(part)}}
+        case neutral.FilePart(kind="image"):
+            return {"type": "image_url", "image_url": {"url": neutral.data_url(part)}}
+        case neutral.FilePart() if part.data:
+            return {"type": "file", "file": {"filename": part.name or "file", "file_data": neutral.data_url(part)}}
     raise UntranslatableError("file", "chat completions take a file only with its content")
 
 
-def _write_assistant(turn: ConversationTurn) -> dict[str, Any]:
-    if any(isinstance(part, FilePart) for part in turn.parts):
+def _write_assistant(turn: neutral.ConversationTurn) -> dict[str, Any]:
+    if any(isinstance(part, neutral.FilePart) for part in turn.parts):
         raise UntranslatableError("image", "chat completions take no picture that a model made")
-    text = "".join(part.text for part in turn.parts if isinstance(part, TextPart))
-    calls = [as_function_call(part) for part in turn.parts if isinstance(part, ToolCallPart)]
+    text = "".join(part.text for part in turn.parts if isinstance(part, neutral.TextPart))
+    calls = [neutral.as_function_call(part) for part in turn.parts if isinstance(part, neutral.ToolCallPart)]
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
     return message | ({"tool_calls": [_write_call(call) for call in calls]} if calls else {})
 
 
-def _write_call(call: ToolCallPart) -> dict[str, Any]:
+def _write_call(call: neutral.ToolCallPart) -> dict[str, Any]:
     if call.custom:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments or "{}"}
@@ -253,46 +231,46 @@ class OpenAIChatReader:
         self._usage: Usage | None = None
         self._word = ""
 
-    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a chunk says."""
         return self._read(data, "delta", "")
 
-    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
         found = self._read(document, "message", "stop")
         return found if document.get("error") else [*found, *self.finish()]
 
-    def finish(self) -> list[ReplyDelta]:
+    def finish(self) -> list[neutral.ReplyDelta]:
         """Return the end, where the model said that it is done."""
         if not self._word:
             return []
         stop = _STOPS.get(self._word, "end")
         # Some providers say `stop` also where there are calls.
-        return [ReplyEnd(stop="tools" if self._calls and stop == "end" else stop, usage=self._usage)]
+        return [neutral.ReplyEnd(stop="tools" if self._calls and stop == "end" else stop, usage=self._usage)]
 
-    def _read(self, data: Mapping[str, Any], holder: str, default: str) -> list[ReplyDelta]:
+    def _read(self, data: Mapping[str, Any], holder: str, default: str) -> list[neutral.ReplyDelta]:
         if data.get("error"):
-            return [ReplyError(message=str(as_mapping(data["error"]).get("message") or data["error"]))]
+            return [neutral.ReplyError(message=str(as_mapping(data["error"]).get("message") or data["error"]))]
         if as_mapping(data.get("usage")):
             self._usage = self._dialect.read_usage(data).usage
-        found: list[ReplyDelta] = []
+        found: list[neutral.ReplyDelta] = []
         for choice in as_mappings(data.get("choices"))[:1]:
             found += self._read_message(as_mapping(choice.get(holder)))
             self._word = str(choice.get("finish_reason") or self._word or default)
         return found
 
-    def _read_message(self, message: Mapping[str, Any]) -> Iterator[ReplyDelta]:
+    def _read_message(self, message: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
         thought = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(thought, str) and thought:
-            yield ThinkingDelta(text=thought)
+            yield neutral.ThinkingDelta(text=thought)
         for name in ("content", "refusal"):
             text = message.get(name)
             if isinstance(text, str) and text:
-                yield TextDelta(text=text)
+                yield neutral.TextDelta(text=text)
         for call in as_mappings(message.get("tool_calls")):
             yield from self._read_call(call)
 
-    def _read_call(self, call: Mapping[str, Any]) -> Iterator[ReplyDelta]:
+    def _read_call(self, call: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
         function = as_mapping(call.get("function"))
         # Some providers leave the index out, and send each call in one piece.
         key = call.get("index")
@@ -300,12 +278,12 @@ class OpenAIChatReader:
         if key not in self._calls:
             index = self._calls[key] = len(self._calls)
             own = str(call.get("id") or f"call_{self._seed}_{index + 1}")
-            yield ToolCallStart(index=index, id=own, name=str(function.get("name") or ""))
+            yield neutral.ToolCallStart(index=index, id=own, name=str(function.get("name") or ""))
         text = function.get("arguments")
         if isinstance(text, dict):
             text = json.dumps(text)
         if text:
-            yield ToolCallDelta(index=self._calls[key], text=str(text))
+            yield neutral.ToolCallDelta(index=self._calls[key], text=str(text))
 
 
 class OpenAIChatWriter:
@@ -317,29 +295,29 @@ class OpenAIChatWriter:
         self._begun = False
         self._custom: set[int] = set()
 
-    def write_delta(self, delta: ReplyDelta) -> bytes:
+    def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
         """Return the chunks that say one delta; usage has a chunk of its own."""
         match delta:
-            case TextDelta():
+            case neutral.TextDelta():
                 return self._write_chunk({"content": delta.text})
-            case ThinkingDelta():
+            case neutral.ThinkingDelta():
                 return self._write_chunk({"reasoning_content": delta.text})
-            case ToolCallStart():
+            case neutral.ToolCallStart():
                 begun: dict[str, Any] = {"type": "function", "function": {"name": delta.name, "arguments": ""}}
                 if delta.custom:
                     self._custom.add(delta.index)
                     begun = {"type": "custom", "custom": {"name": delta.name, "input": ""}}
                 return self._write_chunk({"tool_calls": [{"index": delta.index, "id": delta.id, **begun}]})
-            case ToolCallDelta():
+            case neutral.ToolCallDelta():
                 custom = delta.index in self._custom
                 more = {"custom": {"input": delta.text}} if custom else {"function": {"arguments": delta.text}}
                 return self._write_chunk({"tool_calls": [{"index": delta.index, **more}]})
-            case ReplyEnd():
+            case neutral.ReplyEnd():
                 last = self._write_chunk({}, _FINISH_REASONS[delta.stop])
                 if delta.usage is not None:
                     last += self._write_event(choices=[], usage=_write_usage(delta.usage))
                 return last + b"data: [DONE]\n\n"
-            case ReplyError():
+            case neutral.ReplyError():
                 return self._dialect.write_error_event(502, "upstream_error", delta.message)
 
     def _write_chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:

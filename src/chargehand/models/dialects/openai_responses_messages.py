@@ -7,33 +7,9 @@ from typing import Any
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, dump_json, parse_json
 from chargehand.models.contract import StopReason, Usage
+from chargehand.models.dialects import conversation as neutral
 from chargehand.models.dialects.base import ModelDialect, error_message
-from chargehand.models.dialects.conversation import (
-    ConversationPart,
-    ConversationRole,
-    ConversationTurn,
-    FilePart,
-    NeutralReply,
-    NeutralRequest,
-    OfferedTool,
-    ReplyDelta,
-    ReplyEnd,
-    ReplyError,
-    TextDelta,
-    TextPart,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallPart,
-    ToolCallStart,
-    ToolChoice,
-    ToolResultPart,
-    UntranslatableError,
-    data_url,
-    file_from_url,
-    merge_turns,
-    name_tool_results,
-    reply_deltas,
-)
+from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 
 # The type of a group of tools, which no other dialect has: clients do well without theirs.
 TOOL_GROUP = "namespace"
@@ -65,7 +41,9 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
     for item in items:
         turn = _read_item(item)
         if turn is None:
-            system.extend(part.text for part in _read_parts(item.get("content")) if isinstance(part, TextPart))
+            system.extend(
+                part.text for part in _read_parts(item.get("content")) if isinstance(part, neutral.TextPart)
+            )
         else:
             turns.append(turn)
     choice, chosen = _read_choice(body.get("tool_choice"))
@@ -77,7 +55,7 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
     left += ["reasoning"] if any(item.get("type") == "reasoning" for item in items) else []
     left += [f"tools.{TOOL_GROUP}"] if len(tools) < len(offered) else []
     return NeutralRequest(
-        turns=name_tool_results(merge_turns(turns)),
+        turns=neutral.name_tool_results(neutral.merge_turns(turns)),
         system=tuple(text for text in system if text),
         tools=tuple(map(_read_tool, tools)),
         choice=choice,
@@ -123,10 +101,10 @@ def write_responses_request(request: NeutralRequest, model: str) -> dict[str, An
     return body | {name: value for name, value in hints.items() if value is not None}
 
 
-def _read_item(item: Mapping[str, Any]) -> ConversationTurn | None:
+def _read_item(item: Mapping[str, Any]) -> neutral.ConversationTurn | None:
     """Return what an item says, `None` where it is for the system's part."""
-    role: ConversationRole = "user"
-    parts: tuple[ConversationPart, ...] = ()
+    role: neutral.ConversationRole = "user"
+    parts: tuple[neutral.ConversationPart, ...] = ()
     own, name = str(item.get("call_id", "")), str(item.get("name", ""))
     match item.get("type", "message"):
         case "message":
@@ -136,53 +114,53 @@ def _read_item(item: Mapping[str, Any]) -> ConversationTurn | None:
             parts = tuple(_read_parts(item.get("content")))
         case "function_call":
             role = "assistant"
-            parts = (ToolCallPart(id=own, name=name, arguments=str(item.get("arguments") or "")),)
+            parts = (neutral.ToolCallPart(id=own, name=name, arguments=str(item.get("arguments") or "")),)
         case "custom_tool_call":
             role = "assistant"
-            parts = (ToolCallPart(id=own, name=name, arguments=str(item.get("input") or ""), custom=True),)
+            parts = (neutral.ToolCallPart(id=own, name=name, arguments=str(item.get("input") or ""), custom=True),)
         case "function_call_output" | "custom_tool_call_output" as kind:
             content = tuple(_read_parts(item.get("output")))
-            parts = (ToolResultPart(id=own, content=content, custom=kind.startswith("custom")),)
+            parts = (neutral.ToolResultPart(id=own, content=content, custom=kind.startswith("custom")),)
         case "reasoning":
             role = "assistant"
         case kind:
             message = f"an item of type {kind!r:.40} means nothing to another dialect"
             raise UntranslatableError(str(kind), message)
-    return ConversationTurn(role=role, parts=parts)
+    return neutral.ConversationTurn(role=role, parts=parts)
 
 
-def _read_parts(content: object) -> Iterator[TextPart | FilePart]:
+def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart]:
     if isinstance(content, str):
         if content:
-            yield TextPart(text=content)
+            yield neutral.TextPart(text=content)
         return
     for part in as_mappings(content):
         match part.get("type"):
             case "input_text" | "output_text" | "text" | "summary_text":
-                yield TextPart(text=str(part.get("text", "")))
+                yield neutral.TextPart(text=str(part.get("text", "")))
             case "refusal":
-                yield TextPart(text=str(part.get("refusal", "")))
+                yield neutral.TextPart(text=str(part.get("refusal", "")))
             case "input_image":
-                yield file_from_url(part.get("image_url"))
+                yield neutral.file_from_url(part.get("image_url"))
             case "input_file":
                 where = part.get("file_data") or part.get("file_url")
-                yield file_from_url(where, kind="file", name=str(part.get("filename", "")))
+                yield neutral.file_from_url(where, kind="file", name=str(part.get("filename", "")))
             case kind:
                 message = f"a part of type {kind!r:.40} means nothing to another dialect"
                 raise UntranslatableError(str(kind), message)
 
 
-def _read_tool(tool: Mapping[str, Any]) -> OfferedTool:
+def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
     name, text = str(tool.get("name", "")), str(tool.get("description") or "")
     if tool.get("type") != "custom":
-        return OfferedTool(name=name, description=text, schema=as_mapping(tool.get("parameters")))
+        return neutral.OfferedTool(name=name, description=text, schema=as_mapping(tool.get("parameters")))
     # Other dialects have no grammars: the model is told of it in words.
     grammar = as_mapping(tool.get("format")).get("definition")
     text = f"{text}\n\nThe input follows this grammar:\n{grammar}" if grammar else text
-    return OfferedTool(name=name, description=text, custom=True)
+    return neutral.OfferedTool(name=name, description=text, custom=True)
 
 
-def _read_choice(choice: object) -> tuple[ToolChoice | None, str]:
+def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
     match choice:
         case "auto" | "none" | "required":
             return choice, ""
@@ -193,7 +171,7 @@ def _read_choice(choice: object) -> tuple[ToolChoice | None, str]:
     raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} means nothing to another dialect")
 
 
-def _write_tool(tool: OfferedTool) -> dict[str, Any]:
+def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
     if tool.custom:
         return {"type": "custom", "name": tool.name, "description": tool.description}
     return {
@@ -205,17 +183,17 @@ def _write_tool(tool: OfferedTool) -> dict[str, Any]:
     }
 
 
-def _write_items(turn: ConversationTurn) -> Iterator[dict[str, Any]]:
+def _write_items(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
     """Yield the items of a turn; words and pictures between calls become a message of their own."""
     waiting: list[dict[str, Any]] = []
     for part in turn.parts:
-        if isinstance(part, TextPart | FilePart):
+        if isinstance(part, neutral.TextPart | neutral.FilePart):
             waiting.append(_write_part(part, turn.role))
             continue
         if waiting:
             yield {"type": "message", "role": turn.role, "content": waiting}
             waiting = []
-        if isinstance(part, ToolCallPart):
+        if isinstance(part, neutral.ToolCallPart):
             kind, field = ("custom_tool_call", "input") if part.custom else ("function_call", "arguments")
             text = part.arguments if part.custom else part.arguments or "{}"
             yield {"type": kind, "call_id": part.id, "name": part.name, field: text}
@@ -227,16 +205,16 @@ def _write_items(turn: ConversationTurn) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "role": turn.role, "content": waiting}
 
 
-def _write_part(part: TextPart | FilePart, role: ConversationRole) -> dict[str, Any]:
-    if isinstance(part, TextPart):
+def _write_part(part: neutral.TextPart | neutral.FilePart, role: neutral.ConversationRole) -> dict[str, Any]:
+    if isinstance(part, neutral.TextPart):
         return {"type": "output_text" if role == "assistant" else "input_text", "text": part.text}
     if role == "assistant":
         raise UntranslatableError("image", "responses take no picture that a model made")
     if part.kind == "image":
-        return {"type": "input_image", "image_url": data_url(part), "detail": "auto"}
+        return {"type": "input_image", "image_url": neutral.data_url(part), "detail": "auto"}
     if part.url:
         return {"type": "input_file", "file_url": part.url}
-    return {"type": "input_file", "filename": part.name or "file", "file_data": data_url(part)}
+    return {"type": "input_file", "filename": part.name or "file", "file_data": neutral.data_url(part)}
 
 
 class ResponsesReader:
@@ -247,74 +225,74 @@ class ResponsesReader:
         self._calls: dict[int, int] = {}
         self._filled: set[int] = set()
         self._refused = False
-        self._end: ReplyEnd | None = None
+        self._end: neutral.ReplyEnd | None = None
 
-    def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what an event says."""
         kind, text = str(data.get("type", "")), str(data.get("delta") or "")
         place = int(data.get("output_index", 0))
         match kind:
             case "response.output_text.delta":
-                return [TextDelta(text=text)]
+                return [neutral.TextDelta(text=text)]
             case "response.refusal.delta":
                 self._refused = True
-                return [TextDelta(text=text)]
+                return [neutral.TextDelta(text=text)]
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                return [ThinkingDelta(text=text)]
+                return [neutral.ThinkingDelta(text=text)]
             case "response.output_item.added":
                 return list(self._read_call_start(place, as_mapping(data.get("item"))))
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
                 self._filled.add(place)
-                return [ToolCallDelta(index=self._calls[place], text=text)] if place in self._calls else []
+                return [neutral.ToolCallDelta(index=self._calls[place], text=text)] if place in self._calls else []
             case "response.output_item.done":
                 return list(self._read_call(place, as_mapping(data.get("item"))))
             case "error":
-                return [ReplyError(message=str(data.get("message") or "error"))]
+                return [neutral.ReplyError(message=str(data.get("message") or "error"))]
             case "response.completed" | "response.incomplete" | "response.failed":
                 return self._read_end(as_mapping(data.get("response")))
         return []
 
-    def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
+    def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
-        found: list[ReplyDelta] = []
+        found: list[neutral.ReplyDelta] = []
         for place, item in enumerate(as_mappings(document.get("output"))):
             match item.get("type"):
                 case "message":
                     for part in as_mappings(item.get("content")):
                         self._refused = self._refused or part.get("type") == "refusal"
-                        found.append(TextDelta(text=str(part.get("text") or part.get("refusal") or "")))
+                        found.append(neutral.TextDelta(text=str(part.get("text") or part.get("refusal") or "")))
                 case "reasoning":
                     texts = (str(part.get("text", "")) for part in as_mappings(item.get("summary")))
-                    found += [ThinkingDelta(text=text) for text in texts if text]
+                    found += [neutral.ThinkingDelta(text=text) for text in texts if text]
                 case _:
                     found += self._read_call(place, item)
         return [*found, *self._read_end(document), *self.finish()]
 
-    def finish(self) -> list[ReplyDelta]:
+    def finish(self) -> list[neutral.ReplyDelta]:
         """Return the end, where the model said that it is done."""
         return [self._end] if self._end is not None else []
 
-    def _read_call_start(self, place: int, item: Mapping[str, Any]) -> Iterator[ReplyDelta]:
+    def _read_call_start(self, place: int, item: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
         if item.get("type") in ("function_call", "custom_tool_call") and place not in self._calls:
             index = self._calls[place] = len(self._calls)
             custom = item["type"] == "custom_tool_call"
             own = str(item.get("call_id") or item.get("id") or "")
-            yield ToolCallStart(index=index, id=own, name=str(item.get("name", "")), custom=custom)
+            yield neutral.ToolCallStart(index=index, id=own, name=str(item.get("name", "")), custom=custom)
 
-    def _read_call(self, place: int, item: Mapping[str, Any]) -> Iterator[ReplyDelta]:
+    def _read_call(self, place: int, item: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
         """Yield what of a whole call did not come in pieces before: some providers send no pieces."""
         yield from self._read_call_start(place, item)
         text = item.get("arguments") or item.get("input")
         if place in self._calls and place not in self._filled and isinstance(text, str):
             self._filled.add(place)
-            yield ToolCallDelta(index=self._calls[place], text=text)
+            yield neutral.ToolCallDelta(index=self._calls[place], text=text)
 
-    def _read_end(self, response: Mapping[str, Any]) -> list[ReplyDelta]:
+    def _read_end(self, response: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         if response.get("status") == "failed" or response.get("error"):
-            return [ReplyError(message=error_message(response, "the response failed"))]
+            return [neutral.ReplyError(message=error_message(response, "the response failed"))]
         why = str(as_mapping(response.get("incomplete_details")).get("reason") or "")
         stop: StopReason = "tools" if self._calls else "refusal" if self._refused else "end"
-        self._end = ReplyEnd(stop=_REASONS.get(why, stop), usage=self._dialect.read_usage(response).usage)
+        self._end = neutral.ReplyEnd(stop=_REASONS.get(why, stop), usage=self._dialect.read_usage(response).usage)
         return []
 
 
@@ -328,25 +306,25 @@ class ResponsesWriter:
         self._number = 0
         self._done: list[dict[str, Any]] = []
         self._item: dict[str, Any] | None = None
-        self._open: ToolCallStart | str | None = None
+        self._open: neutral.ToolCallStart | str | None = None
         self._text = ""
 
-    def write_delta(self, delta: ReplyDelta) -> bytes:
+    def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
         """Return the events that say one delta."""
         match delta:
-            case TextDelta():
+            case neutral.TextDelta():
                 return self._begin_item("text") + self._write_more(delta.text)
-            case ThinkingDelta():
+            case neutral.ThinkingDelta():
                 return self._begin_item("thought") + self._write_more(delta.text)
-            case ToolCallStart():
+            case neutral.ToolCallStart():
                 return self._begin_item(delta)
-            case ToolCallDelta():
+            case neutral.ToolCallDelta():
                 return self._write_more(delta.text)
-            case ReplyEnd():
+            case neutral.ReplyEnd():
                 out = self._begin_reply() + self._finish_item()
                 document = self._write_document(delta.stop, delta.usage or Usage())
                 return out + self._write_event(f"response.{document['status']}", response=document)
-            case ReplyError():
+            case neutral.ReplyError():
                 out = self._begin_reply()
                 error = parse_json(self._dialect.write_error(502, "upstream_error", delta.message))["error"]
                 document = {**self._write_document("end", Usage()), "status": "failed", "error": error}
@@ -355,7 +333,7 @@ class ResponsesWriter:
     def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
         """Return a reply in one piece."""
         writer = ResponsesWriter(self._dialect, str(self._head["model"]), self._id)
-        for delta in reply_deltas(reply)[:-1]:
+        for delta in neutral.reply_deltas(reply)[:-1]:
             writer.write_delta(delta)
         writer._finish_item()
         return writer._write_document(reply.stop, reply.usage)
@@ -372,13 +350,13 @@ class ResponsesWriter:
         created = self._write_event("response.created", response=blank)
         return created + self._write_event("response.in_progress", response=blank)
 
-    def _begin_item(self, what: ToolCallStart | str) -> bytes:
+    def _begin_item(self, what: neutral.ToolCallStart | str) -> bytes:
         if what == self._open:
             return b""
         out = self._begin_reply() + self._finish_item()
         place, own = len(self._done), f"{self._id}_{len(self._done) + 1}"
         self._open, self._text = what, ""
-        if isinstance(what, ToolCallStart):
+        if isinstance(what, neutral.ToolCallStart):
             kind = "custom_tool_call" if what.custom else "function_call"
             field = "input" if what.custom else "arguments"
             self._item = {"id": f"fc_{own}", "type": kind, "call_id": what.id, "name": what.name, field: ""}
@@ -406,7 +384,7 @@ class ResponsesWriter:
         return where
 
     def _name_part(self) -> str:
-        if isinstance(self._open, ToolCallStart):
+        if isinstance(self._open, neutral.ToolCallStart):
             return "custom_tool_call_input" if self._open.custom else "function_call_arguments"
         return "output_text" if self._open == "text" else "reasoning_summary_text"
 
@@ -422,7 +400,7 @@ class ResponsesWriter:
             return b""
         item, text, where = self._item, self._text, self._locate_part()
         done = f"response.{self._name_part()}.done"
-        if isinstance(self._open, ToolCallStart):
+        if isinstance(self._open, neutral.ToolCallStart):
             field = "input" if self._open.custom else "arguments"
             item[field] = text if self._open.custom else text or "{}"
             out = self._write_event(done, **where, **{field: item[field], "name": item["name"]})
