@@ -1,4 +1,4 @@
-"""The endpoint that an agent talks to: its token, its models, its money."""
+"""The model gateway of one attempt: checks the token, finds the models and hands each request on to them."""
 
 from __future__ import annotations
 
@@ -178,19 +178,20 @@ class Gateway:
     async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
         try:
             self._check_token(request)
-            found = await self._prepare_answer(request, answer)
+            prepared = await self._prepare_answer(request, answer)
         except GatewayFault as fault:
             body = _write_refusal(request.path, fault.status, fault.message, code=fault.code)
             await answer.send(fault.status, JSON_HEADERS, body)
             return
-        if isinstance(found, bytes):
-            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else found)
+        if isinstance(prepared, bytes):
+            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else prepared)
             return
-        self._running[found] = asyncio.current_task()
+        # Whoever revokes the token cuts what runs here, and `close` waits for it.
+        self._running[prepared] = asyncio.current_task()
         try:
-            await found.run()
+            await prepared.run()
         finally:
-            del self._running[found]
+            del self._running[prepared]
 
     def _check_token(self, request: HttpRequest) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
@@ -206,7 +207,7 @@ class Gateway:
     async def _prepare_answer(
         self, request: HttpRequest, answer: HttpAnswer
     ) -> FallbackChain | CachedReplyHandler | bytes:
-        """Return a whole answer, or who gives it; raises `GatewayFault`."""
+        """Return a whole answer, or the handler that gives it; raises `GatewayFault`."""
         if shorten_path(request.path) == "/models":
             if request.method not in ("GET", "HEAD"):
                 raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
@@ -219,27 +220,25 @@ class Gateway:
             return await self._count_tokens(route, request)
         requests = self._prepare_requests(route, request)
         if self._cache is not None:
-            return await self._look_up(self._cache, requests, request, answer)
-        return self._chain(requests, answer)
-
-    async def _look_up(
-        self, cache: CacheWorker, requests: list[UpstreamRequest], request: HttpRequest, answer: HttpAnswer
-    ) -> FallbackChain | CachedReplyHandler:
-        """Return who gives again what an earlier life was answered, else who asks and keeps the answer."""
-        first = requests[0]
-        entry = CacheEntry(
-            dialect=first.rules.name, operation=first.operation, body=first.body, turn=first.turn, worker=cache
-        )
-        kept = await cache.look_up(entry)
-        if kept is not None:
-            return CachedReplyHandler(cache.cache, kept, answer, self._admission, turn=first.turn, bare=first.bare)
-        if request.headers.get(ONLY_KEPT) == "only":
-            self._turns[first.operation] -= 1  # it is asked again, and that is the turn
-            self._bares -= first.bare
-            raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
-        return self._chain([replace(one, entry=entry) for one in requests], answer)
-
-    def _chain(self, requests: list[UpstreamRequest], answer: HttpAnswer) -> FallbackChain:
+            first = requests[0]
+            entry = CacheEntry(
+                dialect=first.rules.name,
+                operation=first.operation,
+                body=first.body,
+                turn=first.turn,
+                worker=self._cache,
+            )
+            cached = await self._cache.look_up(entry)
+            if cached is not None:
+                return CachedReplyHandler(
+                    self._cache.cache, cached, answer, self._admission, turn=first.turn, bare=first.bare
+                )
+            if request.headers.get(ONLY_KEPT) == "only":
+                # The client asks again without the header, and that request is the turn.
+                self._turns[first.operation] -= 1
+                self._bares -= first.bare
+                raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
+            requests = [replace(one, entry=entry) for one in requests]
         return FallbackChain(
             requests,
             answer,
@@ -282,7 +281,7 @@ class Gateway:
                 operation=route.operation,
                 upstream=_select_upstream(one.served, route),
                 health=self._providers.of(one.served.provider) if one.served.provider else None,
-                shown=_describe(one, many=len(chain) > 1),
+                shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
                 converted=one.converted,
                 bare=bare,
@@ -292,7 +291,10 @@ class Gateway:
         ]
 
     async def _count_tokens(self, route: RequestRoute, request: HttpRequest) -> bytes:
-        """Count the tokens of a request, by its provider where that can, else by its bytes; it costs nothing."""
+        """Count the tokens of a request, by its provider where that can, else by its bytes; it costs nothing.
+
+        So nothing is reserved for it, and it is in no log.
+        """
         given = {**_decode_body(request), **route.named}
         dialect = DIALECTS[route.dialect]
         served = find_chain(self._models, route.dialect, given.get("model"))[0]
@@ -349,16 +351,6 @@ def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
     return TranslatingUpstream(served.upstream, served.dialect)
 
 
-def _describe(candidate: Candidate, *, many: bool) -> dict[str, str]:
-    """Return the headers that tell the client who answers, and what was done to its request."""
-    shown = {"x-chargehand-converted": str(len(candidate.converted))} if candidate.converted else {}
-    if candidate.skipped:
-        shown["x-chargehand-skipped"] = str(len(candidate.skipped))
-    if many:
-        shown["x-chargehand-model"] = candidate.served.name.encode("ascii", "replace").decode()
-    return shown
-
-
 def _screen_headers(headers: Mapping[str, str]) -> dict[str, str]:
     kept: dict[str, str] = {}
     for dialect in DIALECTS.values():
@@ -370,6 +362,7 @@ def _decode_body(request: HttpRequest) -> Mapping[str, Any]:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise GatewayFault("unsupported_encoding", f"request bodies must be plain, not {encoding!r:.50}")
+    # Counted before decoding, which is what costs the memory.
     if sum(map(request.body.count, (b"[", b"{", b","))) > _MOST_PIECES:
         raise GatewayFault("too_large", f"the request body has more than {_MOST_PIECES} values")
     try:

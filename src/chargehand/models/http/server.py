@@ -14,6 +14,7 @@ from chargehand.network.unix_socket import close_writer, end_writing
 _log = logging.getLogger(__name__)
 _PIECE = 65_536
 _LINGER_SECONDS = 1.0
+# Connections over the limit that are still told so.
 _REFUSED_AT_ONCE = 16
 _BODILESS = frozenset({204, 304})
 
@@ -157,11 +158,14 @@ class _RequestReader(asyncio.StreamReader):
 
 
 class HttpServer:
-    """Serves `handler` on every connection of the protocols that it makes."""
+    """Serves `handler` on every connection of the protocols that it makes.
 
-    def __init__(self, handler: Handler, refused: RefusalWriter, *, limits: HttpLimits) -> None:
-        self._handler = handler
-        self._refused = refused
+    `write_refusal` makes the body of a refusal that happens before a request is whole.
+    """
+
+    def __init__(self, handler: Handler, write_refusal: RefusalWriter, *, limits: HttpLimits) -> None:
+        self.handler = handler
+        self.write_refusal = write_refusal
         self.limits = limits
         self.held = 0
         self._closed = False
@@ -171,29 +175,26 @@ class HttpServer:
         """Return what serves one connection until either side ends it; the factory for servers of the loop."""
         reader = _RequestReader()
 
-        async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._connected(reader, writer)
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            if task is None or self._closed:
+                # Accepted while the server was being closed: nobody would cut this one later.
+                writer.transport.abort()
+                return
+            if len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
+                writer.transport.abort()  # each that is told why holds a descriptor meanwhile
+                return
+            self._connections.add(task)
+            try:
+                full = len(self._connections) > self.limits.connections
+                await _ServedConnection(self, reader, writer).run(full=full)
+            except asyncio.CancelledError:
+                # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
+                pass
+            finally:
+                self._connections.discard(task)
 
-        return asyncio.StreamReaderProtocol(reader, connected)
-
-    async def _connected(self, reader: _RequestReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None or self._closed:
-            # Accepted while the server was being closed: nobody would cut this one later.
-            writer.transport.abort()
-            return
-        if len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
-            writer.transport.abort()  # each that is told why holds a descriptor meanwhile
-            return
-        self._connections.add(task)
-        try:
-            full = len(self._connections) > self.limits.connections
-            await _ServedConnection(self, reader, writer).run(full=full)
-        except asyncio.CancelledError:
-            # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
-            pass
-        finally:
-            self._connections.discard(task)
+        return asyncio.StreamReaderProtocol(reader, serve)
 
     async def close(self) -> None:
         """Cut every connection and wait until their handlers have ended. Idempotent."""
@@ -201,14 +202,6 @@ class HttpServer:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
-        """Answer one request."""
-        await self._handler(request, answer)
-
-    def refused(self, path: str, status: int, message: str) -> bytes:
-        """Return the body of a refusal that happens before a request is whole."""
-        return self._refused(path, status, message)
 
 
 class _RefusalError(Exception):
@@ -232,7 +225,16 @@ class _ServedConnection:
 
     async def run(self, *, full: bool) -> None:
         try:
-            await self._serve(full=full)
+            try:
+                if full:
+                    raise _RefusalError(503, f"more than {self._limits.connections} connections at once")
+                while (request := await self._read_request()) is not None and await self._answer(request):
+                    self._release()
+                    if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                        return
+                    self._http.start_next_cycle()
+            except _RefusalError as refusal:
+                await self._refuse(refusal)
         except (OSError, h11.LocalProtocolError):
             self._writer.transport.abort()
         except asyncio.CancelledError:
@@ -242,32 +244,14 @@ class _ServedConnection:
             self._release()
             await close_writer(self._writer, seconds=_LINGER_SECONDS)
 
-    async def _serve(self, *, full: bool) -> None:
-        try:
-            if full:
-                raise _RefusalError(503, f"more than {self._limits.connections} connections at once")
-            while (request := await self._request()) is not None:
-                if not await self._answered(request) or not self._reusable():
-                    return
-        except _RefusalError as refusal:
-            await self._refuse(refusal)
-
-    def _reusable(self) -> bool:
-        self._release()
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-            return False
-        self._http.start_next_cycle()
-        return True
-
     def _release(self) -> None:
         self._server.held -= self._held
         self._held = 0
 
-    async def _answered(self, request: HttpRequest) -> bool:
+    async def _answer(self, request: HttpRequest) -> bool:
         """Run the handler, and cut it short when the client goes away; return whether all is well."""
-        bodiless = request.method == "HEAD"
-        answer = HttpAnswer(self._http, self._writer, limits=self._limits, bodiless=bodiless)
-        handling = asyncio.ensure_future(self._server.handle(request, answer))
+        answer = HttpAnswer(self._http, self._writer, limits=self._limits, bodiless=request.method == "HEAD")
+        handling = asyncio.ensure_future(self._server.handler(request, answer))
         self._reader.when_gone(handling.cancel)
         try:
             await asyncio.wait((handling,))
@@ -289,23 +273,24 @@ class _ServedConnection:
         self._writer.transport.abort()
         return False
 
-    async def _request(self) -> HttpRequest | None:
+    async def _read_request(self) -> HttpRequest | None:
         self._path = "/"
         try:
-            head = await self._event(self._limits.idle_seconds)
+            head = await self._read_event(self._limits.idle_seconds)
             if not isinstance(head, h11.Request):
                 return None
             self._path = head.target.decode("ascii", "replace").partition("?")[0]
             headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
             method = head.method.decode("ascii", "replace")
+            # Refused by its head: a client that waits for a 100 has sent nothing of it yet.
             if int(headers.get("content-length", "0")) > self._limits.body_bytes:
                 raise self._too_large()
             if self._http.they_are_waiting_for_100_continue:
                 self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-            body = await self._body()
+            body = await self._read_body()
         except TimeoutError:
             if self._http.their_state is h11.IDLE:
-                return None
+                return None  # kept open and not used: nothing went wrong
             raise _RefusalError(408, "the request did not come in time") from None
         except h11.RemoteProtocolError as error:
             raise _RefusalError(error.error_status_hint, "the request is not valid HTTP/1.1") from None
@@ -314,10 +299,11 @@ class _ServedConnection:
     def _too_large(self) -> _RefusalError:
         return _RefusalError(413, f"the request body is larger than {self._limits.body_bytes} B")
 
-    async def _body(self) -> bytes:
+    async def _read_body(self) -> bytes:
         pieces = []
-        while isinstance(event := await self._event(self._limits.read_seconds), h11.Data):
+        while isinstance(event := await self._read_event(self._limits.read_seconds), h11.Data):
             pieces.append(bytes(event.data))
+            # Counted as they come: a body in chunks does not say how long it will be.
             self._held += len(event.data)
             self._server.held += len(event.data)
             if self._held > self._limits.body_bytes:
@@ -328,7 +314,7 @@ class _ServedConnection:
             raise ConnectionResetError("the client went away")
         return b"".join(pieces)
 
-    async def _event(self, seconds: float) -> object:
+    async def _read_event(self, seconds: float) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             async with asyncio.timeout(seconds):
                 self._http.receive_data(await self._reader.read(_PIECE))
@@ -338,7 +324,7 @@ class _ServedConnection:
         """Answer and end the connection, once what the client still sends is read."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        body = self._server.refused(self._path, refusal.status, refusal.message)
+        body = self._server.write_refusal(self._path, refusal.status, refusal.message)
         answer = HttpAnswer(self._http, self._writer, limits=self._limits)
         await answer.send(refusal.status, {"content-type": "application/json", "connection": "close"}, body)
         await end_writing(self._reader, self._writer, most=self._limits.body_bytes)

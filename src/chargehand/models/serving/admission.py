@@ -41,6 +41,7 @@ _T = TypeVar("_T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 _UNKNOWN = ReplyUsage(usage=Usage())
 _MOST_REFUSED = 20
+# USD: more than any limit that a person sets.
 _PLENTY = 1e9
 _MOST_NOTES, _LONGEST_NOTE = 8, 200
 _UNKNOWN_PRICE = (
@@ -77,22 +78,22 @@ class SerialExecutor:
             self._jobs.put(None)
 
     def _run(self) -> None:
-        def set_result(outcome: asyncio.Future[Any], result: Any) -> None:
-            if not outcome.done():
+        def settle(outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+            if outcome.done():  # cancelled by whoever waited for it
+                return
+            if error is None:
                 outcome.set_result(result)
-
-        def set_error(outcome: asyncio.Future[Any], error: BaseException) -> None:
-            if not outcome.done():
+            else:
                 outcome.set_exception(error)
 
         while (job := self._jobs.get()) is not None:
             work, outcome = job
+            result, failure = None, None
             try:
-                done = work()
+                result = work()
             except BaseException as error:  # whatever it is belongs to who submitted the work
-                outcome.get_loop().call_soon_threadsafe(set_error, outcome, error)
-            else:
-                outcome.get_loop().call_soon_threadsafe(set_result, outcome, done)
+                failure = error
+            outcome.get_loop().call_soon_threadsafe(settle, outcome, result, failure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +182,7 @@ class BudgetAdmission:
 
         admission = self._executor.submit(admit)
         # Right behind it in line, so that no other call of this gateway is sent before this one is on the disk.
+        # This call itself does not wait for it: its provider works while the disk does.
         call.on_disk = self._executor.submit(secure)
         # Marks a failure as seen, where nobody waits for it: the call that it belongs to has failed then.
         call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -190,6 +192,7 @@ class BudgetAdmission:
             await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
             raise
         except asyncio.CancelledError:
+            # The ledger's thread goes on, and its reserve has to be given back.
             self.spawn(_return_grant(call, admission))
             raise
         if call.grant.alerts:
@@ -218,18 +221,30 @@ class BudgetAdmission:
         return left
 
     def _reserve(self, call: str, served: ServedModel, bound: CallBound, left: float | None) -> BudgetGrant:
-        grant = _size_grant(served.price, bound, left)
-        return replace(grant, alerts=self._ledger.reserve(call, grant.usd))
+        """Reserve for the output that `left` USD pay for, `None` for no limit; raises `ExhaustedError`."""
+        price = served.price
+        limit = bound.output if bound.asked else None
+        usd = 0.0
+        if price is not None and left is None:
+            usd = input_usd(price, bound) + output_usd(price, bound, bound.output)
+        elif price is not None and left is not None:
+            # Where less than that can be paid for, reserving it fails, and the ledger says which limit it is.
+            most = max(affordable_output(price, bound, left), min(LEAST_OUTPUT, bound.output))
+            usd = input_usd(price, bound) + output_usd(price, bound, most)
+            # Free output spends nothing, so that a limit which nobody named is not put in.
+            limit = limit if price.output == 0 and not bound.asked else most
+        return BudgetGrant(limit=limit, usd=usd, alerts=self._ledger.reserve(call, usd))
 
     async def settle(self, usd: float | None, record: CallRecord) -> None:
         """Book and report a call; `usd` is its cost, `None` where unknown."""
         report = functools.partial(self._on_call, record)
         if record.status == "refused":
-            # Whoever asks pays nothing for a refusal: after so many one more is no news.
+            # A refusal costs nothing, so an agent may ask without end: after so many one more is no news.
             self._refused += 1
             if self._refused <= _MOST_REFUSED:
                 await self._notify([report])
             return
+        # Booked before it is told: what the log says was paid is in the ledger already.
         book = functools.partial(self._ledger.settle, record.call, usd)
         if self._on_loop:
             await self._executor.submit(book)
@@ -326,20 +341,6 @@ def _run_each(parts: Sequence[Callable[[], None]]) -> None:
 def _shorten(notes: tuple[str, ...]) -> tuple[str, ...]:
     """Return what fits into a record: clients and other providers write some of these words."""
     return tuple(text[:_LONGEST_NOTE] for text in notes[:_MOST_NOTES])
-
-
-def _size_grant(price: Price | None, bound: CallBound, left: float | None) -> BudgetGrant:
-    """Return the output limit that `left` USD pay for, and what has to be reserved for it."""
-    if price is None:
-        return BudgetGrant(limit=bound.output if bound.asked else None, usd=0.0)
-    if left is None:
-        usd = input_usd(price, bound) + output_usd(price, bound, bound.output)
-        return BudgetGrant(limit=bound.output if bound.asked else None, usd=usd)
-    # Where less than that can be paid for, reserving it fails, and the ledger says which limit it is.
-    limit = max(affordable_output(price, bound, left), min(LEAST_OUTPUT, bound.output))
-    free = price.output == 0 and not bound.asked
-    usd = input_usd(price, bound) + output_usd(price, bound, limit)
-    return BudgetGrant(limit=None if free else limit, usd=usd)
 
 
 async def _return_grant(call: MeteredCall, admission: asyncio.Future[BudgetGrant]) -> None:

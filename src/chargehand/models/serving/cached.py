@@ -37,16 +37,18 @@ class CacheWorker:
 
     async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
         """Return once a reply is in its file, with what ends once the disk has it."""
+
+        def sync() -> None:
+            try:
+                self.cache.sync()
+            except OSError as error:
+                _log_failed_write(call, error)
+
         written = self._executor.submit(functools.partial(entry.write, call, reply))
-        on_disk = self._executor.submit(functools.partial(self._sync, call))
+        # Submitted at once, so that the disk works while the call is settled.
+        on_disk = self._executor.submit(sync)
         await written
         return on_disk
-
-    def _sync(self, call: str) -> None:
-        try:
-            self.cache.sync()
-        except OSError as error:
-            _log_failed_write(call, error)
 
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
@@ -81,8 +83,18 @@ class CacheEntry:
         usage: Usage,
     ) -> asyncio.Future[None]:
         """Keep a whole reply as its client gets it; see `CacheWorker.write`."""
-        reply = {"model": served.name, "upstream": served.model, "status": status, "headers": headers}
-        return await self.worker.write(self, call, {**reply, "body": body, "usage": usage})
+        return await self.worker.write(
+            self,
+            call,
+            {
+                "model": served.name,
+                "upstream": served.model,
+                "status": status,
+                "headers": headers,
+                "body": body,
+                "usage": usage,
+            },
+        )
 
     def write(self, call: str, reply: Mapping[str, Any]) -> None:
         """Write the reply; where that cannot be, the client gets it all the same."""

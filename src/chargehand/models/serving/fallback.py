@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer
-from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
+from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, Retries
 from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal, refuse
 
@@ -65,6 +64,7 @@ class FallbackChain:
             await refuse(self._answer, self._requests[0].rules, fault)
 
     async def _ask(self, request: UpstreamRequest) -> None:
+        """Ask one model once it is its turn at the provider; raises `NextModel` and `GatewayFault`."""
         # Another model answers sooner than a retry: one that is not the last is asked once.
         retries = self._retries(0 if request.more else None)
         handler = self._running = RequestHandler(
@@ -103,6 +103,7 @@ class FallbackChain:
         ready = [request for request in self._requests if _wait_for(request) <= 0]
         certain = [one for one in ready if one.health is None or one.health.state == "closed"]
         if certain:
+            # One that cannot be probed stays in the chain: a call is the only way to find out.
             return [request for request in ready if request in certain or not self._probe(request)]
         if ready:
             return ready
@@ -115,20 +116,22 @@ class FallbackChain:
         probe = getattr(request.served.upstream, "probe", None)
         if probe is None or request.health is None:
             return False
-        if request.health.begin_probe():
-            self._admission.spawn(_run_probe(probe, request.health))
+        health = request.health
+
+        async def find_out() -> None:
+            try:
+                if await probe(PROBE_SECONDS):
+                    health.note_success()
+                else:
+                    health.note_failure()
+            finally:
+                health.end_probe()
+
+        if health.begin_probe():
+            # The admission's task, since it may outlive this request and has to end with the gateway.
+            self._admission.spawn(find_out())
         return True
 
 
 def _wait_for(request: UpstreamRequest) -> float:
     return 0.0 if request.health is None else request.health.wait()
-
-
-async def _run_probe(probe: Callable[[float], Awaitable[Any]], health: ProviderHealth) -> None:
-    try:
-        if await probe(PROBE_SECONDS):
-            health.note_success()
-        else:
-            health.note_failure()
-    finally:
-        health.end_probe()

@@ -56,11 +56,11 @@ _TAIL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamRequest:
-    """What a client asks for: of which model, with what body, bounded how.
+    """A client's request as it goes to one model.
 
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
     silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
-    and `converted` go into the record, as does whether it is `bare`: offers no tool. `bares` came before it.
+    and `converted` go into the record, as does `bare`: it offers no tool. `bares` is how many such came before it.
     """
 
     served: ServedModel
@@ -194,6 +194,7 @@ class RequestHandler:
         if not self._answer.begun:
             await refuse(self._answer, self._rules, fault)
             return
+        # The 200 is out. An error event tells the client that its half reply is not whole.
         await self._answer.write(self._rules.write_error_event(fault.status, fault.code, fault.message))
         await self._answer.end()
 
@@ -244,7 +245,7 @@ class RequestHandler:
             await self._settle_broken(call, GatewayFault("client_gone", "the client went away"))
             raise
         finally:
-            # An error of our own leaves the cost unknown.
+            # Closing a second time does nothing, so this is for errors of our own, which leave the cost unknown.
             await call.close("failed", 500, reason="internal error of the gateway")
 
     async def _settle_broken(self, call: MeteredCall, fault: GatewayFault) -> None:
@@ -287,6 +288,7 @@ class RequestHandler:
         request = self._request
         probe = getattr(request.served.upstream, "probe", None)
         while True:
+            # Set before sending: whoever cancels in the midst of it leaves a cost that nobody knows.
             call.sent = True
             try:
                 async with asyncio.timeout(model_call.seconds):
@@ -330,10 +332,12 @@ class RequestHandler:
         if status in (429, 503, 529) and wait is not None:
             health.note_rest(wait)
         elif status == 429:
+            # Busy is not broken: without a word on how long, it rests for a moment and its breaker stays closed.
             health.note_rest(_BUSY_SECONDS)
         elif status >= 500:
             health.note_failure()
         else:
+            # A refusal is an answer too: the provider is up.
             health.note_success()
 
     def _convert_error(self, error: UpstreamError) -> GatewayFault:
@@ -360,6 +364,7 @@ class RequestHandler:
             yield piece
 
     async def _read_whole(self, reply: UpstreamReply) -> bytes:
+        # Not `reply.read_all`: each piece has its own time limit here.
         body = bytearray()
         async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
             async for piece in pieces:
@@ -369,6 +374,7 @@ class RequestHandler:
         return bytes(body)
 
     async def _pass_error(self, call: MeteredCall, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        # Redirects are not followed, so a 3xx is no reply that a client could use.
         if not 400 <= status < 600:
             message = f"the provider answered with HTTP {status}: is its base_url right?"
             raise GatewayFault("upstream_malformed", message)
@@ -391,7 +397,7 @@ class RequestHandler:
     async def _pass_on(self, call: MeteredCall, reply: UpstreamReply) -> None:
         headers = reply.lower_headers
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            await self._pass_stream(call, reply, self._select_headers(headers, call))
+            await self._pass_stream(call, reply, {**_select_headers(headers, call.id), **self._request.shown})
             return
         call.note_first_piece()
         body = await self._read_whole(reply)
@@ -402,7 +408,7 @@ class RequestHandler:
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
         headers = {**JSON_HEADERS, **headers}
         await self._settle_whole(call, reply, headers, body, metered)
-        await self._send_whole(reply.status, self._select_headers(headers, call), body)
+        await self._send_whole(reply.status, {**_select_headers(headers, call.id), **self._request.shown}, body)
 
     async def _settle_whole(
         self,
@@ -434,9 +440,6 @@ class RequestHandler:
         if on_disk is not None:
             await on_disk
 
-    def _select_headers(self, headers: Mapping[str, str], call: MeteredCall) -> dict[str, str]:
-        return {**_select_headers(headers, call.id), **self._request.shown}
-
     async def _pass_stream(self, call: MeteredCall, reply: UpstreamReply, headers: Mapping[str, str]) -> None:
         self._meter = meter = self._rules.stream_meter(self._request.body)
         limit = call.grant.limit
@@ -447,6 +450,7 @@ class RequestHandler:
                 call.note_first_piece()
                 out = forwarder.take(piece)
                 sent.append(out)
+                # The last event is held back until the call is settled.
                 if meter.ended:
                     break
                 await self._forward(call, out, headers)

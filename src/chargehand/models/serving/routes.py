@@ -33,6 +33,19 @@ class Candidate:
     converted: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
+    def describe(self, *, many: bool) -> dict[str, str]:
+        """Return the headers that tell the client who answers, and what was done to its request.
+
+        `many`: several models stand behind the name that was asked for.
+        """
+        # How many, not which: that and why is in the record of the call.
+        shown = {"x-chargehand-converted": str(len(self.converted))} if self.converted else {}
+        if self.skipped:
+            shown["x-chargehand-skipped"] = str(len(self.skipped))
+        if many:
+            shown["x-chargehand-model"] = self.served.name.encode("ascii", "replace").decode()
+        return shown
+
 
 def shorten_path(path: str) -> str:
     """Return a path without its version and query."""
@@ -95,7 +108,19 @@ def find_candidates(
     def examine(served: ServedModel) -> tuple[Mapping[str, Any], tuple[str, ...], str]:
         plain = served.files and served.dialect == dialect
         fitting, converted = (body, ()) if plain else convert_text_files(dialect, body)
-        return fitting, converted, _explain_refusal(served, dialect, fitting)
+        kinds = find_content_kinds(dialect, fitting) if not (served.images and served.files) else set()
+        refusal = ""
+        if "image" in kinds and not served.images:
+            refusal = "it takes no images"
+        elif "file" in kinds and not served.files:
+            refusal = "it takes no files"
+        elif served.dialect != dialect:
+            try:
+                # What the other dialect has no place for shows when the request is written in it.
+                DIALECTS[served.dialect].write_request(DIALECTS[dialect].read_request(fitting), served.model)
+            except UntranslatableError as error:
+                refusal = str(error)
+        return fitting, converted, refusal
 
     return _sift(chain, examine, "no model takes this request")
 
@@ -130,32 +155,16 @@ def _sift(
     return tuple(good)
 
 
-def _explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any]) -> str:
-    """Return why a model does not take a request, empty where it does."""
-    if not (served.images and served.files):
-        kinds = find_content_kinds(dialect, body)
-        if "image" in kinds and not served.images:
-            return "it takes no images"
-        if "file" in kinds and not served.files:
-            return "it takes no files"
-    if served.dialect != dialect:
-        try:
-            # What the other dialect has no place for shows when the request is written in it.
-            DIALECTS[served.dialect].write_request(DIALECTS[dialect].read_request(body), served.model)
-        except UntranslatableError as error:
-            return str(error)
-    return ""
-
-
 def find_content_kinds(dialect: Dialect, body: Mapping[str, Any]) -> set[str]:
     """Return which of pictures (`image`) and files (`file`) a request holds, results of tools included."""
+    # Not by the readers that translate: they refuse what only their own dialect knows, and the model may speak it.
     return {part.kind for part in _walk_parts(DIALECTS[dialect], body)}
 
 
 def convert_text_files(dialect: Dialect, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return a request with the files whose text is at hand as text under a line that names them, and which ones.
 
-    All else stays as it is; PDFs have no text at hand.
+    All else stays as it is; PDFs have no text at hand: columns, tables and scans would have to be guessed.
     """
     spoken, done = DIALECTS[dialect], list[str]()
     if not any(_read_text(part) is not None for part in _walk_parts(spoken, body)):
