@@ -119,9 +119,16 @@ class RunPairs:
         """Return whether two texts differ only as two runs do; ids that it pairs are confirmed by `confirm`."""
         if recorded == sent:
             return True
-        # No mark spans lines, and of a long prompt one or two lines differ.
         lines, others = recorded.split("\n"), sent.split("\n")
-        return len(lines) == len(others) and all(map(self._is_alike_line, lines, others))
+        if len(lines) != len(others):
+            return False
+        # No mark spans lines, and of a long prompt one or two lines differ.
+        for line, other in zip(lines, others, strict=True):
+            if line != other:
+                was, now = list(find_marks(line, self._then)), list(find_marks(other, self._now))
+                if len(was) != len(now) or not all(map(self._is_same, was, now)):
+                    return False
+        return True
 
     def confirm(self) -> None:
         """Hold on to the pairs that were found since: the two requests are one."""
@@ -132,12 +139,6 @@ class RunPairs:
     def forget(self) -> None:
         """Let go of the pairs that were found since: the two requests are not one."""
         self._found.clear()
-
-    def _is_alike_line(self, recorded: str, sent: str) -> bool:
-        if recorded == sent:
-            return True
-        was, now = (list(find_marks(text, at)) for text, at in ((recorded, self._then), (sent, self._now)))
-        return len(was) == len(now) and all(map(self._is_same, was, now))
 
     def _is_same(self, was: Mark, now: Mark) -> bool:
         if was.text == now.text:
@@ -155,6 +156,7 @@ class RunPairs:
                 return _DIGITS.sub("", was.text) == _DIGITS.sub("", now.text)
 
     def _pair(self, was: Mark, now: Mark) -> bool:
+        """Tell whether two ids may be each other's partner; each has one only, there and back."""
         if len(was.text) != len(now.text) or _split_label(was.text) != _split_label(now.text):
             return False
         if was.form == "hex" and (was.text + now.text).isdecimal():
@@ -226,7 +228,11 @@ class RunNames:
 
     def name_request(self, value: Any) -> Any:
         """Return decoded JSON of a request under names; ids that are new get one."""
-        return _change_texts(value, self._name_new)
+
+        def name(id: str) -> str:
+            return self._names.setdefault(id, f"{{{{chargehand-id-{len(self._names) + 1}}}}}")
+
+        return _change_texts(value, lambda text: _replace_ids(text, name))
 
     def name_reply(self, value: Any) -> Any:
         """Return decoded JSON of a reply with names for those ids that some request held."""
@@ -238,12 +244,6 @@ class RunNames:
         """Return decoded JSON with the ids of this run in place of their names."""
         real = {name: found for found, name in self._names.items()}
         return _change_texts(value, lambda text: _NAMED.sub(lambda found: real.get(found[0], found[0]), text))
-
-    def _name_new(self, text: str) -> str:
-        def name(id: str) -> str:
-            return self._names.setdefault(id, f"{{{{chargehand-id-{len(self._names) + 1}}}}}")
-
-        return _replace_ids(text, name)
 
 
 def _replace_ids(text: str, name: Callable[[str], str]) -> str:

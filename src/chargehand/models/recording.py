@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -110,12 +111,16 @@ class Recording:
         if not lines:
             raise _invalid(name, 1, "there is no whole line")
         header = read_header(lines[0], FORMAT, VERSION, lambda text: _invalid(name, 1, text))
-        exchanges = tuple(
-            _read_line(line, name, number) for number, line in enumerate(lines[1:], start=2) if line.strip()
-        )
+        exchanges = []
+        for number, line in enumerate(lines[1:], start=2):
+            if line.strip():
+                try:
+                    exchanges.append(convert_to(json.loads(line), RecordedExchange))
+                except (ValueError, msgspec.ValidationError) as error:
+                    raise _invalid(name, number, str(error)) from error
         torn = f"{name}, line {len(lines) + 1} was cut short and is left out" if rest.strip() else ""
         return cls(
-            exchanges=exchanges,
+            exchanges=tuple(exchanges),
             created=str(header.get("created", "")),
             note=str(header.get("note", "")),
             torn=torn,
@@ -136,7 +141,14 @@ class RecordingWriter:
         self.clock: Clock = clock or SystemClock()
         last = _repair(path)
         self.attempts = AttemptOrdinals(attempts, after=last or 0)
-        self._file: int | None = _open(path)
+        try:
+            self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UsageError(
+                f"the recording {str(path)!r} cannot be written: {error.strerror}",
+                code="file_unwritable",
+                hint="name a file in a directory that you can write",
+            ) from error
         if last is None:
             created = self.clock.now().isoformat(timespec="seconds")
             self._append({"format": FORMAT, "version": VERSION, "created": created, "note": note})
@@ -173,7 +185,7 @@ class RecordingUpstream:
         try:
             reply = await self._inner.send(call)
         except UpstreamError as error:
-            self._write(call, begun, error=error)
+            self.write(call, begun, error=error)
             raise
         return UpstreamReply(
             status=reply.status, headers=reply.headers, chunks=_RecordedChunks(self, call, reply, begun=begun)
@@ -183,7 +195,7 @@ class RecordingUpstream:
         """Close the inner upstream; the writer is closed by whoever made it."""
         await self._inner.close()
 
-    def _write(
+    def write(
         self,
         call: ModelCall,
         begun: float,
@@ -193,9 +205,11 @@ class RecordingUpstream:
         cut: bool = False,
         error: UpstreamError | None = None,
     ) -> None:
-        redact, kept = self._redactor, reply.headers if reply else {}
-        headers = {name.lower(): redact.text(value) for name, value in kept.items()}
+        """Write one exchange that `begun` at that moment of the clock; without `reply` none came."""
+        redact = self._redactor
+        headers = {name: redact.text(value) for name, value in (reply.lower_headers if reply else {}).items()}
         problem = {"code": error.code, "message": redact.text(error.message)} if error else None
+        plain = to_recorded_body(body, headers.get("content-type", ""))
         self._writer.write(
             RecordedExchange(
                 call=redact.text(call.id),
@@ -205,7 +219,7 @@ class RecordingUpstream:
                 request=redact.tree(call.body),
                 status=reply.status if reply else 0,
                 headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
-                reply=_redact_body(body, headers.get("content-type", ""), redact, cut=cut) if reply else {},
+                reply=redact_body(plain, redact, cut=cut) if reply else {},
                 cut=cut,
                 seconds=round(self._writer.clock.monotonic() - begun, 3),
                 error=problem,
@@ -252,7 +266,7 @@ class _RecordedChunks:
     def _end(self, *, cut: bool, error: UpstreamError | None = None) -> None:
         if not self._ended:
             self._ended = True
-            self._upstream._write(
+            self._upstream.write(
                 self._call, self._begun, reply=self._reply, body=bytes(self._body), cut=cut, error=error
             )
 
@@ -260,8 +274,15 @@ class _RecordedChunks:
 def to_recorded_body(body: bytes, content_type: str) -> dict[str, Any]:
     """Return a reply's body as a recording has it, nothing taken out yet; `recorded_pieces` makes bytes of it."""
     if content_type.lower().startswith(EVENT_STREAM):
-        events = [(event.event, _parse_data(event.data)) for event in parse_events(body)]
-        return {"sse": [({"event": name} if name else {}) | {"data": data} for name, data in events]}
+        events = []
+        for event in parse_events(body):
+            data: Any = event.data
+            # Only objects and lists are kept as JSON: `[DONE]` and a bare number must come back as they were.
+            with contextlib.suppress(ValueError):
+                found = json.loads(event.data)
+                data = found if isinstance(found, dict | list) else event.data
+            events.append(({"event": event.event} if event.event else {}) | {"data": data})
+        return {"sse": events}
     text = body.decode(errors="replace")
     try:
         return {"json": json.loads(text)}
@@ -269,28 +290,20 @@ def to_recorded_body(body: bytes, content_type: str) -> dict[str, Any]:
         return {"text": text}
 
 
-def _redact_body(body: bytes, content_type: str, redactor: Redactor, *, cut: bool) -> dict[str, Any]:
-    plain = to_recorded_body(body, content_type)
+def redact_body(plain: Mapping[str, Any], redactor: Redactor, *, cut: bool = False) -> dict[str, Any]:
+    """Return a recorded body without secrets; `cut`: it broke off, maybe in the midst of one."""
     if "sse" in plain:
+        # All events at once: a secret may come in pieces, each in another event.
         data = redactor.stream([event["data"] for event in plain["sse"]], cut=cut)
-        named = zip(plain["sse"], data, strict=True)
         return {
             "sse": [
-                ({"event": redactor.text(event["event"])} if "event" in event else {}) | {"data": kept}
-                for event, kept in named
+                ({"event": redactor.text(event["event"])} if "event" in event else {}) | {"data": clean}
+                for event, clean in zip(plain["sse"], data, strict=True)
             ]
         }
     if "json" in plain:
         return {"json": redactor.tree(plain["json"])}
     return {"text": redactor.text(plain["text"], cut=cut)}
-
-
-def _parse_data(data: str) -> Any:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return data
-    return found if isinstance(found, dict | list) else data
 
 
 def recorded_pieces(reply: Mapping[str, Any]) -> list[bytes]:
@@ -335,13 +348,6 @@ def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str,
     return header
 
 
-def _read_line(line: bytes, name: str, number: int) -> RecordedExchange:
-    try:
-        return convert_to(json.loads(line), RecordedExchange)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise _invalid(name, number, str(error)) from error
-
-
 def _invalid(name: str, line: int, problem: str) -> UsageError:
     return UsageError(
         f"{name}, line {line}: {problem}",
@@ -365,13 +371,3 @@ def _repair(path: Path) -> int | None:
     recording = Recording.load(whole)
     os.truncate(path, len(whole))
     return max((exchange.attempt for exchange in recording.exchanges), default=0)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        message = f"the recording {str(path)!r} cannot be written: {error.strerror}"
-        raise UsageError(
-            message, code="file_unwritable", hint="name a file in a directory that you can write"
-        ) from error

@@ -82,7 +82,7 @@ class _RecordedTurn:
 
 
 class _RecordedTurns:
-    """The turns of a recording, and which call of this run has which."""
+    """The turns of a recording, and which of them each call of this run was given."""
 
     def __init__(self, recording: Recording, clock: Clock) -> None:
         self._clock = clock
@@ -100,6 +100,7 @@ class _RecordedTurns:
             turns.setdefault(exchange.turn, turn).tries.append(exchange)
         for (operation, attempt), turns in self._turns.items():
             bares = 0
+            # Requests without tools are counted apart: titles come at any moment, and would move all turns behind.
             for turn in sorted(turns.values(), key=lambda turn: turn.number):
                 beside = operation == "reply" and attempt in self._working
                 turn.place = bares + 1 if beside and turn.bare else turn.number - bares
@@ -196,6 +197,7 @@ class ReplayUpstream:
         turns = self._turns.list_waiting(call, attempt)
         pairs = self._turns.pair_runs(attempt)
         found = next((turn for turn in turns if _find_difference(call, body, turn, pairs) is None), None)
+        # Neither 410 nor 409 is to be tried again: official clients do so after 409, and a retry changes nothing.
         if found is None and not (turns and self._turns.is_recorded(call, attempt)):
             message = f"the recording has no turn {call.turn} of attempt {attempt}"
             return error_reply(call.dialect, 410, "recording_exhausted", message, headers=NO_RETRY)
@@ -214,9 +216,14 @@ class ReplayUpstream:
         if exchange.status == 0:
             raise _to_error(exchange)
         pieces = recorded_pieces(update_ids(self._redactor.expand(exchange.reply), pairs.todays))
-        return UpstreamReply(
-            status=exchange.status, headers=dict(exchange.headers), chunks=_yield_pieces(pieces, exchange)
-        )
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+            if exchange.cut:
+                raise _to_error(exchange)
+
+        return UpstreamReply(status=exchange.status, headers=dict(exchange.headers), chunks=chunks())
 
     async def close(self) -> None:
         """Nothing is held open."""
@@ -234,13 +241,6 @@ def _find_difference(
     else:
         pairs.forget()
     return found
-
-
-async def _yield_pieces(pieces: list[bytes], exchange: RecordedExchange) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
-    if exchange.cut:
-        raise _to_error(exchange)
 
 
 def _to_error(exchange: RecordedExchange) -> UpstreamError:

@@ -24,7 +24,7 @@ from chargehand.models._request_matching import (
     update_ids,
 )
 from chargehand.models.contract import Dialect, Operation, Usage
-from chargehand.models.recording import recorded_pieces, to_recorded_body
+from chargehand.models.recording import recorded_pieces, redact_body, to_recorded_body
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import Divergence
 
@@ -91,7 +91,9 @@ class ReplayCache:
         self._written: set[str] = set()
         self._waiting: list[CachedReply] = []
         whole = self._load(path)
-        self._missing = _count_gaps(self._waiting)
+        # Calls that came before the last one that was kept, and were not: they were on their way.
+        turns = {each.turn for each in self._waiting if each.operation == "reply"}
+        self._missing = max(turns, default=0) - len(turns)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if whole is None:
@@ -132,7 +134,7 @@ class ReplayCache:
             if found is None and self._missing:
                 self._missing -= 1  # it was on its way when its worker died
                 return None
-            divergence = self._divergence(asked, hidden=found is not None)
+            divergence = self._describe_divergence(asked, hidden=found is not None)
             gone = [kept.call for kept in self._waiting]
             self._waiting.clear()
             self._append([{"diverged": asdict(divergence), "gone": gone}])
@@ -161,8 +163,12 @@ class ReplayCache:
         """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
         plain = to_recorded_body(body, headers.get("content-type", ""))
         with self._lock:
-            clean = self._names.name_reply(self._hide_secrets(plain))
-            hidden = not self._is_restorable(clean, plain)
+            clean = self._names.name_reply(redact_body(plain, self._redactor))
+            # Mostly nothing in it was changed, nor will be: only else it is put together again to see.
+            hidden = False
+            if clean != plain or "{{" in json.dumps(clean):
+                back = self._names.expand(self._redactor.expand(clean))
+                hidden = b"".join(recorded_pieces(back)) != b"".join(recorded_pieces(plain))
             parts = dict(asked.parts)
             kept = CachedReply(
                 call=call,
@@ -179,13 +185,10 @@ class ReplayCache:
                 hidden=hidden,
             )
             # Each message comes again with every later call: written once, a long conversation stays small.
-            new = [name for name in _names(parts) if name not in self._written]
-            self._append(
-                [
-                    *({"part": name, "value": self._values[name]} for name in new),
-                    msgspec.to_builtins(kept),
-                ]
-            )
+            names = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]
+            new = [name for name in dict.fromkeys(names) if name not in self._written]
+            lines = [{"part": name, "value": self._values[name]} for name in new]
+            self._append([*lines, msgspec.to_builtins(kept)])
             self._written.update(new)
 
     def sync(self) -> None:
@@ -206,21 +209,6 @@ class ReplayCache:
                 os.close(self._file)
                 self._file = None
 
-    def _is_restorable(self, clean: Mapping[str, Any], plain: Mapping[str, Any]) -> bool:
-        """Tell whether what is kept gives the whole reply again; mostly nothing in it was changed, nor will be."""
-        if clean == plain and "{{" not in json.dumps(clean):
-            return True
-        back = self._names.expand(self._redactor.expand(clean))
-        return b"".join(recorded_pieces(back)) == b"".join(recorded_pieces(plain))
-
-    def _hide_secrets(self, reply: Mapping[str, Any]) -> dict[str, Any]:
-        if "sse" not in reply:
-            cleaned: dict[str, Any] = self._redactor.tree(reply)
-            return cleaned
-        events = reply["sse"]
-        data = self._redactor.stream([each.get("data") for each in events])
-        return {"sse": [{**each, "data": kept} for each, kept in zip(events, data, strict=True)]}
-
     def _find_alike(self, asked: RequestFingerprint) -> CachedReply | None:
         """Return the first kept call that differs from a request only as two lives do."""
         now = self._restore(asked.parts)
@@ -235,6 +223,7 @@ class ReplayCache:
         return None
 
     def _name_part(self, value: Any) -> str:
+        # By the raw value first: the messages of a conversation come again with each call, and are redacted once.
         raw = hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
         name = self._known.get(raw)
         if name is None:
@@ -247,11 +236,12 @@ class ReplayCache:
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if self._file is None:
             return
+        # `write` may take less than all of it where the disk is nearly full.
         left = memoryview(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         while left:
             left = left[os.write(self._file, left) :]
 
-    def _divergence(self, asked: RequestFingerprint, *, hidden: bool) -> Divergence:
+    def _describe_divergence(self, asked: RequestFingerprint, *, hidden: bool) -> Divergence:
         first = self._waiting[0]
         where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
         if not hidden:
@@ -274,33 +264,20 @@ class ReplayCache:
             content = path.read_bytes()
         except FileNotFoundError:
             return None
-        for line in content.split(b"\n"):
+        for text in content.split(b"\n"):
             try:
-                self._read_line(json.loads(line))
+                line = json.loads(text)
+                if "part" in line:
+                    self._values[line["part"]] = line["value"]
+                    self._written.add(line["part"])
+                elif "gone" in line:
+                    self._waiting = [kept for kept in self._waiting if kept.call not in line["gone"]]
+                elif "call" in line:
+                    self._waiting.append(convert_to(line, CachedReply))
             except (ValueError, KeyError, TypeError, msgspec.ValidationError):
                 continue  # cut short by a crash: that call goes out again
         return not content or content.endswith(b"\n")
 
-    def _read_line(self, line: dict[str, Any]) -> None:
-        if "part" in line:
-            self._values[line["part"]] = line["value"]
-            self._written.add(line["part"])
-        elif "gone" in line:
-            self._waiting = [kept for kept in self._waiting if kept.call not in line["gone"]]
-        elif "call" in line:
-            self._waiting.append(convert_to(line, CachedReply))
-
-
-def _names(parts: Parts) -> list[str]:
-    found = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]
-    return list(dict.fromkeys(found))
-
 
 def _shape(parts: Parts) -> dict[str, int]:
     return {key: len(name) if isinstance(name, list) else -1 for key, name in parts.items()}
-
-
-def _count_gaps(kept: list[CachedReply]) -> int:
-    """Return how many calls came before the last one that was kept, and were not: they were on their way."""
-    turns = {each.turn for each in kept if each.operation == "reply"}
-    return max(turns, default=0) - len(turns)

@@ -1,4 +1,4 @@
-"""Replies that nobody generated: written out in every dialect, and read back from recorded bodies."""
+"""Serialises scripted replies in each dialect, and reads them back from recorded bodies."""
 
 from __future__ import annotations
 
@@ -92,27 +92,19 @@ def render(
         return
     split = EventSplitter()  # an event each, as providers send them
     hidden = spoken.usage_on_request and not usage_chunk
-    for delta in _split_deltas(whole):
-        if isinstance(delta, ReplyEnd) and hidden:
-            delta = ReplyEnd(stop=delta.stop)
-        yield from split.feed(writer.write_delta(delta))
-
-
-def _split_deltas(reply: NeutralReply) -> Iterator[ReplyDelta]:
-    """Yield the deltas of a reply in small pieces, as a model writes them."""
-    for delta in reply_deltas(reply):
+    for delta in reply_deltas(whole):
+        # In small pieces, as a model writes them: clients must cope with words and arguments cut anywhere.
+        pieces: list[ReplyDelta] = [delta]
         match delta:
-            case TextDelta():
-                yield from (TextDelta(text=part) for part in _split(delta.text, _TEXT_PIECE))
-            case ToolCallDelta():
-                parts = _split(delta.text, _ARGUMENT_PIECE)
-                yield from (ToolCallDelta(index=delta.index, text=part) for part in parts)
-            case _:
-                yield delta
-
-
-def _split(text: str, size: int) -> Iterator[str]:
-    return (text[start : start + size] for start in range(0, len(text), size))
+            case TextDelta(text=text):
+                pieces = [TextDelta(text=text[at : at + _TEXT_PIECE]) for at in range(0, len(text), _TEXT_PIECE)]
+            case ToolCallDelta(index=index, text=text):
+                starts = range(0, len(text), _ARGUMENT_PIECE)
+                pieces = [ToolCallDelta(index=index, text=text[at : at + _ARGUMENT_PIECE]) for at in starts]
+            case ReplyEnd(stop=stop) if hidden:
+                pieces = [ReplyEnd(stop=stop)]
+        for piece in pieces:
+            yield from split.feed(writer.write_delta(piece))
 
 
 def render_for(dialect: Dialect, reply: ScriptedReply, body: Mapping[str, Any], *, id: str) -> UpstreamReply:
@@ -152,6 +144,7 @@ def side_reply(call: ModelCall) -> UpstreamReply:
         return reply_from_pieces(200, [DIALECTS[call.dialect].write_count(count)])
     form = embeddings_format(call.dialect)
     given = call.body.get("input")
+    # Each text has the same vector every time, so that whoever searches by vectors finds the same in each run.
     if isinstance(given, list):  # of texts, or of the numbers of tokens, which a script can take for texts
         given = [one if isinstance(one, str) else json.dumps(one) for one in given]
     asked = form.read_texts({**call.body, **({} if given is None else {"input": given})})
