@@ -167,15 +167,15 @@ def test_a_specification_is_read() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("", "'' is no fault"),
+        ("", "'' is not a fault"),
         ("429", "'429' does not say when"),
-        ("429@0", "is no fault"),
-        ("cutt@1", "'cutt' is no kind"),
-        ("200@1", "'200' is no kind"),
+        ("429@0", "is not a fault"),
+        ("cutt@1", "'cutt' is not a kind"),
+        ("200@1", "'200' is not a kind"),
         ("drip/3@1", "takes no argument"),
         ("cut%2", "probability"),
         ("cut%0", "probability"),
-        ("429@1,,500@2", "'' is no fault"),
+        ("429@1,,500@2", "'' is not a fault"),
     ],
 )
 def test_a_wrong_specification_is_told(spec: str, problem: str) -> None:

@@ -121,7 +121,7 @@ async def test_a_late_reply_comes(tmp_path: Path) -> None:
         ('{"turn": 0}', "count from 1"),
         ('{"attempt": -1}', "count from 1"),
         ('{"delay": -1}', "not negative"),
-        ('{"fault": "nothing"}', "'nothing' is no kind of fault"),
+        ('{"fault": "nothing"}', "'nothing' is not a kind of fault"),
         ('{"fault": "cut@2"}', "names a turn"),
         ('{"stop": "now"}', "line 2"),
     ],

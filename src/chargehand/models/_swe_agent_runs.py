@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from chargehand.core.errors import UsageError
@@ -31,11 +31,13 @@ def load_swe_agent_run(content: bytes, name: str) -> Script:
         steps = [(str(step["action"]), step) for step in document["trajectory"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{name} is no trajectory: {error!r}",
+            f"{name} is not a trajectory: {error!r}",
             code="script_invalid",
-            hint="it is one JSON document whose `trajectory` lists `action` and `observation`",
+            hint="give one JSON document whose `trajectory` lists `action` and `observation`",
         ) from error
-    editor = _Editor(_find_root(steps))
+    # The directory that the run began in, where its first step says so.
+    root = _PLACE.search(str(steps[0][1].get("state", ""))) if steps else None
+    editor = _Editor(root[1].rstrip("/") if root else "")
     lines = [
         ScriptLine(reply=ScriptedReply(text=str(step.get("thought", "")).strip(), tools=(call,)), line=number)
         for number, (action, step) in enumerate(steps, start=1)
@@ -44,12 +46,6 @@ def load_swe_agent_run(content: bytes, name: str) -> Script:
     if not lines or lines[-1].reply.tools[0].name != "finish":
         lines.append(ScriptLine(reply=ScriptedReply(tools=(_finish(),)), line=len(lines) + 1))
     return Script(lines=tuple(lines), note=f"what {name} did", name=name, neutral=True)
-
-
-def _find_root(steps: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the directory that the run began in, "" where it does not say."""
-    found = _PLACE.search(str(steps[0][1].get("state", ""))) if steps else None
-    return found[1].rstrip("/") if found else ""
 
 
 class _Editor:
@@ -79,7 +75,9 @@ class _Editor:
             return _call("read", path=self._open)
         if verb in _VERBS:
             return _VERBS[verb](self, shlex.split(action)[1:])
-        return _bash(self._here(action) or "true")
+        if self._root:
+            action = re.sub(rf"{re.escape(self._root)}(?=[/\s]|\Z)", "/workspace", action)
+        return _bash(action or "true")
 
     def create(self, words: Sequence[str]) -> ScriptedCall:
         """Make a file of one empty line."""
@@ -144,9 +142,6 @@ class _Editor:
 
     def _path(self, written: str) -> str:
         return written.removeprefix(f"{self._root}/") if self._root else written
-
-    def _here(self, action: str) -> str:
-        return re.sub(rf"{re.escape(self._root)}(?=[/\s]|\Z)", "/workspace", action) if self._root else action
 
 
 _VERBS = {

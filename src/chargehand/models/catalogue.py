@@ -23,7 +23,7 @@ from chargehand.models.contract import Price
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
+    from genai_prices.types import ModelInfo, ModelPrice
 
 T = TypeVar("T")
 # What a model may take; text is taken by all that answer.
@@ -159,10 +159,8 @@ def find_facts(
     In this order: `config`, what a probe `reported`, the data of genai-prices, that of models.dev. Of what answers
     on this machine only the first two know anything. Nothing is fetched.
     """
-    tried, listed = (
-        reported or Reported(day=""),
-        _find_listing(provider, model, config.base_url) or _NOTHING_LISTED,
-    )
+    tried = reported or Reported(day="")
+    listed = _find_listing(provider, model, config.base_url) or _NOTHING_LISTED
     published = _find_published(provider, model, config.base_url)
     context = published.context_window if published is not None else None
     deprecated = "deprecated" if published is not None and published.deprecated else None
@@ -204,19 +202,18 @@ def find_capabilities(
     tried = reported or Reported(day="")
     looks = config.images is not None or bool(config.modalities)
     said = looks and config.tools is not None and config.max_output is not None
+    # The listing takes 0.05 s to load, so it is not asked for what the user said.
     listed = _NOTHING_LISTED if said else _find_listing(provider, model, config.base_url) or _NOTHING_LISTED
+    takes_files = _find_modality("pdf", config, tried, listed)
+    doubted = (
+        takes_files.source == listed.source and takes_files.value is False and "image" in (listed.takes or ())
+    )
     return Capabilities(
         tools=_pick((config.tools, ""), (tried.tools, ""), (listed.tools, "")).value,
         images=_find_modality("image", config, tried, listed).value,
-        files=_find_files(config, tried, listed),
+        files=None if doubted else takes_files.value,
         max_output=_pick((config.max_output, ""), (tried.max_output, ""), (listed.max_output, "")).value,
     )
-
-
-def _find_files(config: ModelConfig, tried: Reported, listed: ModelListing) -> bool | None:
-    fact = _find_modality("pdf", config, tried, listed)
-    doubted = fact.source == listed.source and fact.value is False and "image" in (listed.takes or ())
-    return None if doubted else fact.value
 
 
 def _pick(*said: tuple[T | None, str]) -> SourcedFact[T]:
@@ -269,9 +266,11 @@ def _find_unconfigured_price(
     provider: str, model: str, base_url: str | None, assume: float | None
 ) -> Price | None:
     if _is_local(provider, base_url):
+        # Whatever else listens here may pass calls on to anyone, so its price is not guessed.
         return Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
     info = _find_published(provider, model, base_url)
     found = read_published_price(info, datetime.now(UTC).date()) if info else None
+    # Not where genai-prices knows the model: it may know a fee beside the tokens, and then no price will do.
     listed = _find_listing(provider, model, base_url) if info is None else None
     if listed is not None and listed.price is not None:
         return listed.price
@@ -354,18 +353,20 @@ def _select_prices(info: ModelInfo, day: date) -> list[ModelPrice]:
 
 
 def _find_highest(info: ModelInfo, prices: list[ModelPrice], *names: str) -> float | None:
-    found = [getattr(each, name) for each in prices for name in names]
-    return max((_read_top_price(each, info.context_window) for each in found if each is not None), default=None)
-
-
-def _read_top_price(price: Decimal | TieredPrices, context: int | None) -> float:
-    """Return the price of the longest prompt that the model takes; tiers beyond that are of the past."""
     from genai_prices.types import TieredPrices
 
-    if not isinstance(price, TieredPrices):
-        return float(price)
-    reached = [tier.price for tier in price.tiers if context is None or tier.start < context]
-    return float(max([price.base, *reached]))
+    found = [getattr(each, name) for each in prices for name in names]
+    rates: list[Decimal] = []
+    for price in found:
+        if isinstance(price, TieredPrices):
+            # Tiers for prompts that are longer than the model takes are of the past.
+            tiers = (
+                tier for tier in price.tiers if info.context_window is None or tier.start < info.context_window
+            )
+            rates += [price.base, *(tier.price for tier in tiers)]
+        elif price is not None:
+            rates.append(price)
+    return None if not rates else float(max(rates))
 
 
 def listed_models(provider: str | None = None) -> Iterator[tuple[str, str, ModelListing]]:

@@ -58,14 +58,14 @@ class Fault:
         """
         found = _ENTRY.fullmatch(entry.strip())
         if found is None:
-            raise _invalid(f"{entry!r} is no fault")
+            raise _invalid(f"{entry!r} is not a fault")
         kind, argument, turn, probability = found.groups()
         if not _is_status(kind) and kind not in _KINDS:
-            raise _invalid(f"{kind!r} is no kind of fault", nearest(kind, [*_KINDS, "429", "500"]))
+            raise _invalid(f"{kind!r} is not a kind of fault", nearest(kind, [*_KINDS, "429", "500"]))
         if argument is not None and not _is_status(kind) and kind not in _WITH_ARGUMENT:
             raise _invalid(f"{entry!r}: {kind!r} takes no argument")
         if probability is not None and not 0 < float(probability) <= 1:
-            raise _invalid(f"{entry!r}: a probability lies above 0 and is 1 at most")
+            raise _invalid(f"{entry!r}: a probability must be above 0 and at most 1")
         return cls(
             kind=kind,
             argument=None if argument is None else float(argument),
@@ -114,7 +114,7 @@ class FaultyUpstream:
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
-        fault = self._due(call)
+        fault = self._take_due_fault(call)
         place = (call.attempt, call.operation, call.turn)
         if fault is not None and fault.replaces:
             self._swallowed.add(place)
@@ -131,7 +131,7 @@ class FaultyUpstream:
         """Close the inner upstream."""
         await self._inner.close()
 
-    def _due(self, call: ModelCall) -> Fault | None:
+    def _take_due_fault(self, call: ModelCall) -> Fault | None:
         here = [fault for fault in self._faults.entries if fault.turn == call.turn]
         tried = self._tries[call.attempt, call.operation, call.turn]
         self._tries[call.attempt, call.operation, call.turn] += 1
@@ -157,8 +157,7 @@ async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> Upstrea
     reply = await ask()
     if fault.kind in ("twin-ids", "big"):
         return await _rewrite(fault, call, reply)
-    spoil = {"cut": _cut, "drip": _drip, "stall": _stall}[fault.kind]
-    return replace(reply, chunks=_SpoiltChunks(spoil(fault, call, reply.chunks), reply.chunks))
+    return replace(reply, chunks=_SpoiltChunks(_spoil(fault, call, reply.chunks), reply.chunks))
 
 
 async def _rewrite(fault: Fault, call: ModelCall, reply: UpstreamReply) -> UpstreamReply:
@@ -206,26 +205,22 @@ class _SpoiltChunks:
             await close_chunks(chunks)
 
 
-async def _cut(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Break off in the middle, which is known only when all of it came."""
-    body = b"".join([chunk async for chunk in chunks])
-    yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
-    raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")
-
-
-async def _drip(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _spoil(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield a body that breaks off (`cut`), comes byte by byte (`drip`), or too late (`stall`)."""
+    if fault.kind == "cut":
+        # Where the middle is, is known only when all of it came.
+        body = b"".join([chunk async for chunk in chunks])
+        yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
+        raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")
+    if fault.kind == "stall":
+        wait = call.seconds if fault.argument is None else min(fault.argument, call.seconds)
+        await asyncio.sleep(wait)
+        if wait >= call.seconds:
+            raise UpstreamError(f"no piece came for {call.seconds:g} seconds", code="upstream_timeout")
+    size = 1 if fault.kind == "drip" else _PIECE
     async for chunk in chunks:
-        for position in range(len(chunk)):
-            yield chunk[position : position + 1]
-
-
-async def _stall(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    wait = call.seconds if fault.argument is None else min(fault.argument, call.seconds)
-    await asyncio.sleep(wait)
-    if wait >= call.seconds:
-        raise UpstreamError(f"no piece came for {call.seconds:g} seconds", code="upstream_timeout")
-    async for chunk in chunks:
-        yield chunk
+        for start in range(0, len(chunk), size):
+            yield chunk[start : start + size]
 
 
 def _is_status(kind: str) -> bool:

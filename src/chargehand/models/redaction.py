@@ -60,15 +60,21 @@ class Redactor:
         self._in_json = tuple({json.dumps(form)[1:-1] for form in (*self._secrets, *self._named)})
         self._hide = _replacing(self._secrets)
         self._name = _replacing(self._named)
-        self._short = lru_cache(_REMEMBERED)(lambda text: self._cleaned(self._hide(text)))
+        self._short = lru_cache(_REMEMBERED)(lambda text: self._clean(self._hide(text)))
 
     def text(self, text: str, *, cut: bool = False) -> str:
         """Return `text` without secrets; `cut` says that it broke off, maybe in the midst of one."""
         if cut:
-            return self._cleaned(self._without_beginning(self._hide(text)))
-        return self._short(text) if len(text) <= _SHORT else self._cleaned(self._hide(text))
+            hidden = self._hide(text)
+            # A secret that broke off: its beginning, from six characters on, at the very end.
+            for form, mark in self._secrets.items():
+                for length in range(min(len(form) - 1, len(hidden)), SHORTEST_SECRET - 1, -1):
+                    if hidden.endswith(form[:length]):
+                        return self._clean(hidden[:-length] + mark)
+            return self._clean(hidden)
+        return self._short(text) if len(text) <= _SHORT else self._clean(self._hide(text))
 
-    def _cleaned(self, hidden: str) -> str:
+    def _clean(self, hidden: str) -> str:
         if _may_hold_a_key(hidden):
             hidden = _SHAPES.sub(lambda found: (found[1] or "") + REDACTED, hidden)
         return self._name(hidden)
@@ -124,13 +130,6 @@ class Redactor:
             return [self.expand(item) for item in value]
         return value
 
-    def _without_beginning(self, text: str) -> str:
-        for form, mark in self._secrets.items():
-            for length in range(min(len(form) - 1, len(text)), SHORTEST_SECRET - 1, -1):
-                if text.endswith(form[:length]):
-                    return text[:-length] + mark
-        return text
-
 
 def _delta_texts(events: Sequence[Any]) -> dict[_Place, list[_Leaf]]:
     """Return the texts of replies that come in pieces, by what they belong to: parts are told apart by index."""
@@ -175,13 +174,13 @@ def _replacing(forms: Mapping[str, str]) -> Callable[[str], str]:
         return lambda text: text
     found_by = re.compile("|".join(map(re.escape, forms)))
 
-    def replaced(text: str) -> str:
+    def replace_forms(text: str) -> str:
         # Mostly none is there, and looking for one word at a time is much faster.
         if not any(form in text for form in forms):
             return text
         return found_by.sub(lambda found: forms[found[0]], text)
 
-    return replaced
+    return replace_forms
 
 
 def _secret_forms(secret: str) -> Iterator[str]:
@@ -189,7 +188,9 @@ def _secret_forms(secret: str) -> Iterator[str]:
     for value in sorted(written):
         content = value.encode(errors="surrogatepass")
         quoted = (quote(content, safe=""), quote(content), quote_plus(content))
-        every = {*_escaped(value), *quoted, *map(_lower_escapes, quoted), *_base64_forms(content)}
+        # RFC 3986 lets escapes be in either case.
+        lower = (re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in quoted)
+        every = {*_escaped(value), *quoted, *lower, *_base64_forms(content)}
         yield from (form for form in every if len(value) >= SHORTEST_SECRET and len(form) >= SHORTEST_SECRET)
 
 
@@ -197,10 +198,6 @@ def _escaped(value: str) -> set[str]:
     """Return a value as it is and as JSON text has it, up to JSON within JSON."""
     once = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return {value, *once, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in once)}
-
-
-def _lower_escapes(quoted: str) -> str:
-    return re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
 
 
 def _base64_forms(content: bytes) -> Iterator[str]:

@@ -18,6 +18,7 @@ import msgspec
 
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError, nearest
+from chargehand.models._json import as_mapping
 from chargehand.models.contract import ModelCall, StopReason, UpstreamReply, Usage
 from chargehand.models.dialects.base import is_bare
 from chargehand.models.dialects.conversation import (
@@ -182,24 +183,19 @@ class ScriptUpstream:
                 f'{{"attempt": {attempt}, "turn": {turn}, "text": "…"}}'
             )
             return error_reply(call.dialect, 410, "script_exhausted", message, headers=NO_RETRY)
-        return self._check_expected(call, line) or await self._answer(call, attempt, line)
+        newest = find_newest_text(call) if line.expect else ""
+        absent = next((text for text in line.expect if text not in newest), None)
+        if absent is not None:
+            shown = newest if len(newest) <= _LONGEST_SHOWN else f"…{newest[-_LONGEST_SHOWN:]}"
+            message = (
+                f"{self._script.name}, line {line.line} expects {absent!r} in the newest message, "
+                f"which is {shown!r}"
+            )
+            return error_reply(call.dialect, 409, "script_mismatch", message, headers=NO_RETRY)
+        return await self._answer(call, attempt, line)
 
     async def close(self) -> None:
         """Nothing is held open."""
-
-    def _check_expected(self, call: ModelCall, line: ScriptLine) -> UpstreamReply | None:
-        """Return the refusal of a call whose newest messages are not what a line expects."""
-        if not line.expect:
-            return None
-        newest = find_newest_text(call)
-        absent = next((text for text in line.expect if text not in newest), None)
-        if absent is None:
-            return None
-        shown = newest if len(newest) <= _LONGEST_SHOWN else f"…{newest[-_LONGEST_SHOWN:]}"
-        message = (
-            f"{self._script.name}, line {line.line} expects {absent!r} in the newest message, which is {shown!r}"
-        )
-        return error_reply(call.dialect, 409, "script_mismatch", message, headers=NO_RETRY)
 
     async def _answer(self, call: ModelCall, attempt: int, line: ScriptLine) -> UpstreamReply:
         reply = line.reply
@@ -211,6 +207,7 @@ class ScriptUpstream:
                 return error_reply(call.dialect, 409, "script_tool_unknown", message, headers=NO_RETRY)
         self.calls.append(call)
         if self._journal is not None:
+            # Opened anew each time, to append: several processes count in one file.
             file = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 append_line(file, {"call": call.id, "attempt": attempt, "turn": call.turn, "line": line.line})
@@ -218,13 +215,11 @@ class ScriptUpstream:
                 os.close(file)
         if reply.delay:
             await asyncio.sleep(reply.delay)
-        if not reply.fault:
+
+        async def render() -> UpstreamReply:
             return self._render(call, reply)
 
-        async def ask() -> UpstreamReply:
-            return self._render(call, reply)
-
-        return await answer_with_fault(Fault.parse(reply.fault), call, ask)
+        return await (answer_with_fault(Fault.parse(reply.fault), call, render) if reply.fault else render())
 
     def _render(self, call: ModelCall, reply: ScriptedReply) -> UpstreamReply:
         usage = reply.usage or Usage()
@@ -355,11 +350,20 @@ class _ToolFit:
     names: Mapping[str, str]
 
     def convert(self, call: ScriptedCall, given: Mapping[str, Any]) -> ScriptedCall:
-        properties = _list_properties(self.offer)
-        made = {to: _convert_value(given[name], to, properties[to]) for name, to in self.names.items()}
+        properties, made = _list_properties(self.offer), dict[str, Any]()
+        for name, to in self.names.items():
+            made[to] = given[name]
+            if to in _ARGUMENTS["command"] and as_mapping(properties[to]).get("type") == "array":
+                made[to] = ["bash", "-lc", given[name]]
+            # Other programs want the whole path, and not all say so.
+            elif to in _PATHS[1:] and not str(given[name]).startswith("/"):
+                made[to] = f"{_WORKSPACE}/{given[name]}"
         for name in self.offer.schema.get("required", ()):
             if name not in made:
-                made[name] = _fill(properties.get(name, {}))
+                # Something that its schema takes: a script does not know this argument.
+                schema = as_mapping(properties.get(name, {}))
+                usual = _FILLED.get(str(schema.get("type", "string")).lower(), {})
+                made[name] = schema["enum"][0] if schema.get("enum") else usual
         return replace(call, name=self.offer.name, arguments=made)
 
 
@@ -386,6 +390,7 @@ def fit_tools(reply: ScriptedReply, offers: Sequence[OfferedTool]) -> ScriptedRe
 
 def _fit_call(call: ScriptedCall, given: Mapping[str, Any], offers: Sequence[OfferedTool]) -> ScriptedCall | None:
     """Return the call of an offered tool that does the same, `None` for the end of the work without a tool."""
+    # What is written with the client's own tool and arguments is meant so, also where the name is one of ours.
     for offer in offers:
         required = set(offer.schema.get("required", ()))
         if offer.name == call.name and required <= set(given) <= set(_list_properties(offer)):
@@ -400,6 +405,7 @@ def _fit_call(call: ScriptedCall, given: Mapping[str, Any], offers: Sequence[Off
         return fit.convert(call, given)
     if call.name == "finish":
         return None
+    # Some clients have no tool for files but a shell: codex is one.
     line = _write_shell_line(call.name, given)
     shell = _find_fit("bash", {"command": line}, offers) if line else None
     if shell is None:
@@ -425,24 +431,6 @@ def _find_fit(name: str, given: Mapping[str, Any], offers: Sequence[OfferedTool]
 def _list_properties(offer: OfferedTool) -> Mapping[str, Any]:
     found = offer.schema.get("properties")
     return found if isinstance(found, Mapping) else {}
-
-
-def _convert_value(value: Any, name: str, schema: Any) -> Any:
-    schema = schema if isinstance(schema, Mapping) else {}
-    if name in _ARGUMENTS["command"] and schema.get("type") == "array":
-        return ["bash", "-lc", value]
-    # Other programs want the whole path, and not all say so.
-    if name in _PATHS[1:] and not str(value).startswith("/"):
-        return f"{_WORKSPACE}/{value}"
-    return value
-
-
-def _fill(schema: Any) -> Any:
-    """Return something for a required argument that a script does not know."""
-    schema = schema if isinstance(schema, Mapping) else {}
-    if schema.get("enum"):
-        return schema["enum"][0]
-    return _FILLED.get(str(schema.get("type", "string")).lower(), {})
 
 
 def _write_shell_line(name: str, given: Mapping[str, Any]) -> str:
