@@ -24,8 +24,7 @@ from chargehand.models.dialects.conversation import (
     ToolResultPart,
     UntranslatableError,
     fold_reply,
-    merge_turns,
-    name_tool_results,
+    join_turns,
     reply_deltas,
 )
 from chargehand.models.dialects.events import EventSplitter
@@ -71,7 +70,7 @@ def conversations(draw: st.DrawFn) -> NeutralRequest:
     turns = [turn for n in range(draw(st.integers(1, 3))) for turn in draw(rounds(n))]
     tools = [OfferedTool(name=f"t{n}", description=draw(WORDS), schema={"type": "object"}) for n in range(2)]
     return NeutralRequest(
-        turns=name_tool_results(merge_turns(turns)),
+        turns=join_turns(turns),
         system=tuple(draw(st.lists(WORDS, max_size=2))),
         tools=tuple(tools),
         choice=draw(st.sampled_from([None, "auto", "none", "required"])),

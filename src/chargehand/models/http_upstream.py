@@ -114,7 +114,7 @@ class HttpUpstream:
         except HttpError as error:
             raise self._explain_error(error) from None
         except (ValueError, OSError, ImportError) as error:
-            # A key or header that is no ASCII text; what is wrong is named, the value never.
+            # Such as a key or header that is no ASCII text; what is wrong is named, the value never.
             raise UpstreamError(
                 f"cannot send to {self._base_url!r}: {type(error).__name__}",
                 code="upstream_unreachable",

@@ -12,7 +12,9 @@ from chargehand.core.ports import Spent
 from chargehand.models._json import as_mapping, as_mappings
 from chargehand.models.contract import Price, ReplyUsage
 
+# What is reserved, and sent where a dialect requires a limit, if neither the client nor the model names one.
 DEFAULT_OUTPUT = 32_000
+# Less is no reply, and is refused.
 LEAST_OUTPUT = 16
 _MILLION = 1_000_000
 # What Anthropic charges for an hour's place in the cache, in prices of plain input.
@@ -29,8 +31,10 @@ _TEXT_PARTS = frozenset(
     | {"output_text", "summary_text", "reasoning_text"}
 )
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+# Parts inside parts, such as pictures in a document in a tool's result.
 _DEEPEST = 4
 _ALERT = 0.8
+# USD, since sums of floats are not exact.
 _TOLERANCE = 1e-9
 
 
@@ -84,6 +88,7 @@ def _bound_part(part: Mapping[str, Any]) -> int:
 
 def input_usd(price: Price, bound: CallBound) -> float:
     """Return the most that the input can cost in USD."""
+    # How much of it will be read from a cache or written to one is known only afterwards.
     rate = max(price.input, price.cache_write or 0.0, price.cached or 0.0)
     if bound.hour_cache:
         rate = max(rate, _HOUR_FACTOR * price.input)

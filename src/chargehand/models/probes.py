@@ -92,7 +92,7 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
         said = fold_reply(())  # a reply of another shape than its dialect's
     if said.broken or not said.ended:
         return TrialResult(able=None, why="the reply cannot be read")
-    return _judge_sight(said) if trial == "images" else _judge_limit(said)
+    return _judge(trial, said)
 
 
 def _write_trial(trial: Trial) -> NeutralRequest:
@@ -159,14 +159,14 @@ def _read_refusal(status: int, content: bytes) -> TrialResult:
     return TrialResult(able=False if status in _REFUSALS else None, why=why)
 
 
-def _judge_sight(said: NeutralReply) -> TrialResult:
-    if "red" in said.text.lower():
-        return TrialResult(able=True)
-    # Some servers leave pictures out and say nothing of it, and small models see badly: both look like this.
-    return TrialResult(able=None, why=f"it did not name the colour of a picture, but said {said.text[:60]!r}")
-
-
-def _judge_limit(said: NeutralReply) -> TrialResult:
+def _judge(trial: Trial, said: NeutralReply) -> TrialResult:
+    """Return what the reply to the picture, or to the small output limit, shows."""
+    if trial == "images":
+        if "red" in said.text.lower():
+            return TrialResult(able=True)
+        # Some servers leave pictures out and say nothing of it, and small models see badly: both look like this.
+        why = f"it did not name the colour of a picture, but said {said.text[:60]!r}"
+        return TrialResult(able=None, why=why)
     written = said.usage.output
     if written is not None and written > 2 * _SHORT:
         return TrialResult(able=False, why=f"it wrote {written} tokens where {_SHORT} were allowed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -26,9 +27,11 @@ RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
 # How long a provider may be silent before it is probed: models that think send their head late.
 QUIET_SECONDS = 10.0
 PROBE_SECONDS = 2.0
+# Probes in a row without an answer.
 _DEAD_AFTER = 2
 _MINUTE = 60.0
 _FIRST_SECONDS = 0.5
+# Of the wait, at most.
 _JITTER = 0.25
 _NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
 # How long a provider is left alone that has no quota and does not say until when.
@@ -104,6 +107,7 @@ class ProviderHealth:
     def wait(self) -> float:
         """Return the seconds until it may be asked, 0 for now."""
         if self.state == "half_open" and self._trying:
+            # Somebody is finding out already: ask again in a second.
             return max(self.resting, 1.0)
         opened = 0.0 if self._open_until is None else self._open_until - self._clock.monotonic()
         return max(0.0, self.resting, opened)
@@ -120,6 +124,7 @@ class ProviderHealth:
         if tried or self._failed >= self._limits.failures:
             # Twice as long each time: a provider that is down for hours is not asked every few seconds.
             rest = min(self._limits.longest_seconds, self._limits.rest_seconds * 2**self._opened)
+            # Bounded, or the power of two would outgrow a float on a provider that is down for days.
             self._opened = min(self._opened + 1, 16)
             self._open_until = self._clock.monotonic() + rest
 
@@ -181,22 +186,18 @@ def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = 
     `LONGEST_REST`.
     """
     now = clock.now()
-    found = _read_headers(headers, now)
-    if found is None and body:
-        found = _read_body(body, now)
+    waits = itertools.chain(_read_headers(headers, now), _read_body(body, now))
+    found = next((wait for wait in waits if wait is not None), None)
     return None if found is None else min(max(0.0, found), LONGEST_REST)
 
 
-def _read_headers(headers: Mapping[str, str], now: datetime) -> float | None:
-    found = _read_retry_after(headers, now)
-    if found is not None:
-        return found
+def _read_headers(headers: Mapping[str, str], now: datetime) -> Iterator[float | None]:
+    yield _read_retry_after(headers, now)
     millis = headers.get("retry-after-ms", "").strip()
-    if _NUMBER.fullmatch(millis):
-        return float(millis) / 1000
-    resets = (_read_seconds(headers.get(name, ""), now) for name in _RESETS)
-    found = next((wait for wait in resets if wait is not None), None)
-    return _read_windows(headers, now) if found is None else found
+    yield float(millis) / 1000 if _NUMBER.fullmatch(millis) else None
+    for name in _RESETS:
+        yield _read_seconds(headers.get(name, ""), now)
+    yield _read_windows(headers, now)
 
 
 def _read_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -226,17 +227,13 @@ def _read_seconds(given: str, now: datetime) -> float | None:
     """Return a reset as seconds from now: a number, a duration such as `6m0s`, or a moment in ISO 8601."""
     given = given.strip()
     if _NUMBER.fullmatch(given):
-        return _count_from(float(given), now)
+        number = float(given)
+        number = number / 1000 if number >= _MILLISECONDS else number
+        return number - now.timestamp() if number >= _MOMENT else number
     spell = _DURATION.fullmatch(given) if given else None
     if spell is not None:
         return sum(float(part) * unit for part, unit in zip(spell.groups(), _UNITS, strict=True) if part)
     return _read_moment(given, now)
-
-
-def _count_from(number: float, now: datetime) -> float:
-    if number >= _MILLISECONDS:
-        number /= 1000
-    return number - now.timestamp() if number >= _MOMENT else number
 
 
 def _read_moment(given: str, now: datetime) -> float | None:
@@ -251,19 +248,12 @@ def _count_to(moment: datetime, now: datetime) -> float:
     return (moment - now).total_seconds()
 
 
-def _read_body(body: bytes, now: datetime) -> float | None:
+def _read_body(body: bytes, now: datetime) -> Iterator[float | None]:
     try:
         found = parse_json(body)
     except ValueError:
-        return None
+        return
     error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
-    for wait in _read_error(error, now):
-        if wait is not None:
-            return wait
-    return _NO_QUOTA_SECONDS if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))} else None
-
-
-def _read_error(error: Mapping[str, Any], now: datetime) -> Iterator[float | None]:
     for detail in as_mappings(error.get("details")):
         yield _read_seconds(str(detail.get("retryDelay", "")), now)
     for name in _BODY_FIELDS:
@@ -273,6 +263,8 @@ def _read_error(error: Mapping[str, Any], now: datetime) -> Iterator[float | Non
     headers = {name.lower(): _as_text(value) for name, value in told.items()}
     yield _read_retry_after(headers, now)
     yield _read_windows(headers, now)
+    if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))}:
+        yield _NO_QUOTA_SECONDS
 
 
 def _as_text(value: object) -> str:
@@ -318,6 +310,7 @@ async def await_head(
     failed = 0
     try:
         while not (await asyncio.wait((head,), timeout=quiet))[0]:
+            # On a connection of its own: what was sent once is never sent again on suspicion.
             probing = asyncio.ensure_future(probe(PROBE_SECONDS))
             try:
                 await asyncio.wait((head, probing), return_when=asyncio.FIRST_COMPLETED)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
+from chargehand.models.contract import GatewayFault, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.anthropic_messages import (
     AnthropicReader,
     AnthropicWriter,
@@ -14,14 +14,13 @@ from chargehand.models.dialects.anthropic_messages import (
     write_messages_request,
 )
 from chargehand.models.dialects.base import (
-    ContentPart,
     ModelDialect,
     StreamMeter,
     error_message,
     offered_tools,
     require_client_tools,
 )
-from chargehand.models.dialects.conversation import NeutralRequest
+from chargehand.models.dialects.conversation import FilePart, NeutralRequest
 
 _VERSION = "2023-06-01"
 _ERROR_TYPES = {
@@ -119,7 +118,13 @@ class AnthropicDialect(ModelDialect):
             raise GatewayFault("bad_request", message)
         messages = kept.get("messages")
         if isinstance(messages, list):
-            kept["messages"] = [_drop_unsigned(message) for message in messages]
+            kept["messages"] = list(messages)
+            for place, message in enumerate(messages):
+                content = as_mapping(message).get("content")
+                blocks = content if isinstance(content, list) else []
+                signed = [one for one in blocks if not _is_unsigned_thinking(as_mapping(one))]
+                if len(signed) < len(blocks):
+                    kept["messages"][place] = {**message, "content": signed}
         return kept
 
     def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -131,22 +136,18 @@ class AnthropicDialect(ModelDialect):
         }
         return {name: value for name, value in kept.items() if value}
 
-    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+    def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what an `image` or a `document` holds."""
         source = as_mapping(part.get("source"))
         kind = part.get("type")
         if kind not in ("image", "document") or source.get("type") in ("text", "content"):
             return None  # words, or pages that are looked at one by one
-        return ContentPart(
+        return FilePart(
             kind="image" if kind == "image" else "file",
             media_type=str(source.get("media_type") or ""),
             data=str(source.get("data") or "") if source.get("type") == "base64" else "",
             name=str(part.get("title") or ""),
         )
-
-    def text_part(self, text: str) -> Mapping[str, Any]:
-        """Return a block of type `text`."""
-        return {"type": "text", "text": text}
 
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
         """Read `messages`, `system`, `tools` and what shapes the reply."""
@@ -168,22 +169,9 @@ class AnthropicDialect(ModelDialect):
         """Return the version that we read and write, and the key."""
         return {"anthropic-version": _VERSION, **super().provider_headers(key)}
 
-    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        """Return the path of the operation, and the body as it is."""
-        return "/v1/messages/count_tokens" if call.operation == "count" else self.reply_path, call.body
 
-
-def _drop_unsigned(message: Any) -> Any:
-    """Return a message without thinking blocks that have no signature."""
-    content = as_mapping(message).get("content")
-    if not isinstance(content, list):
-        return message
-    kept = []
-    for part in content:
-        block = as_mapping(part)
-        if block.get("type") != "thinking" or block.get("signature"):
-            kept.append(part)
-    return message if len(kept) == len(content) else {**message, "content": kept}
+def _is_unsigned_thinking(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == "thinking" and not block.get("signature")
 
 
 class _AnthropicStreamMeter(StreamMeter):

@@ -50,7 +50,7 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
     left = [name for name in body if name not in _CARRIED] + (["effort"] if config.get("effort") else [])
     left += ["reasoning"] if reasons else []
     return NeutralRequest(
-        turns=neutral.name_tool_results(neutral.merge_turns(turns)),
+        turns=neutral.join_turns(turns),
         system=tuple(str(block.get("text", "")) for block in as_mappings(system)),
         tools=tuple(map(_read_tool, as_mappings(body.get("tools")))),
         choice=choice,

@@ -16,7 +16,13 @@ from typing import Any, ClassVar, Literal
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, as_mappings, dump_json, parse_json
 from chargehand.models.contract import Dialect, GatewayFault, ModelCall, Operation, ReplyUsage, Usage
-from chargehand.models.dialects.conversation import NeutralRequest, ReplyReader, ReplyWriter
+from chargehand.models.dialects.conversation import (
+    FilePart,
+    NeutralRequest,
+    ReplyReader,
+    ReplyWriter,
+    read_data_url,
+)
 from chargehand.models.dialects.events import event_data
 
 _BYTES_A_TOKEN = 4
@@ -69,24 +75,6 @@ class RequestRoute:
     named: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentPart:
-    """A picture or file as one dialect writes it; `data` is base64, empty where the part only points to it."""
-
-    kind: Literal["image", "file"]
-    media_type: str = ""
-    data: str = ""
-    name: str = ""
-
-    @classmethod
-    def from_url(cls, url: object, kind: Literal["image", "file"], name: object = "") -> ContentPart:
-        """Return what a `data:` address holds; any other address only points to it."""
-        head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
-        if head.startswith("data:") and comma and head.endswith(";base64"):
-            return cls(kind=kind, media_type=head[5:].partition(";")[0], data=data, name=str(name or ""))
-        return cls(kind=kind, name=str(name or ""))
-
-
 class RequestFormat(ABC):
     """How requests of one kind spell limits, usage, errors and streams."""
 
@@ -125,7 +113,7 @@ class ModelDialect(RequestFormat):
     """One dialect: its paths and headers, what of a request is served, and how it is read and written."""
 
     endpoints: ClassVar[Mapping[str, Operation]]
-    """What the gateway serves: path without its version, and what is asked there."""
+    """What the gateway serves, and what providers are asked: path without its version, and what is asked there."""
     reply_path: ClassVar[str]
     """Where replies are asked for, with its version; shown to clients that ask elsewhere."""
     list_path: ClassVar[str] = "/v1/models"
@@ -169,6 +157,10 @@ class ModelDialect(RequestFormat):
         ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
         return dump_json({"object": "list", "data": entries, "has_more": False, **ends})
 
+    def write_error_event(self, status: int, code: str, message: str) -> bytes:
+        """Return a data event with the error."""
+        return b"data: " + self.write_error(status, code, message) + b"\n\n"
+
     def write_count(self, count: int) -> bytes:
         """Return a count of tokens."""
         return dump_json({self.count_field: count})
@@ -186,12 +178,12 @@ class ModelDialect(RequestFormat):
         return {}
 
     @abstractmethod
-    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+    def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return the picture or file that a content part is, `None` where it is neither."""
 
-    @abstractmethod
     def text_part(self, text: str) -> Mapping[str, Any]:
         """Return a content part of plain text."""
+        return {"type": "text", "text": text}
 
     @abstractmethod
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
@@ -215,9 +207,10 @@ class ModelDialect(RequestFormat):
             return {}
         return {self.key_header: f"Bearer {key}" if self.key_header == "authorization" else key}
 
-    @abstractmethod
     def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
         """Return path, with its version, and body of a call as they go to a provider."""
+        path = next((path for path, operation in self.endpoints.items() if operation == call.operation), "")
+        return f"/v1{path}" if path else self.reply_path, call.body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +284,12 @@ def estimate_tokens(body: Mapping[str, Any]) -> int:
     """Return about how many tokens a request has: one for four bytes of it, rounded up."""
     said = {name: value for name, value in body.items() if name not in ("model", "stream")}
     return -(-len(dump_json(said)) // _BYTES_A_TOKEN)
+
+
+def file_at(url: object, kind: Literal["image", "file"], name: object = "") -> FilePart:
+    """Return the file in a `data:` address, one without content for any other: it only points to one."""
+    media_type, data = (read_data_url(url) if isinstance(url, str) else None) or ("", "")
+    return FilePart(kind=kind, media_type=media_type, data=data, name=str(name or ""))
 
 
 def error_message(holder: Mapping[str, Any], default: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -225,23 +225,13 @@ class ReplyWriter(Protocol):
         ...
 
 
-def merge_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
-    """Return turns with neighbours of one role made one, and empty ones left out."""
-    kept: list[ConversationTurn] = []
-    for turn in turns:
-        if not turn.parts:
-            continue
-        if kept and kept[-1].role == turn.role:
-            kept[-1] = replace(kept[-1], parts=kept[-1].parts + turn.parts)
-        else:
-            kept.append(turn)
-    return tuple(kept)
+def join_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
+    """Return turns with neighbours of one role made one, and empty ones left out.
 
-
-def name_tool_results(turns: Sequence[ConversationTurn]) -> tuple[ConversationTurn, ...]:
-    """Return turns whose tool results know the name and kind of their tool, from the calls before them."""
+    Their tool results know the name and the kind of their tool, from the calls before them.
+    """
+    joined: list[ConversationTurn] = []
     calls: dict[str, ToolCallPart] = {}
-    found = []
     for turn in turns:
         parts: list[ConversationPart] = []
         for part in turn.parts:
@@ -250,8 +240,11 @@ def name_tool_results(turns: Sequence[ConversationTurn]) -> tuple[ConversationTu
             elif isinstance(part, ToolResultPart) and part.id in calls:
                 part = replace(part, name=calls[part.id].name, custom=calls[part.id].custom)
             parts.append(part)
-        found.append(replace(turn, parts=tuple(parts)))
-    return tuple(found)
+        if joined and joined[-1].role == turn.role:
+            parts = [*joined.pop().parts, *parts]
+        if parts:
+            joined.append(replace(turn, parts=tuple(parts)))
+    return tuple(joined)
 
 
 def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
@@ -324,7 +317,15 @@ def file_from_url(url: object, *, kind: Literal["image", "file"] = "image", name
     """Return the file behind an address, or in a `data:` address; raises `UntranslatableError` without one."""
     if not isinstance(url, str) or not url:
         raise UntranslatableError(kind, f"an {kind} without data or an address cannot go to another provider")
+    found = read_data_url(url)
+    if found is None:
+        return FilePart(url=url, kind=kind, name=name)
+    return FilePart(media_type=found[0], data=found[1], kind=kind, name=name)
+
+
+def read_data_url(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 content of a `data:` address, `None` for any other."""
     head, comma, data = url.partition(",")
-    if url.startswith("data:") and comma and head.endswith(";base64"):
-        return FilePart(media_type=head[5:].partition(";")[0], data=data, kind=kind, name=name)
-    return FilePart(url=url, kind=kind, name=name)
+    if not (head.startswith("data:") and comma and head.endswith(";base64")):
+        return None
+    return head[5:].partition(";")[0], data

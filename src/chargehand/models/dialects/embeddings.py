@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models._json import as_mapping, as_tokens, dump_json, parse_json
+from chargehand.models._json import as_tokens, dump_json
 from chargehand.models.contract import (
     Dialect,
     ModelCall,
@@ -21,7 +21,7 @@ from chargehand.models.contract import (
 from chargehand.models.dialects.base import EmbeddingsFormat, EmbeddingTexts, EmbeddingVectors, read_vector
 from chargehand.models.dialects.conversation import UntranslatableError
 from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.dialects.translation import LEFT_OUT, read_error_message
+from chargehand.models.dialects.translation import LEFT_OUT, parse_reply, read_error_message
 
 # How an Ollama without OpenAI's endpoint answers there.
 _ABSENT = frozenset({404, 405, 501})
@@ -78,7 +78,7 @@ class TranslatingEmbeddings:
             message = read_error_message(content) or f"the provider answered with HTTP {reply.status}"
             refusal = client.write_error(reply.status, "upstream_error", message)
             return reply_from_pieces(reply.status, [refusal], headers=headers)
-        return _write_reply(call, self._form.read_vectors(_parse(content)), asked, headers)
+        return _write_reply(call, self._form.read_vectors(parse_reply(content)), asked, headers)
 
     async def close(self) -> None:
         """Close the inner upstream."""
@@ -97,6 +97,7 @@ class OllamaEmbeddings:
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
         reply = await self._inner.send(call)
+        # Found out each time: that costs a millisecond on this machine, and nothing has to be remembered.
         if reply.status not in _ABSENT:
             return reply
         refusal = await reply.read_all()
@@ -114,7 +115,7 @@ class OllamaEmbeddings:
             message = read_error_message(content) or read_error_message(refusal)
             message = message or f"Ollama answered with HTTP {reply.status}"
             return reply_from_pieces(reply.status, [client.write_error(reply.status, "upstream_error", message)])
-        document = _parse(content)
+        document = parse_reply(content)
         rows = document.get("embeddings")
         vectors = tuple(map(read_vector, rows)) if isinstance(rows, list) else ()
         made = EmbeddingVectors(vectors=vectors, used=as_tokens(document.get("prompt_eval_count")))
@@ -134,10 +135,3 @@ def _write_reply(
     document = embeddings_format(call.dialect).write_vectors(made, asked, str(call.body.get("model", "")))
     metered = ReplyUsage(usage=Usage(input=made.used, output=0))
     return reply_from_pieces(200, [dump_json(document)], headers=headers, meter=lambda: metered)
-
-
-def _parse(content: bytes) -> Mapping[str, Any]:
-    try:
-        return as_mapping(parse_json(content))
-    except ValueError:
-        raise UpstreamError("the provider's reply is not JSON", code="upstream_malformed") from None

@@ -11,7 +11,6 @@ from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens
 from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
-    ContentPart,
     EmbeddingsFormat,
     EmbeddingTexts,
     EmbeddingVectors,
@@ -22,7 +21,7 @@ from chargehand.models.dialects.base import (
     read_range,
     read_vector,
 )
-from chargehand.models.dialects.conversation import NeutralRequest, UntranslatableError
+from chargehand.models.dialects.conversation import FilePart, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.gemini_messages import (
     GeminiReader,
     GeminiWriter,
@@ -99,10 +98,6 @@ class GeminiDialect(ModelDialect):
         info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code, "domain": "chargehand"}
         return dump_json({"error": {"code": status, "message": message, "status": kind, "details": [info]}})
 
-    def write_error_event(self, status: int, code: str, message: str) -> bytes:
-        """Return a data event with the error."""
-        return b"data: " + self.write_error(status, code, message) + b"\n\n"
-
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
         """Return `generationConfig.maxOutputTokens`."""
         return as_tokens(as_mapping(body.get("generationConfig")).get("maxOutputTokens"))
@@ -150,13 +145,13 @@ class GeminiDialect(ModelDialect):
                 raise GatewayFault("bad_request", message)
         return {name: value for name, value in body.items() if name in _FIELDS}
 
-    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+    def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what `inlineData` or `fileData` holds."""
         given = as_mapping(part.get("inlineData") or part.get("fileData"))
         if not given:
             return None
         media = str(given.get("mimeType") or "")
-        return ContentPart(
+        return FilePart(
             kind="image" if media.startswith("image/") else "file",
             media_type=media,
             data=str(given.get("data") or ""),
@@ -197,15 +192,15 @@ class GeminiDialect(ModelDialect):
 def _spell_camel(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with its fields spelt as documented: Gemini takes both `inlineData` and `inline_data`."""
 
-    def spelt(name: str, value: Any) -> Any:
+    def respell(name: str, value: Any) -> Any:
         if name in _OWN_NAMES:
             return value
         if isinstance(value, dict):
             return _spell_camel(value)
-        return [spelt("", one) for one in value] if isinstance(value, list) else value
+        return [respell("", one) for one in value] if isinstance(value, list) else value
 
     names = {key: _UNDERSCORE.sub(lambda found: found[1].upper(), key) for key in body}
-    return {names[key]: spelt(names[key], value) for key, value in body.items()}
+    return {names[key]: respell(names[key], value) for key, value in body.items()}
 
 
 class _GeminiStreamMeter(StreamMeter):

@@ -54,7 +54,7 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
     left = [name for name in body if name not in _CARRIED]
     left += [*(name for name in config if name not in _CONFIG), *(["reasoning"] if thought else [])]
     return NeutralRequest(
-        turns=neutral.name_tool_results(neutral.merge_turns(_read_contents(contents))),
+        turns=neutral.join_turns(_read_contents(contents)),
         system=tuple(str(part["text"]) for part in system if part.get("text")),
         tools=tuple(_read_tool(one) for some in declared for one in some),
         choice=choice,

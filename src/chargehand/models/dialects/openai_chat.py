@@ -9,22 +9,22 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import ModelCall, Operation, ReplyUsage, Usage
+from chargehand.models.contract import Operation, ReplyUsage, Usage
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
-    ContentPart,
     EmbeddingsFormat,
     EmbeddingTexts,
     EmbeddingVectors,
     ModelDialect,
     StreamMeter,
+    file_at,
     offered_tools,
     read_cost,
     read_range,
     read_vector,
     require_client_tools,
 )
-from chargehand.models.dialects.conversation import NeutralRequest, UntranslatableError
+from chargehand.models.dialects.conversation import FilePart, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.openai_chat_messages import (
     OpenAIChatReader,
     OpenAIChatWriter,
@@ -69,10 +69,6 @@ class OpenAIChatDialect(ModelDialect):
         kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         return dump_json({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
-    def write_error_event(self, status: int, code: str, message: str) -> bytes:
-        """Return a data event with the error; no `[DONE]` comes after it."""
-        return b"data: " + self.write_error(status, code, message) + b"\n\n"
-
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
         """Return the smaller of `max_completion_tokens` and `max_tokens`."""
         given = [limit for name in _LIMITS if (limit := as_tokens(body.get(name))) is not None]
@@ -91,6 +87,7 @@ class OpenAIChatDialect(ModelDialect):
             # Not in the client's own field: a provider that does not know it would write without end.
             ready[_LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]] = limit
         if body.get("stream") is True:
+            # A stream says what was used only to whoever asks.
             ready["stream_options"] = {**as_mapping(body.get("stream_options")), "include_usage": True}
         return ready
 
@@ -128,19 +125,15 @@ class OpenAIChatDialect(ModelDialect):
         require_client_tools(offered_tools(kept), ("function", "custom"))
         return kept
 
-    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+    def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what an `image_url` or a `file` holds."""
         match part.get("type"):
             case "image_url":
-                return ContentPart.from_url(as_mapping(part.get("image_url")).get("url"), "image")
+                return file_at(as_mapping(part.get("image_url")).get("url"), "image")
             case "file":
                 file = as_mapping(part.get("file"))
-                return ContentPart.from_url(file.get("file_data"), "file", file.get("filename"))
+                return file_at(file.get("file_data"), "file", file.get("filename"))
         return None
-
-    def text_part(self, text: str) -> Mapping[str, Any]:
-        """Return a part of type `text`."""
-        return {"type": "text", "text": text}
 
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
         """Read `messages`, `tools` and what shapes the reply."""
@@ -157,10 +150,6 @@ class OpenAIChatDialect(ModelDialect):
     def reply_writer(self, model: str, id: str) -> OpenAIChatWriter:
         """Return the writer of one reply."""
         return OpenAIChatWriter(self, model, id)
-
-    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        """Return the path of the operation, and the body as it is."""
-        return "/v1/embeddings" if call.operation == "embed" else self.reply_path, call.body
 
 
 class _ChatStreamMeter(StreamMeter):

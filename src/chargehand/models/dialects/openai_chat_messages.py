@@ -46,7 +46,7 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
     wanted = as_mapping(body.get("response_format"))
     parallel = body.get("parallel_tool_calls")
     return NeutralRequest(
-        turns=neutral.name_tool_results(neutral.merge_turns(turns)),
+        turns=neutral.join_turns(turns),
         system=tuple(system),
         tools=tuple(map(_read_tool, as_mappings(body.get("tools")))),
         choice=choice,

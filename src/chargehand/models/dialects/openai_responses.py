@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
+from chargehand.models.contract import GatewayFault, Operation, ReplyUsage, Usage
 from chargehand.models.dialects.base import (
-    ContentPart,
     ModelDialect,
     StreamMeter,
     error_message,
+    file_at,
     offered_tools,
     read_cost,
     require_client_tools,
 )
-from chargehand.models.dialects.conversation import NeutralRequest
+from chargehand.models.dialects.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.openai_chat import OpenAIChatDialect
 from chargehand.models.dialects.openai_responses_messages import (
     TOOL_GROUP,
@@ -100,16 +100,19 @@ class ResponsesDialect(ModelDialect):
         wanted = [one for one in included if one in _INCLUDED] if isinstance(included, list) else []
         if wanted:
             kept["include"] = wanted
-        require_client_tools(_ungrouped(kept), ("function", "custom"))
+        for tool in offered_tools(kept):
+            # A group is no tool: each of its own is held to the same rule.
+            group = as_mappings(tool.get("tools")) if tool.get("type") == TOOL_GROUP else []
+            require_client_tools(group or [tool], ("function", "custom"))
         return kept
 
-    def read_part(self, part: Mapping[str, Any]) -> ContentPart | None:
+    def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what an `input_image`, a screenshot or an `input_file` holds."""
         match part.get("type"):
             case "input_image" | "computer_screenshot":
-                return ContentPart.from_url(part.get("image_url"), "image")
+                return file_at(part.get("image_url"), "image")
             case "input_file":
-                return ContentPart.from_url(part.get("file_data"), "file", part.get("filename"))
+                return file_at(part.get("file_data"), "file", part.get("filename"))
         return None
 
     def text_part(self, text: str) -> Mapping[str, Any]:
@@ -131,17 +134,6 @@ class ResponsesDialect(ModelDialect):
     def reply_writer(self, model: str, id: str) -> ResponsesWriter:
         """Return the writer of one reply."""
         return ResponsesWriter(self, model, id)
-
-    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        """Return the path of replies, and the body as it is."""
-        return self.reply_path, call.body
-
-
-def _ungrouped(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the offered tools; a group is no tool: each of its own is held to the same rule."""
-    for tool in offered_tools(body):
-        group = as_mappings(tool.get("tools")) if tool.get("type") == TOOL_GROUP else []
-        yield from group or [tool]
 
 
 class _ResponsesStreamMeter(StreamMeter):

@@ -55,7 +55,7 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
     left += ["reasoning"] if any(item.get("type") == "reasoning" for item in items) else []
     left += [f"tools.{TOOL_GROUP}"] if len(tools) < len(offered) else []
     return NeutralRequest(
-        turns=neutral.name_tool_results(neutral.merge_turns(turns)),
+        turns=neutral.join_turns(turns),
         system=tuple(text for text in system if text),
         tools=tuple(map(_read_tool, tools)),
         choice=choice,

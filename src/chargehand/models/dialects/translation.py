@@ -91,7 +91,7 @@ class _TranslatedReply:
         self._reader = provider.reply_reader(call.id)
         self._writer = client.reply_writer(str(call.body.get("model", "")), call.id)
         self._unwrapper = CustomToolUnwrapper(asked.custom)
-        self._pieces = self._translate() if reply.is_success else self._translate_error()
+        self._pieces = self._translate()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -104,12 +104,13 @@ class _TranslatedReply:
         await self._pieces.aclose()
         await close_chunks(self._reply.chunks)
 
-    async def _translate_error(self) -> AsyncGenerator[bytes, None]:
-        status = self._reply.status
-        message = read_error_message(await self._reply.read_all()) or f"the provider answered with HTTP {status}"
-        yield self._client.write_error(status, "upstream_error", message)
-
     async def _translate(self) -> AsyncGenerator[bytes, None]:
+        status = self._reply.status
+        if not self._reply.is_success:
+            message = read_error_message(await self._reply.read_all())
+            message = message or f"the provider answered with HTTP {status}"
+            yield self._client.write_error(status, "upstream_error", message)
+            return
         streamed = self._reply.lower_headers.get("content-type", "").lower().startswith(EVENT_STREAM)
         try:
             if streamed and self._stream:
@@ -133,7 +134,7 @@ class _TranslatedReply:
     async def _read_deltas(self, *, streamed: bool) -> list[ReplyDelta]:
         body = await self._reply.read_all()
         if not streamed:
-            content = as_mapping(_parse(body))
+            content = parse_reply(body)
             self.metered = self._provider.read_usage(content)
             return list(self._unwrapper.unwrap(self._reader.read_whole(content)))
         split, meter = EventSplitter(), self._provider.stream_meter({})
@@ -195,12 +196,13 @@ def _unwrap_input(text: str) -> str:
 def read_event_data(event: bytes) -> Mapping[str, Any]:
     """Return the decoded data of an event, empty where it has none; raises `UpstreamError`."""
     data = event_data(event) if event else b""
-    return {} if not data or data.startswith(b"[DONE]") else as_mapping(_parse(data))
+    return {} if not data or data.startswith(b"[DONE]") else parse_reply(data)
 
 
-def _parse(data: bytes) -> Any:
+def parse_reply(data: bytes) -> Mapping[str, Any]:
+    """Return the object that a provider sent, an empty one for other JSON; raises `UpstreamError`."""
     try:
-        return parse_json(data)
+        return as_mapping(parse_json(data))
     except ValueError:
         raise _malformed("the provider's reply is not JSON") from None
 

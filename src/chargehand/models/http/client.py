@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import httpx
 
 _IDLE_SECONDS = 60.0
+# Idle connections to one provider.
 _KEPT = 32
 # What may lie unread before the provider is told to wait.
 _AHEAD_BYTES = 262_144
@@ -124,10 +125,6 @@ class _Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _expire(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(TimeoutError())
-
     def take_all(self) -> bytes:
         """Return all that came."""
         data = bytes(self.buffer)
@@ -141,11 +138,16 @@ class _Connection(asyncio.Protocol):
             self.transport.resume_reading()
         if self.ended:
             return False
-        self._waiter = self._loop.create_future()
+        waiter = self._waiter = self._loop.create_future()
+
+        def expire() -> None:
+            if not waiter.done():
+                waiter.set_exception(TimeoutError())
+
         # `asyncio.timeout` costs as much as all the rest of a piece.
-        timer = self._loop.call_later(seconds, self._expire)
+        timer = self._loop.call_later(seconds, expire)
         try:
-            await self._waiter
+            await waiter
         except TimeoutError:
             raise HttpError("upstream_timeout", f"nothing came for {seconds:g} s") from None
         finally:
@@ -179,10 +181,15 @@ class DirectClient:
         """Send one request; see `HttpClient`. One that was sent once is never sent again by itself."""
         given = {"host": self._origin.authority, **headers}
         data = write_request(method, self._origin.prefix + path, given, body)
-        connection = self._reuse() or await self._connect(connect)
+        connection = self._take_idle() or await self._connect(connect)
         try:
             connection.transport.write(data)
-            head = await self._read_head(connection, seconds)
+            head = None
+            while head is None or head.status < 200:  # what comes before is an interim reply
+                while (raw := take_head(connection.buffer)) is None:
+                    if not await connection.wait_for_more(seconds):
+                        raise HttpError("upstream_cut", "it closed before its head was whole")
+                head = parse_head(raw)
             framing = find_framing(head, method=method)
             reply = _DirectBody(self, connection, head, framing, seconds)
         except BaseException:
@@ -190,19 +197,11 @@ class DirectClient:
             raise
         return HttpReply(status=head.status, headers=head.headers, body=reply)
 
-    async def _read_head(self, connection: _Connection, seconds: float) -> HttpHead:
-        while True:
-            while (raw := take_head(connection.buffer)) is None:
-                if not await connection.wait_for_more(seconds):
-                    raise HttpError("upstream_cut", "it closed before its head was whole")
-            head = parse_head(raw)
-            if head.status >= 200:  # what comes before is an interim reply
-                return head
-
-    def _reuse(self) -> _Connection | None:
+    def _take_idle(self) -> _Connection | None:
         oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
         while self._idle and self._idle[0].idle_since < oldest:
             self.drop(self._idle.popleft())
+        # The youngest first: it is the least likely to have been closed by the other side.
         while self._idle:
             connection = self._idle.pop()
             if connection.is_idle:
@@ -296,6 +295,7 @@ class _DirectBody:
         """Give the connection back as soon as the body is whole, whether or not anybody asks for more."""
         if self._framing.done and self._connection is not None:
             connection, self._connection = self._connection, None
+            # Bytes behind a body belong to no request of ours: the next one would read them as its reply.
             if self._reusable and not self._framing.excess and not connection.buffer:
                 self._client.keep(connection)
             else:
@@ -375,6 +375,7 @@ class _ProxiedBody:
 
 def _convert_error(httpx: Any, error: Exception, *, begun: bool) -> HttpError:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    # What never left may be sent again for nothing; all else may have been charged for.
     unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     malformed = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
     if isinstance(error, unsent) or (not begun and isinstance(error, malformed)):

@@ -14,6 +14,7 @@ _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 _END = re.compile(rb"\n\r?\n")
 _HEAD_BYTES = 65_536
+# Of a chunk's size with its extensions, and of all trailers together.
 _LINE_BYTES = 4_096
 _BODILESS = frozenset({204, 304})
 HttpErrorCode = Literal["upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"]
@@ -91,19 +92,19 @@ def find_framing(head: HttpHead, *, method: str) -> BodyFraming:
     encoding, length = head.headers.get("transfer-encoding"), head.headers.get("content-length")
     if encoding is not None and encoding.lower() != "chunked":
         raise _malformed(f"its transfer-encoding is {encoding!r:.60}")
-    size = None if length is None else _size(length)
+    size = None
+    if length is not None:
+        # The same length said several times is one (RFC 9110, 8.6). `int` would take signs and underscores, too.
+        first, *others = {each.strip() for each in length.split(",")}
+        if others or not (first.isascii() and first.isdigit()) or len(first) > 15:
+            raise _malformed(f"its content-length is {length!r:.60}")
+        size = int(first)
     if method == "HEAD" or head.status in _BODILESS:
         return CountedBody(0)
+    # With both, the chunks count (RFC 9112, 6.3), and the connection is not used again.
     if encoding is not None:
         return ChunkedBody()
     return UnboundedBody() if size is None else CountedBody(size)
-
-
-def _size(length: str) -> int:
-    size, *others = {size.strip() for size in length.split(",")}
-    if others or not (size.isascii() and size.isdigit()) or len(size) > 15:
-        raise _malformed(f"its content-length is {length!r:.60}")
-    return int(size)
 
 
 class CountedBody:
@@ -173,7 +174,7 @@ class ChunkedBody:
                 self._rest = data[place:]
                 self._check_line(len(self._rest))
                 break
-            self._line(data[place:end])
+            self._read_line(data[place:end])
             place = end + 2
         self.excess = self.done and place < len(data)
         return found[0] if len(found) == 1 else b"".join(found)
@@ -183,7 +184,7 @@ class ChunkedBody:
         if not self.done:
             raise HttpError("upstream_cut", "it closed before its last chunk")
 
-    def _line(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         if self._behind:
             if line:
                 raise _malformed("a chunk is longer than it says")

@@ -10,8 +10,8 @@ from typing import Any
 
 from chargehand.core.errors import nearest
 from chargehand.models.contract import Dialect, GatewayFault, ServedModel
-from chargehand.models.dialects.base import ContentPart, ModelDialect, RequestRoute
-from chargehand.models.dialects.conversation import UntranslatableError
+from chargehand.models.dialects.base import ModelDialect, RequestRoute
+from chargehand.models.dialects.conversation import FilePart, UntranslatableError
 from chargehand.models.dialects.embeddings import embeddings_format, explain_refusal
 from chargehand.models.dialects.table import DIALECTS
 
@@ -186,7 +186,7 @@ def convert_text_files(dialect: Dialect, body: Mapping[str, Any]) -> tuple[Mappi
     return convert(body), tuple(done)
 
 
-def _read_text(part: ContentPart) -> str | None:
+def _read_text(part: FilePart) -> str | None:
     """Return the text of a file, by what is in it and not by its name; `None` where it is no text."""
     if part.kind == "image" or not part.data or part.media_type.startswith(_NO_TEXT):
         return None
@@ -198,7 +198,7 @@ def _read_text(part: ContentPart) -> str | None:
     return None if "\0" in text or content.startswith(b"%PDF") else text
 
 
-def _walk_parts(dialect: ModelDialect, value: object) -> Iterator[ContentPart]:
+def _walk_parts(dialect: ModelDialect, value: object) -> Iterator[FilePart]:
     if isinstance(value, list):
         for one in value:
             yield from _walk_parts(dialect, one)
