@@ -17,10 +17,8 @@ import pytest
 from click.testing import CliRunner
 from tests.integration.desk import Desk
 
-from chargehand.app.gateways import GatewayOptions
-from chargehand.cli.gateway import run_gateway
+from chargehand.app.gateways import GatewayOptions, check_options
 from chargehand.cli.main import chargehand
-from chargehand.cli.terminal.output import Output
 from chargehand.core.errors import UsageError
 from chargehand.models.faults import Faults
 from chargehand.models.recording import Recording
@@ -186,7 +184,7 @@ def test_what_cannot_be_served_is_told_at_once(
 
 def test_both_sources_at_once_are_refused_before_anything_is_read() -> None:
     with pytest.raises(UsageError, match="both --script and --replay"):
-        run_gateway(Output(as_json=True), GatewayOptions(script=Path("a"), replay=Path("b")))
+        check_options(GatewayOptions(script=Path("a"), replay=Path("b")))
 
 
 def example(number: int) -> bytes:

@@ -42,16 +42,15 @@ def git() -> None:
 @click.argument("remote", default="origin")
 @repo_option
 @_action_options
-def fetch(remote: str, repo: Path | None, as_json: bool, time: str | None, detach: bool) -> int:
+def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach: bool) -> int:
     """Fetch the branches of a remote into the project's depot, as REMOTE/BRANCH."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         actions, project = Actions(app), app.project(repo)
         held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
-        return run_action(actions, Output(as_json=as_json), held, detach=detach)
+        return run_action(actions, out, held, detach=detach)
 
 
 @git.command()
@@ -120,19 +119,18 @@ def _run_on_mission(
     mission: str,
     arguments: dict[str, Any],
     *,
-    as_json: bool,
+    out: Output,
     time: str | None,
     detach: bool,
     ask: bool = False,
 ) -> int:
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         actions = Actions(app)
         held = actions.begin(kind, arguments, mission=app.find_mission(mission), limit=time, detached=detach)
-        return run_action(actions, Output(as_json=as_json), held, detach=detach, ask=ask)
+        return run_action(actions, out, held, detach=detach, ask=ask)
 
 
 @click.group()
@@ -146,19 +144,17 @@ def action() -> None:
 @action.command("list")
 @click.option("--running", is_flag=True, help="Only those that have not ended.")
 @json_option
-def list_(running: bool, as_json: bool) -> int:
+def list_(running: bool, out: Output) -> int:
     """List actions, the oldest first."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.actions import ACTION_ENDED
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         states = [state for state in Actions(app).all() if not (running and state.status in ACTION_ENDED)]
     out.document([action_document(state) for state in states])
     rows = [(state.id, state.kind or "", state.status, state.mission or "", _about(state)) for state in states]
-    if not as_json:
+    if not out.as_json:
         out.table(("ACTION", "KIND", "STATUS", "MISSION", ""), rows)
     return 0
 
@@ -166,18 +162,16 @@ def list_(running: bool, as_json: bool) -> int:
 @action.command()
 @click.argument("action", default="last")
 @json_option
-def show(action: str, as_json: bool) -> int:
+def show(action: str, out: Output) -> int:
     """Show an action: what it does, its status and the reasons, its result."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         actions = Actions(app)
         state = actions.state(actions.places.find(action))
     out.document(action_document(state))
-    if as_json:
+    if out.as_json:
         return 0
     out.text(f"{state.id}  {state.kind}  {state.status}", bold=True)
     for key, value in (("mission", state.mission), ("asked by", state.identity), ("created", state.created[:19])):
@@ -194,13 +188,11 @@ def show(action: str, as_json: bool) -> int:
 @click.argument("action", default="last")
 @click.option("--follow", is_flag=True, help="Continue until it has ended.")
 @json_option
-def log(action: str, follow: bool, as_json: bool) -> int:
+def log(action: str, follow: bool, out: Output) -> int:
     """Show what an action printed."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
@@ -218,15 +210,13 @@ def log(action: str, follow: bool, as_json: bool) -> int:
 @action.command()
 @click.argument("action", metavar="ACTION")
 @json_option
-def cancel(action: str, as_json: bool) -> int:
+def cancel(action: str, out: Output) -> int:
     """Stop an action and all that it started."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.actions import ACTION_ENDED
     from chargehand.core.errors import RefusedError
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
@@ -242,13 +232,11 @@ def cancel(action: str, as_json: bool) -> int:
 @click.argument("answer", type=click.Choice(["yes", "no"]))
 @click.option("--detach", is_flag=True, help="Return at once; it runs in the background.")
 @json_option
-def answer(action: str, answer: str, detach: bool, as_json: bool) -> int:
+def answer(action: str, answer: str, detach: bool, out: Output) -> int:
     """Answer what an action asks; 'yes' approves exactly what it asked, once."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
@@ -262,7 +250,7 @@ def answer(action: str, answer: str, detach: bool, as_json: bool) -> int:
 @click.argument("action", metavar="ACTION")
 @click.option("--lock", type=int, required=True, hidden=True, help="The locked file that makes this its owner.")
 @json_option
-def run(action: str, lock: int, as_json: bool) -> int:
+def run(action: str, lock: int, out: Output) -> int:
     """Run an action that another process recorded; started by Chargehand itself."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App

@@ -12,6 +12,7 @@ from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.agents import AgentEntry, InstalledProgram
+    from chargehand.cli.terminal.output import Output
 
 
 @click.group()
@@ -22,15 +23,13 @@ def agent() -> None:
 @agent.command("list")
 @repo_option
 @json_option
-def list_(repo: Path | None, as_json: bool) -> int:
+def list_(repo: Path | None, out: Output) -> int:
     """List the agents that --agent accepts, and which other coding agents are installed."""
     from chargehand.app.agents import list_agents
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         listed = list_agents(app, repo)
-    out = Output(as_json=as_json)
     out.document(listed)
     rows = [(each.name, each.kind, _works_with(each), each.origin) for each in listed.agents]
     out.table(("NAME", "KIND", "RUNS", "FROM"), rows)
@@ -62,7 +61,7 @@ def _works_with(entry: AgentEntry) -> str:
 @click.argument("name", required=False)
 @repo_option
 @json_option
-def probe(name: str | None, repo: Path | None, as_json: bool) -> int:
+def probe(name: str | None, repo: Path | None, out: Output) -> int:
     """Check whether an agent can work: its program starts in a sandbox, or its model answers.
 
     Without NAME every agent is checked. Exits 1 if any of them cannot work.
@@ -71,9 +70,7 @@ def probe(name: str | None, repo: Path | None, as_json: bool) -> int:
 
     from chargehand.app.agents import probe_agents
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         probes = asyncio.run(probe_agents(app, name, repo, asking=out.notice))
     out.document(probes)

@@ -31,7 +31,7 @@ def audit() -> None:
     "--export", type=click.File("rb"), metavar="FILE", help="Verify an exported file instead of the log here."
 )
 @json_option
-def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, as_json: bool) -> int:
+def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, out: Output) -> int:
     """Verify the hash chain of one mission, or of all. Exits 1 and names each place where it is broken.
 
     \b
@@ -40,7 +40,6 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import verify_file, verify_log
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.errors import UsageError
 
     if mission is not None and export is not None:
@@ -53,7 +52,6 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
     else:
         with StateReader.open() as reader:
             report = verify_log(reader, mission, head=head)
-    out = Output(as_json=as_json)
     out.document(report)
     _show(out, report)
     return 0 if report.ok else 1
@@ -75,17 +73,15 @@ def _show(out: Output, report: AuditView) -> None:
 @click.option("--all", "every", is_flag=True, help="Export all missions.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
 @json_option
-def export(mission: str | None, every: bool, output: Path | None, as_json: bool) -> int:
+def export(mission: str | None, every: bool, output: Path | None, out: Output) -> int:
     """Write events, signed heads and the public key as JSON lines that can be verified on their own."""
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import export_to_file, exported_lines
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.errors import UsageError
 
     if every == (mission is not None):
         given = f"{mission!r} and --all were both given" if every else "neither a mission nor --all was given"
         raise UsageError(given, hint="give either MISSION or --all")
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         if output is None:
             for line in exported_lines(reader, mission):

@@ -34,14 +34,12 @@ def checkpoint() -> None:
 @checkpoint.command("list")
 @click.argument("mission", metavar="[MISSION]", default="last")
 @json_option
-def list_(mission: str, as_json: bool) -> int:
+def list_(mission: str, out: Output) -> int:
     """List a mission's checkpoints, the oldest first."""
     from chargehand.app.documents import CheckpointsDocument
     from chargehand.app.missions import mission_state
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         state = mission_state(reader, mission)
     out.document(CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints))
@@ -57,13 +55,11 @@ def list_(mission: str, as_json: bool) -> int:
 @click.argument("checkpoint")
 @_mission_option
 @json_option
-def show(checkpoint: str, mission: str, as_json: bool) -> int:
+def show(checkpoint: str, mission: str, out: Output) -> int:
     """Show one checkpoint and the files it holds that differ from the base."""
     from chargehand.app.checkpoints import show_checkpoint
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         found = show_checkpoint(reader, checkpoint, mission=mission)
     out.document(found)
@@ -84,18 +80,17 @@ def show(checkpoint: str, mission: str, as_json: bool) -> int:
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--inverse", is_flag=True, help="Show what leads from B back to A.")
 @json_option
-def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, as_json: bool) -> int:
+def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> int:
     """Show what changed from checkpoint A to checkpoint B, as a patch that git apply takes.
 
     MISSION:CHECKPOINT names one of another mission of the same project.
     """
     from chargehand.app.checkpoints import checkpoint_difference
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         found = checkpoint_difference(reader, a, b, mission=mission, inverse=inverse)
-        show_difference(Output(as_json=as_json), found, stat=stat)
+        show_difference(out, found, stat=stat)
     return 0
 
 
@@ -120,32 +115,30 @@ def restore(
     hunks: tuple[str, ...],
     smart: bool,
     dry_run: bool,
-    as_json: bool,
+    out: Output,
 ) -> int:
     """Go back to an earlier checkpoint, wholly or in part, by a new one; what came between stays in the list."""
     from chargehand.app.checkpoints import RestoreRequest, plan_restore
     from chargehand.app.composition import App
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.cli.terminal.output import Output
 
     request = RestoreRequest(mission=mission, checkpoint=checkpoint, files=files, hunks=hunks, smart=smart)
     with App.open() as app:
         planned = run_async(lambda stop: plan_restore(app, request))
-        return _carry_out(app, Output(as_json=as_json), planned, dry_run=dry_run)
+        return _carry_out(app, out, planned, dry_run=dry_run)
 
 
 @checkpoint.command()
 @named_mission_argument
 @_dry_run_option
 @json_option
-def undo(mission: str, dry_run: bool, as_json: bool) -> int:
+def undo(mission: str, dry_run: bool, out: Output) -> int:
     """Go back to the checkpoint before the last one, by a new one; a second undo takes that back."""
     from chargehand.app.checkpoints import plan_undo
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
-        return _carry_out(app, Output(as_json=as_json), plan_undo(app, mission), dry_run=dry_run)
+        return _carry_out(app, out, plan_undo(app, mission), dry_run=dry_run)
 
 
 def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool) -> int:

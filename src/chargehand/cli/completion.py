@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from chargehand.cli.terminal.output import Output
 
 from chargehand.cli.terminal.options import PROGRAM, json_option
 
@@ -13,7 +18,7 @@ _VARIABLE = "_CHARGEHAND_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @json_option
 @click.pass_context
-def completion(context: click.Context, shell: str, as_json: bool) -> int:
+def completion(context: click.Context, shell: str, out: Output) -> int:
     """Print the completion script for a shell.
 
     \b
@@ -22,12 +27,9 @@ def completion(context: click.Context, shell: str, as_json: bool) -> int:
     """
     from click.shell_completion import get_completion_class
 
-    from chargehand.cli.terminal.output import Output
-
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(context.find_root().command, {}, PROGRAM, _VARIABLE).source()
-    out = Output(as_json=as_json)
     out.document({"shell": shell, "script": script})
     out.text(script)
     return 0

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from chargehand.cli.terminal.output import Output
 
 from chargehand.cli.terminal.options import json_option, repo_option
 
@@ -18,17 +22,15 @@ def config() -> None:
 @repo_option
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @json_option
-def show(repo: Path | None, origin: bool, as_json: bool) -> int:
+def show(repo: Path | None, origin: bool, out: Output) -> int:
     """Show the configuration in force here, or in another repository."""
     import msgspec
 
     from chargehand.app.composition import App
     from chargehand.app.configuration import format_setting, show_configuration
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         shown = show_configuration(app, repo, with_origins=origin)
-    out = Output(as_json=as_json)
     out.document(shown)
     values = [(name, format_setting(name, value)) for name, value in shown.values.items()]
     if isinstance(shown.origins, msgspec.UnsetType):
@@ -46,7 +48,7 @@ def show(repo: Path | None, origin: bool, as_json: bool) -> int:
 @click.argument("key")
 @click.argument("value")
 @json_option
-def set_(key: str, value: str, as_json: bool) -> int:
+def set_(key: str, value: str, out: Output) -> int:
     """Set a key in your own configuration file. Write lists as ["a", "b"] or a,b.
 
     \b
@@ -55,12 +57,10 @@ def set_(key: str, value: str, as_json: bool) -> int:
     """
     from chargehand.app.configuration import set_configuration
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     with StateReader.open() as reader:
         changed = set_configuration(reader, key, value)
-    out = Output(as_json=as_json)
     out.document(changed)
     out.text(f"{key} is set in {shown_path(changed.path)}")
     return 0

@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the demo's directory to look at.")
 @json_option
-def demo(keep: bool, as_json: bool) -> int:
+def demo(keep: bool, out: Output) -> int:
     """Watch a model work on a small project: refused, promoted, forked, rolled back.
 
     Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.app.demonstration import run_demo
     from chargehand.cli.terminal.failures import INTERRUPTED
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     done = run_demo(_TerminalStage(out), keep=keep)
     if done is None:
         return INTERRUPTED

@@ -33,14 +33,12 @@ def sandbox() -> None:
     help="Use this Debian package instead of downloading; name the kernel's and busybox-static's.",
 )
 @json_option
-def setup(tier: str, packages: tuple[Path, ...], as_json: bool) -> int:
+def setup(tier: str, packages: tuple[Path, ...], out: Output) -> int:
     """Download and unpack the kernel for virtual machines; installs nothing and needs no root."""
     from chargehand.app.composition import App
     from chargehand.app.diagnosis import set_up_machines
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.progress import progress
 
-    out = Output(as_json=as_json)
     with App.open() as app, progress(out, "unpacking" if packages else "downloading"):
         done = set_up_machines(app, packages)
     out.document(done)
@@ -53,7 +51,7 @@ _NAMES_SHOWN = 5
 
 @click.command()
 @json_option
-def doctor(as_json: bool) -> int:
+def doctor(out: Output) -> int:
     """Test what this machine can offer, and say how to fix what fails.
 
     Exits 5 if no sandbox works.
@@ -62,10 +60,8 @@ def doctor(as_json: bool) -> int:
 
     from chargehand.app.diagnosis import diagnose
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.progress import progress
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader, progress(out, "testing"):
         found = asyncio.run(diagnose(reader))
     out.document(found)

@@ -34,7 +34,7 @@ _WOULD_CHANGE, _NOT_FORMATTED = 1, 2
 @json_option
 def exec_(
     command: tuple[str, ...],
-    as_json: bool,
+    out: Output,
     snippet: str | None,
     language: str | None,
     given: str | None,
@@ -53,9 +53,7 @@ def exec_(
     """
     from chargehand.app.sandbox_commands import ExecRequest
     from chargehand.cli.snippet import SnippetOptions, run_snippet_file
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     if snippet is not None or language is not None or given is not None:
         others = (*command, *(option for option in ("repo", "base", "mission") if options[option] is not None))
         if options["sandbox"] not in (None, "isolate"):
@@ -114,7 +112,7 @@ def _execute(out: Output, request: ExecRequest) -> int:
 @click.option("--apply", is_flag=True, help="Write into your files, those that are as they were staged.")
 @time_option
 @json_option
-def format_(as_json: bool, **options: Any) -> int:
+def format_(out: Output, **options: Any) -> int:
     """Run the formatters that the project's configuration names, in a sandbox.
 
     On what is in the index (what a commit would hold), or what a mission left; your own files change only with
@@ -123,9 +121,8 @@ def format_(as_json: bool, **options: Any) -> int:
     from chargehand.app.composition import App
     from chargehand.app.sandbox_commands import FormatRequest, format_files
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.cli.terminal.output import Output
 
-    out, request = Output(as_json=as_json), FormatRequest(**options)
+    request = FormatRequest(**options)
     with App.open() as app:
         document = run_async(lambda stop: format_files(app, request))
     out.document(document)

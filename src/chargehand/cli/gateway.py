@@ -11,7 +11,7 @@ import click
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.gateways import GatewayAddress, GatewayCall, GatewayEvent, GatewayOptions
+    from chargehand.app.gateways import GatewayAddress, GatewayCall, GatewayEvent
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
 
@@ -55,7 +55,7 @@ def gateway() -> None:
 @click.option("--replay", type=_FILE, metavar="FILE", help="Answer from a recording instead of a provider.")
 @click.option("--record", type=_FILE, metavar="FILE", help="Append every exchange to a recording.")
 @json_option
-def serve(as_json: bool, **options: Any) -> int:
+def serve(out: Output, **options: Any) -> int:
     """Serve the configured models until Ctrl-C, and show what each call cost.
 
     Without --model all of them are served, and calls may cost up to limits.budget_usd.
@@ -64,7 +64,7 @@ def serve(as_json: bool, **options: Any) -> int:
     Example:
       chargehand gateway serve --script replies.jsonl --faults 429@1
     """
-    return _serve(as_json, options)
+    return run_gateway(out, options)
 
 
 @gateway.command()
@@ -72,14 +72,14 @@ def serve(as_json: bool, **options: Any) -> int:
 @_serving_options
 @click.option("--script", type=_FILE, metavar="SCRIPT", help="Answer from a script instead of a provider.")
 @json_option
-def record(as_json: bool, **options: Any) -> int:
+def record(out: Output, **options: Any) -> int:
     """Serve models and append every exchange to a recording, without keys and secrets.
 
     \b
     Example:
       chargehand gateway record session.jsonl --model gpt
     """
-    return _serve(as_json, options)
+    return run_gateway(out, options)
 
 
 @gateway.command()
@@ -87,7 +87,7 @@ def record(as_json: bool, **options: Any) -> int:
 @_serving_options
 @click.option("--lenient", is_flag=True, help="Answer by turn even if a call differs from the recorded one.")
 @json_option
-def replay(as_json: bool, **options: Any) -> int:
+def replay(out: Output, **options: Any) -> int:
     """Serve a recording: the same calls get the same replies.
 
     A call that differs from the recorded one gets HTTP 409, which names the first difference.
@@ -96,25 +96,19 @@ def replay(as_json: bool, **options: Any) -> int:
     Example:
       chargehand gateway replay session.jsonl
     """
-    return _serve(as_json, options)
+    return run_gateway(out, options)
 
 
-def _serve(as_json: bool, options: dict[str, Any]) -> int:
-    from chargehand.app.gateways import GatewayOptions
-    from chargehand.cli.terminal.output import Output
-
-    return run_gateway(Output(as_json=as_json), GatewayOptions(**options))
-
-
-def run_gateway(out: Output, options: GatewayOptions) -> int:
+def run_gateway(out: Output, options: dict[str, Any]) -> int:
     """Serve until a signal comes, which is the good end of it."""
     import asyncio
 
     from chargehand.app.composition import App
-    from chargehand.app.gateways import check_options, serve_gateway
+    from chargehand.app.gateways import GatewayOptions, check_options, serve_gateway
     from chargehand.cli.terminal.interrupt import run_async
 
-    check_options(options)
+    wanted = GatewayOptions(**options)
+    check_options(wanted)
 
     async def work(stop: Stop) -> None:
         ended = asyncio.Event()
@@ -124,7 +118,7 @@ def run_gateway(out: Output, options: GatewayOptions) -> int:
             return True
 
         stop.end = end
-        await serve_gateway(app, options, tell=lambda event: _show(out, event), ended=ended)
+        await serve_gateway(app, wanted, tell=lambda event: _show(out, event), ended=ended)
 
     with App.open() as app:
         run_async(work)

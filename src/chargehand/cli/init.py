@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @repo_option
 @click.option("--yes", is_flag=True, help="Use what is detected, without asking.")
 @json_option
-def init(repo: Path | None, yes: bool, as_json: bool) -> int:
+def init(repo: Path | None, yes: bool, out: Output) -> int:
     """Write chargehand.toml into a repository.
 
     Checks and setup are detected from the committed files; nothing is run. An existing file is never changed. Asks
@@ -28,9 +28,7 @@ def init(repo: Path | None, yes: bool, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.onboarding import initialise
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         done = initialise(app, repo, None if yes or not out.can_ask else _TerminalPrompts(out))
     out.document(done)

@@ -28,7 +28,7 @@ _TOKEN = Path("mcp", "token")
 )
 @repo_option
 @json_option
-def mcp(http: str | None, token_file: Path | None, repo: Path | None, as_json: bool) -> int:
+def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Output) -> int:
     """Let other agents and orchestrators run missions here, over the Model Context Protocol.
 
     Serves stdin and stdout until they close; with --http, until a signal. A client may do what you may, but cannot
@@ -41,7 +41,6 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, as_json: b
     import logging
 
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.cli.terminal.output import Output
     from chargehand.mcp.server import server_directory
 
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
@@ -50,7 +49,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, as_json: b
     if http is None:
         run_async(lambda stop: _serve_stdio(stop, cwd))
         return 0
-    _serve_http_at(Output(as_json=as_json), http, token_file=token_file, cwd=cwd)
+    _serve_http_at(out, http, token_file=token_file, cwd=cwd)
     return 0
 
 

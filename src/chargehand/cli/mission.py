@@ -29,13 +29,11 @@ def mission() -> None:
 @repo_option
 @click.option("--all", "everywhere", is_flag=True, help="List the missions of all projects.")
 @json_option
-def list_(repo: Path | None, everywhere: bool, as_json: bool) -> int:
+def list_(repo: Path | None, everywhere: bool, out: Output) -> int:
     """List missions, the oldest first."""
     from chargehand.app.missions import list_missions
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         found = list_missions(reader, repository=repo, everywhere=everywhere)
     out.document(found)
@@ -62,18 +60,16 @@ def _title(request: str | None) -> str:
 @mission.command()
 @mission_argument
 @json_option
-def show(mission: str, as_json: bool) -> int:
+def show(mission: str, out: Output) -> int:
     """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
     from chargehand.app.missions import show_mission
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import show_details
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         state, details = show_mission(reader, mission)
     out.document(details)
-    if not as_json:
+    if not out.as_json:
         show_details(out, state, details)
     return 0
 
@@ -81,33 +77,31 @@ def show(mission: str, as_json: bool) -> int:
 @mission.command()
 @mission_argument
 @json_option
-def watch(mission: str, as_json: bool) -> int:
+def watch(mission: str, out: Output) -> int:
     """Follow a mission until a person has to act, or nobody; JSON lines with --json."""
     from chargehand.app.documents import event_step
     from chargehand.app.event_text import describe_event
     from chargehand.app.missions import follow_mission, start_needed_worker
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import show_result
     from chargehand.core.records import Reason
     from chargehand.durable.actions import OutputLine
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
         start_needed_worker(reader, found)
-        for seen in follow_mission(reader, found, with_output=not as_json):
+        for seen in follow_mission(reader, found, with_output=not out.as_json):
             if isinstance(seen, Reason):
                 out.text(f"          waits: {seen.message}")
             elif isinstance(seen, OutputLine):
                 _show_output(out, seen)
             elif text := describe_event(seen):
                 _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
-            elif as_json:
+            elif out.as_json:
                 _show_event(out, seen, "")
             if out.closed:
                 return 0
-        if not as_json:
+        if not out.as_json:
             show_result(out, reader.mission_reader.state(found))
     return 0
 
@@ -117,17 +111,15 @@ def watch(mission: str, as_json: bool) -> int:
 @click.option("--follow", is_flag=True, help="Continue until the mission is settled.")
 @click.option("--transcript", is_flag=True, help="Show what the agent said and did instead.")
 @json_option
-def log(mission: str, follow: bool, transcript: bool, as_json: bool) -> int:
+def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
     from chargehand.app.documents import event_step
     from chargehand.app.event_text import describe_event
     from chargehand.app.missions import follow_mission, read_events
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         if transcript:
             return _show_transcript(reader, out, mission)
@@ -204,16 +196,15 @@ _REPORTED_HEADINGS = {
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
 @json_option
-def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int:
+def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> int:
     """Show what a mission changed against its base, as a patch that git applies."""
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reading import StateReader
     from chargehand.cli.checkpoint import show_difference
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         found = mission_difference(reader, mission, checkpoint=checkpoint)
-        show_difference(Output(as_json=as_json), found, stat=stat)
+        show_difference(out, found, stat=stat)
     return 0
 
 
@@ -221,29 +212,26 @@ def diff(mission: str, stat: bool, checkpoint: str | None, as_json: bool) -> int
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
 @json_option
-def pause(mission: str, reason: str, as_json: bool) -> int:
+def pause(mission: str, reason: str, out: Output) -> int:
     """Freeze a mission where it is, agent and checks alike; paused time counts towards no limit."""
     from chargehand.app.composition import App
     from chargehand.app.missions import pause_mission
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(Output(as_json=as_json), pause_mission(app, mission, reason=reason))
+        print_result(out, pause_mission(app, mission, reason=reason))
     return 0
 
 
 @mission.command()
 @named_mission_argument
 @json_option
-def resume(mission: str, as_json: bool) -> int:
+def resume(mission: str, out: Output) -> int:
     """Resume a paused mission, or one whose worker was lost, from its last recorded step."""
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import print_result
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         change = resume_mission(app, mission)
         if change.worker_started:
@@ -257,13 +245,11 @@ def resume(mission: str, as_json: bool) -> int:
 @click.argument("text")
 @click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
 @json_option
-def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
+def send(mission: str, text: str, critical: bool, out: Output) -> int:
     """Send the agent a message; an agent that cannot listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import message_document, send_message
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         out.document(message_document(send_message(app, mission, text, critical=critical)))
     out.text("Message saved. An agent that cannot listen while it works gets it with its next attempt.")
@@ -276,15 +262,13 @@ def send(mission: str, text: str, critical: bool, as_json: bool) -> int:
 @named_mission_argument
 @click.argument("text", required=False)
 @json_option
-def answer(mission: str, text: str | None, as_json: bool) -> int:
+def answer(mission: str, text: str | None, out: Output) -> int:
     """Answer what the agent of a mission asks; without TEXT, show or ask it."""
     from chargehand.app.composition import App
     from chargehand.app.missions import answer_mission, mission_state, question_document
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.prompts import ask_question, question_heading
     from chargehand.cli.terminal.rendering import print_result
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         state = mission_state(app, mission)
         asked = state.open_question
@@ -312,14 +296,12 @@ def answer(mission: str, text: str | None, as_json: bool) -> int:
 @click.option("--reply", metavar="TEXT|@FILE", help="The reply to continue with instead of asking a model.")
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @json_option
-def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, as_json: bool) -> int:
+def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, out: Output) -> int:
     """Start a new mission from one of a native agent's replies; what came before it costs nothing again."""
     from chargehand.app.composition import App
     from chargehand.app.missions import ForkRequest, fork_mission
     from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         made, forked_at = fork_mission(app, ForkRequest(mission=mission, at=at, model=model, reply=reply))
         out.notice(f"Mission {made} continues from reply {forked_at}.")
@@ -331,15 +313,14 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
 @mission.command()
 @named_mission_argument
 @json_option
-def cancel(mission: str, as_json: bool) -> int:
+def cancel(mission: str, out: Output) -> int:
     """Stop a running mission, or close one that waits."""
     from chargehand.app.composition import App
     from chargehand.app.missions import cancel_mission
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(Output(as_json=as_json), cancel_mission(app, mission))
+        print_result(out, cancel_mission(app, mission))
     return 0
 
 
@@ -347,14 +328,12 @@ def cancel(mission: str, as_json: bool) -> int:
 @named_mission_argument
 @click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
 @json_option
-def rollback(mission: str, dry_run: bool, as_json: bool) -> int:
+def rollback(mission: str, dry_run: bool, out: Output) -> int:
     """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back.
 
     Exits 3 where the commit could not be exported.
     """
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     if dry_run:
         return _preview_roll_back(out, mission)
     from chargehand.app.composition import App
@@ -385,15 +364,13 @@ def _preview_roll_back(out: Output, mission: str) -> int:
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why you approve it; it is recorded.")
 @json_option
-def promote(mission: str, reason: str, as_json: bool) -> int:
+def promote(mission: str, reason: str, out: Output) -> int:
     """Approve a waiting mission and promote it. Cannot override a failed check."""
     from chargehand.app.composition import App
     from chargehand.app.missions import promote_mission
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.progress import run_with_progress
     from chargehand.cli.terminal.rendering import exit_code, print_result
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         state = run_with_progress(out, lambda shown: promote_mission(app, mission, reason=reason, observer=shown))
     print_result(out, state)
@@ -403,13 +380,12 @@ def promote(mission: str, reason: str, as_json: bool) -> int:
 @mission.command()
 @named_mission_argument
 @json_option
-def discard(mission: str, as_json: bool) -> int:
+def discard(mission: str, out: Output) -> int:
     """Settle a mission as not wanted; its checkpoints stay until gc."""
     from chargehand.app.composition import App
     from chargehand.app.missions import discard_mission
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(Output(as_json=as_json), discard_mission(app, mission))
+        print_result(out, discard_mission(app, mission))
     return 0

@@ -39,7 +39,7 @@ def model() -> None:
 @click.option("--provider", metavar="NAME", help="List one catalogue provider, such as openai.")
 @repo_option
 @json_option
-def list_(repo: Path | None, everything: bool, provider: str | None, as_json: bool) -> int:
+def list_(repo: Path | None, everything: bool, provider: str | None, out: Output) -> int:
     """List the models you can use, what they cost, and whether their key is set.
 
     With --all or --provider, list models of the shipped catalogue (models.dev) instead; nothing is downloaded.
@@ -48,9 +48,7 @@ def list_(repo: Path | None, everything: bool, provider: str | None, as_json: bo
     Example:
       chargehand model list --provider anthropic
     """
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     if everything or provider is not None:
         return _list_catalogue(out, provider)
     from chargehand.app.composition import App
@@ -93,7 +91,7 @@ def _catalogue_row(each: CatalogueModel) -> tuple[str, ...]:
 @click.argument("name")
 @repo_option
 @json_option
-def show(name: str, repo: Path | None, as_json: bool) -> int:
+def show(name: str, repo: Path | None, out: Output) -> int:
     """Show what is known of a model: sizes, abilities, price, and the source of each value.
 
     NAME is an entry of [models] or a short form such as openai:gpt-5. What no source says is shown as unknown, in
@@ -105,11 +103,9 @@ def show(name: str, repo: Path | None, as_json: bool) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.models import show_model
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         found = show_model(app, name, repo)
-    out = Output(as_json=as_json)
     out.document(found)
     out.text(f"{name}: {found.provider} {found.model}", bold=True)
     out.text(f"key: {found.key.where}")
@@ -167,7 +163,7 @@ def _full_price(price: FullPrice | None) -> str:
 @click.option("--all", "everywhere", is_flag=True, help="Count all projects, not this repository alone.")
 @click.option("--since", metavar="WHEN", help="Only calls made since then: 7d, 12h, 30m, 2w or a date (UTC).")
 @json_option
-def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool) -> int:
+def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
     """Show how models performed: calls, tokens, cost, errors, times, and verdicts on their attempts.
 
     Counts this repository's missions; outside a repository those of all projects. Unknown values are shown as
@@ -178,9 +174,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
       chargehand model stats --all --since 7d
     """
     from chargehand.cli.stats import show_model_stats
-    from chargehand.cli.terminal.output import Output
 
-    return show_model_stats(Output(as_json=as_json), repo=repo, everywhere=everywhere, since=since)
+    return show_model_stats(out, repo=repo, everywhere=everywhere, since=since)
 
 
 @model.command()
@@ -188,7 +183,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
 @click.option("--quick", is_flag=True, help="Only check that it answers and calls tools; store nothing.")
 @repo_option
 @json_option
-def probe(name: str | None, quick: bool, repo: Path | None, as_json: bool) -> int:
+def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
     """Call a model with a few tokens and one tool; without NAME, every model that `model list` shows.
 
     A model that answers gets four more calls: a stream, an image, an embedding and a reply cut at its limit. The
@@ -200,9 +195,7 @@ def probe(name: str | None, quick: bool, repo: Path | None, as_json: bool) -> in
 
     from chargehand.app.composition import App
     from chargehand.app.models import describe_probe, probe_models
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         probing = probe_models(app, name, repo, quick=quick, asking=lambda each: out.notice(f"asking {each} …"))
         probes = asyncio.run(probing)

@@ -28,13 +28,11 @@ def policy() -> None:
 @click.option("--facts", is_flag=True, help="Show what rules can ask about instead.")
 @click.option("--cedar", is_flag=True, help="Show the rules in Cedar, as they are written, instead.")
 @json_option
-def show(repo: Path | None, facts: bool, cedar: bool, as_json: bool) -> int:
+def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> int:
     """Show the rules in force, and where each comes from."""
     from chargehand.app.composition import App
     from chargehand.app.policy import list_rules, rule_schema
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     if facts:
         schema = rule_schema()
         out.document(schema)
@@ -71,7 +69,7 @@ def show(repo: Path | None, facts: bool, cedar: bool, as_json: bool) -> int:
 @click.option("--cwd", metavar="DIR", help="Where it runs, relative to /workspace.")
 @repo_option
 @json_option
-def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, as_json: bool, **kinds: str | None) -> int:
+def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Output, **kinds: str | None) -> int:
     """Judge a command without running it. Exits 0 for allow, 1 for deny, 3 for ask.
 
     \b
@@ -81,12 +79,10 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, as_json: 
     """
     from chargehand.app.composition import App
     from chargehand.app.policy import judge_action
-    from chargehand.cli.terminal.output import Output
 
     wanted: dict[str, Any] = {"command": command or None, **kinds}
     with App.open() as app:
         judgement = judge_action(app, wanted, cwd=cwd, repo=repo)
-    out = Output(as_json=as_json)
     out.document(judgement)
     _show_judgement(out, judgement)
     return _EXITS[judgement.effect]
@@ -112,13 +108,11 @@ def _show_judgement(out: Output, judgement: Judgement) -> None:
 @mission_argument
 @click.option("--all", "every", is_flag=True, help="Also show actions that were simply allowed.")
 @json_option
-def why(mission: str, every: bool, as_json: bool) -> int:
+def why(mission: str, every: bool, out: Output) -> int:
     """Show what was judged in a mission, by which rule and why."""
     from chargehand.app.policy import mission_judgements
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     counted: dict[str, int] = {}
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
@@ -152,7 +146,7 @@ def _show_logged(out: Output, logged: LoggedJudgement) -> None:
 @click.option("--reason", required=True, help="Why this is all right; it is recorded in every mission.")
 @click.option("--when", default="", metavar="CEDAR", help="Only under this condition, in Cedar.")
 @json_option
-def allow(rule: str, reason: str, when: str, as_json: bool) -> int:
+def allow(rule: str, reason: str, when: str, out: Output) -> int:
     """Override a rule that asks or denies, in your own policy.cedar.
 
     \b
@@ -162,12 +156,10 @@ def allow(rule: str, reason: str, when: str, as_json: bool) -> int:
     """
     from chargehand.app.policy import override_rule
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     with StateReader.open() as reader:
         made = override_rule(reader, rule, reason=reason, when=when)
-    out = Output(as_json=as_json)
     out.document(made)
     out.text(f"{rule} is overridden by a rule in {shown_path(made.path)}; delete that rule to undo it")
     return 0

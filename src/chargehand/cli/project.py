@@ -21,15 +21,13 @@ def project() -> None:
 
 @project.command("list")
 @json_option
-def list_(as_json: bool) -> int:
+def list_(out: Output) -> int:
     """List the repositories that Chargehand has worked on."""
     from chargehand.app.projects import list_projects
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         listed = list_projects(reader)
-    out = Output(as_json=as_json)
     out.document(listed)
     if listed.projects:
         rows = [(each.id, each.name, each.missions, each.path) for each in listed.projects]
@@ -42,17 +40,15 @@ def list_(as_json: bool) -> int:
 @project.command()
 @repo_option
 @json_option
-def show(repo: Path | None, as_json: bool) -> int:
+def show(repo: Path | None, out: Output) -> int:
     """Show a project: its base, its checks and setup, whether it is trusted."""
     from chargehand.app.composition import App
     from chargehand.app.projects import show_project
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.rendering import base_line
     from chargehand.core.text import shown_path
 
     with App.open() as app:
         shown = show_project(app, repo)
-    out = Output(as_json=as_json)
     out.document(shown)
     out.text(f"{shown.name}  {shown.id}", bold=True)
     out.text(f"path      {shown_path(shown.path)}")
@@ -77,15 +73,13 @@ def show(repo: Path | None, as_json: bool) -> int:
 @repo_option
 @base_option
 @json_option
-def setup(repo: Path | None, base: str | None, as_json: bool) -> int:
+def setup(repo: Path | None, base: str | None, out: Output) -> int:
     """Build the environment layer of a base now, so that the first mission does not have to."""
     from chargehand.app.composition import App
     from chargehand.app.projects import set_up_project
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.cli.terminal.output import Output
     from chargehand.cli.terminal.progress import progress
 
-    out = Output(as_json=as_json)
     with App.open() as app, progress(out, "setup runs"):
         done = run_async(lambda stop: set_up_project(app, repo, base=base))
     out.document(done)
@@ -102,16 +96,14 @@ def setup(repo: Path | None, base: str | None, as_json: bool) -> int:
 @click.option("--show", "only_show", is_flag=True, help="Only show what asks for trust.")
 @click.option("--yes", is_flag=True, help="Grant it without asking.")
 @json_option
-def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, as_json: bool) -> int:
+def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: Output) -> int:
     """Trust the exact content of a repository's chargehand.toml and roles; any later change asks again.
 
     Needs --yes where nobody can be asked, as in a pipe.
     """
     from chargehand.app.composition import App
     from chargehand.app.projects import TrustRequest
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with App.open() as app:
         request = TrustRequest(app, repo, base=base)
         for line in request.lines:
@@ -150,12 +142,11 @@ def _show_trust(out: Output, request: TrustRequest, *, only_show: bool) -> None:
 @project.command()
 @repo_option
 @json_option
-def log(repo: Path | None, as_json: bool) -> int:
+def log(repo: Path | None, out: Output) -> int:
     """Show a project's own log: actions that belong to no mission."""
     from chargehand.cli.mission import show_project_log
-    from chargehand.cli.terminal.output import Output
 
-    return show_project_log(Output(as_json=as_json), repo=repo)
+    return show_project_log(out, repo=repo)
 
 
 @project.group()
@@ -166,14 +157,12 @@ def hook() -> None:
 @hook.command("install")
 @repo_option
 @json_option
-def install_hook(repo: Path | None, as_json: bool) -> int:
+def install_hook(repo: Path | None, out: Output) -> int:
     """Write the hook where git looks for it; a hook that is not ours is never changed."""
     from chargehand.app.projects import install_project_hook
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     hook = install_project_hook(repo)
-    out = Output(as_json=as_json)
     out.document(hook)
     out.text(f"{'wrote' if hook.changed else 'already installed:'} {shown_path(hook.path)}")
     return 0
@@ -182,14 +171,12 @@ def install_hook(repo: Path | None, as_json: bool) -> int:
 @hook.command("remove")
 @repo_option
 @json_option
-def remove_hook(repo: Path | None, as_json: bool) -> int:
+def remove_hook(repo: Path | None, out: Output) -> int:
     """Remove the hook; one that is not ours stays."""
     from chargehand.app.projects import remove_project_hook
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     hook = remove_project_hook(repo)
-    out = Output(as_json=as_json)
     out.document(hook)
     out.text(f"{'removed' if hook.changed else 'there is no hook at'} {shown_path(hook.path)}")
     return 0

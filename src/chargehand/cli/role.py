@@ -11,6 +11,7 @@ from chargehand.cli.terminal.options import complete_roles, json_option, repo_op
 
 if TYPE_CHECKING:
     from chargehand.app.agents import RoleEntry
+    from chargehand.cli.terminal.output import Output
 
 
 @click.group()
@@ -21,18 +22,16 @@ def role() -> None:
 @role.command("list")
 @repo_option
 @json_option
-def list_(repo: Path | None, as_json: bool) -> int:
+def list_(repo: Path | None, out: Output) -> int:
     """List the roles that --role accepts, where each comes from, and what is wrong with a role's file.
 
     Exits 1 if a file is wrong; the other roles still work.
     """
     from chargehand.app.agents import list_roles
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         listed = list_roles(app, repo)
-    out = Output(as_json=as_json)
     out.document(listed)
     out.table(("ROLE", "DELIVERS", "WRITES", "FROM", "SUMMARY"), [_row(each) for each in listed.roles])
     for each in listed.roles:
@@ -64,19 +63,17 @@ def _row(entry: RoleEntry) -> tuple[str, ...]:
 @click.argument("name", shell_complete=complete_roles)
 @repo_option
 @json_option
-def show(name: str, repo: Path | None, as_json: bool) -> int:
+def show(name: str, repo: Path | None, out: Output) -> int:
     """Show one role: its instructions, its tools, where it may write, and which agent and model work in it.
 
     The text is the role's file itself, so that it can be the start of your own.
     """
     from chargehand.app.agents import show_role
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
     from chargehand.core.text import shown_path
 
     with App.open() as app:
         shown, text = show_role(app, name, repo)
-    out = Output(as_json=as_json)
     out.document(shown)
     out.text(f"# {shown.name}: {shown_path(shown.place)}")
     for each in shown.works:
@@ -89,7 +86,7 @@ def show(name: str, repo: Path | None, as_json: bool) -> int:
 @click.argument("name", required=False, shell_complete=complete_roles)
 @repo_option
 @json_option
-def path(name: str | None, repo: Path | None, as_json: bool) -> int:
+def path(name: str | None, repo: Path | None, out: Output) -> int:
     """Print the directory of your own roles; with NAME, the file in force for that role.
 
     \b
@@ -98,11 +95,9 @@ def path(name: str | None, repo: Path | None, as_json: bool) -> int:
     """
     from chargehand.app.agents import role_path
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
     with App.open() as app:
         found = role_path(app, name, repo)
-    out = Output(as_json=as_json)
     out.document(found)
     out.text(found.path)
     return 0

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
 @json_option
-def run(as_json: bool, **options: Any) -> int:
+def run(out: Output, **options: Any) -> int:
     """Let an agent do what TEXT asks for, and promote the result if it passes every check.
 
     The result is a branch chargehand/… in the repository; nothing else in it is touched. Uncommitted changes are
@@ -59,9 +59,8 @@ def run(as_json: bool, **options: Any) -> int:
     from chargehand.app.composition import App
     from chargehand.app.runs import RunRequest
     from chargehand.app.worker import ensure_worker
-    from chargehand.cli.terminal.output import Output
 
-    out, request = Output(as_json=as_json), RunRequest(**options)
+    request = RunRequest(**options)
     with App.open() as app:
         if request.detach:
             return _detach(app, out, request)
@@ -77,7 +76,7 @@ def run(as_json: bool, **options: Any) -> int:
 @click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
-def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) -> int:
+def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> int:
     """Run missions that have no active worker: detached, resumed, or left by a process that died.
 
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
@@ -87,9 +86,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, as_json: bool) ->
     import logging
 
     from chargehand.app.composition import App
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     while True:
         with App.open(role="worker") as app:

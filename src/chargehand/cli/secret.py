@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from chargehand.cli.terminal.output import Output
 
 from chargehand.cli.terminal.options import json_option
 
@@ -20,7 +24,7 @@ def secret() -> None:
 @secret.command("set")
 @click.argument("name")
 @json_option
-def set_(name: str, as_json: bool) -> int:
+def set_(name: str, out: Output) -> int:
     """Store a secret in the system's keyring, or without one in a file that only you can read.
 
     The value is asked for, or read from stdin in a pipe. It is never an argument, since other users can see those.
@@ -31,11 +35,9 @@ def set_(name: str, as_json: bool) -> int:
     """
     from chargehand.app.configuration import keep_secret
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         kept = keep_secret(reader, name, read=lambda: _read_value(name))
-    out = Output(as_json=as_json)
     out.document(kept)
     out.text(f"{name} is stored in {kept.kept_in}")
     if kept.hidden_by_environment:
@@ -45,15 +47,13 @@ def set_(name: str, as_json: bool) -> int:
 
 @secret.command("list")
 @json_option
-def list_(as_json: bool) -> int:
+def list_(out: Output) -> int:
     """List the names of stored secrets and where each comes from, never their values."""
     from chargehand.app.configuration import list_secrets
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         listed = list_secrets(reader)
-    out = Output(as_json=as_json)
     out.document(listed)
     if not listed.secrets:
         out.text("No secrets are stored. To store one: chargehand secret set NAME")
@@ -66,15 +66,13 @@ def list_(as_json: bool) -> int:
 @secret.command()
 @click.argument("name")
 @json_option
-def remove(name: str, as_json: bool) -> int:
+def remove(name: str, out: Output) -> int:
     """Delete a stored secret."""
     from chargehand.app.configuration import remove_secret
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         removed = remove_secret(reader, name)
-    out = Output(as_json=as_json)
     out.document(removed)
     out.text(f"{name} is removed")
     if removed.origin is not None:

@@ -43,7 +43,7 @@ _MODEL_HEADS = (
     "--since", metavar="WHEN", help="Only missions created since then: 7d, 12h, 30m, 2w or a date (UTC)."
 )
 @json_option
-def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool) -> int:
+def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
     """Show how missions end: rates, causes, times and cost.
 
     Of the repository one is in, outside of any of all projects. Missions that are not at their end yet count in no
@@ -55,13 +55,11 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, as_json: bool)
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.statistics import StatisticsRequest, mission_statistics
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         found = mission_statistics(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))
     out.document(found)
-    if as_json:
+    if out.as_json:
         return 0
     if not found.missions.total:
         when = f" since {found.since}" if found.since else ""

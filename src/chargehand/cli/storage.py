@@ -24,16 +24,15 @@ _KINDS = ("workspaces", "bases", "layers", "litter")
 @click.option("--checkpoints", is_flag=True, help="Also erase old checkpoints for good; asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def gc(yes: bool, as_json: bool, **options: Any) -> int:
+def gc(yes: bool, out: Output, **options: Any) -> int:
     """Free disk space: remove old bases, layers and workspaces that no mission needs any more.
 
     Works on all projects, or on one with --repo. Removes what was used least recently until the total is under
     limits.state_mb. Checkpoints are kept unless --checkpoints is given.
     """
     from chargehand.app.storage import GcOptions
-    from chargehand.cli.terminal.output import Output
 
-    return collect(Output(as_json=as_json), GcOptions(**options), yes=yes)
+    return collect(out, GcOptions(**options), yes=yes)
 
 
 def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
@@ -100,16 +99,14 @@ def store() -> None:
 
 @store.command()
 @json_option
-def rebuild(as_json: bool) -> int:
+def rebuild(out: Output) -> int:
     """Make the rows that lists and counts read anew from the log, and name the missions whose row was wrong.
 
     The log itself is only read. Exits 0 whether or not anything differed.
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import rebuild_projections
-    from chargehand.cli.terminal.output import Output
 
-    out = Output(as_json=as_json)
     with StateReader.open() as reader:
         report = rebuild_projections(reader)
     out.document(report)
@@ -130,15 +127,13 @@ def artifact() -> None:
 @artifact.command("list")
 @mission_argument
 @json_option
-def list_(mission: str, as_json: bool) -> int:
+def list_(mission: str, out: Output) -> int:
     """List what a mission kept, the oldest first."""
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import list_artifacts
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         listed = list_artifacts(reader, mission)
-    out = Output(as_json=as_json)
     out.document(listed)
     if not listed.artifacts:
         out.text(f"Mission {listed.mission} kept nothing.")
@@ -151,7 +146,7 @@ def list_(mission: str, as_json: bool) -> int:
 @artifact.command()
 @click.argument("artifact")
 @json_option
-def show(artifact: str, as_json: bool) -> int:
+def show(artifact: str, out: Output) -> int:
     """Print an artifact, given by its id or the start of it.
 
     In a pipe every byte is written as it is; on a terminal control characters are removed. With --json, `content`
@@ -159,12 +154,10 @@ def show(artifact: str, as_json: bool) -> int:
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import read_artifact
-    from chargehand.cli.terminal.output import Output
 
     with StateReader.open() as reader:
         content, view = read_artifact(reader, artifact)
-    out = Output(as_json=as_json)
     out.document(view)
-    if not as_json:
+    if not out.as_json:
         out.raw(content)
     return 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -17,14 +20,18 @@ def json_wanted(words: Sequence[str]) -> bool:
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
-def _with_root(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    return value or bool(context.find_root().params.get("as_json"))
-
-
 def json_option(function: _F) -> _F:
-    """Add `--json`, which is also taken before the command's name."""
+    """Add `--json`, also taken before the command's name; the command gets an `Output` as its argument `out`."""
+
+    def open_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output | None:
+        if context.resilient_parsing:  # a shell completes a word: it waits, and nothing will be written
+            return None
+        from chargehand.cli.terminal.output import Output
+
+        return Output(as_json=value or bool(context.find_root().params.get("as_json")))
+
     return click.option(
-        "--json", "as_json", is_flag=True, callback=_with_root, help="Print JSON on stdout and nothing else."
+        "--json", "out", is_flag=True, callback=open_output, help="Print JSON on stdout and nothing else."
     )(function)
 
 
