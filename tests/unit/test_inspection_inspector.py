@@ -91,16 +91,16 @@ async def test_a_disk_that_hangs_holds_nobody_and_makes_no_green(store: Store, t
 async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: HungTrees):
     class Slow(HungTrees):
         def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
-            time.sleep(0.05)
+            time.sleep(0.04)
             return super().read_blob(id, limit=limit)
 
     slow = Slow()
     base = slow.add({})
     changes = slow.changes(base, slow.add({f"{n}.py": f"{n}\n" for n in range(50)}))
-    found = await inspector(store, slow, base, full_seconds=0.5).inspect_all(changes)
+    found = await inspector(store, slow, base, full_seconds=1.0).inspect_all(changes)
     assert found.degraded
     assert 1 <= found.looked < 50
-    assert "not looked at within 0.45 s" in found.reason
+    assert "not looked at within 0.9 s" in found.reason
 
 
 async def test_a_locked_store_costs_a_moment_and_no_finding(store: Store, trees: HungTrees, monkeypatch: Any):

@@ -27,7 +27,7 @@ _IMPORTS_PYTEST = re.compile(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
 _USES_UNITTEST = re.compile(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
 _PLAIN_TEST = re.compile(r"^(?:async\s+)?def\s+test", re.MULTILINE)
 _EXTRAS = ("test", "tests", "testing", "dev")
-# With a lock the versions are exact, so that two set-ups of one tree are the same.
+# `ci` and `--frozen-lockfile` install what the lock names and never rewrite it.
 _NODE_INSTALLS = {
     "package-lock.json": "npm ci",
     "npm-shrinkwrap.json": "npm ci",

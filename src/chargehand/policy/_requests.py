@@ -26,7 +26,7 @@ from chargehand.policy.actions import (
 from chargehand.policy.paths import absolute, places
 from chargehand.policy.shell.lines import Parsed, Simple, parse
 from chargehand.policy.shell.programs import flags, hosts, positionals, subcommands, touched
-from chargehand.policy.shell.scripts import Line, Task, lines_of, shell_script, task_of
+from chargehand.policy.shell.scripts import Line, lines_of, shell_script, task_of
 from chargehand.policy.shell.wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
 
 MOST_PARTS = 400
@@ -175,12 +175,12 @@ class _Splitter:
         return given or self.around.cwd or self.around.workspace
 
     @property
-    def _scripted(self) -> bool:
+    def _in_script(self) -> bool:
         """Whether what is asked about stands in a script."""
         return bool(self._open)
 
     def _add(self, request: Request) -> None:
-        if not self._scripted:
+        if not self._in_script:
             if len(self.requests) - self._in_scripts >= MOST_PARTS:
                 raise TooMuchError
             self.requests.append(request)
@@ -197,7 +197,7 @@ class _Splitter:
 
     def _ask_opaque(self, state: str, text: str, via: tuple[str, ...]) -> None:
         """Ask about a line or script that could not be looked into; `state` says why."""
-        facts = {"state": state, "script": self._scripted, "sandboxed": self.around.sandboxed}
+        facts = {"state": state, "script": self._in_script, "sandboxed": self.around.sandboxed}
         self._add(Request(action="shell", resource=("Shell", state), text=text, facts=facts, via=via))
 
     def _split_line(
@@ -273,7 +273,7 @@ class _Splitter:
             "known": all(word is not None for word in words),
             "fed": command.feed is not None,
             "via": list(command.via),
-            "script": self._scripted,
+            "script": self._in_script,
             "sandboxed": self.around.sandboxed,
             "purpose": self.around.purpose,
         }
@@ -294,7 +294,7 @@ class _Splitter:
             self._written.add(real)
         text = path if path is not None else "a file that is named as it runs"
         facts = {"path": real or "", "places": sorted(named), "sandboxed": self.around.sandboxed, "via": list(via),
-                 "script": self._scripted, "purpose": self.around.purpose}  # fmt: skip
+                 "script": self._in_script, "purpose": self.around.purpose}  # fmt: skip
         self._add(Request(action=kind, resource=("File", real or ""), text=text, facts=facts, via=via))
         return None
 
@@ -327,11 +327,17 @@ class _Splitter:
                 state = "stream" if path is None or path.startswith("/dev/") else "script"
                 self._ask_opaque(state, script or "a script that is not known", via)
         self._ask_interpreter(program, command)
-        if not inner.scripts and "/" in (command.argv[0] or ""):
-            self._split_own_script(command, depth)
-        task = task_of(program, command.argv[1:])
-        if task is not None:
-            self._split_task(program, task, command, depth)
+        own = command.argv[0] or ""
+        if not inner.scripts and "/" in own:
+            # A program that is run by its path: a script where the caller knows its text, else not looked into.
+            path = absolute(own, command.cwd, self.around)
+            via = (*command.via, "script")
+            text = self._text(path)
+            if text is not None and shell_script(text):
+                self._split_script(own, command.cwd, via, depth)
+            elif {"workspace", "temp"} & places(path, self.around):
+                self._ask_opaque("program", own, via)
+        self._split_task(program, command, depth)
         return None
 
     def _ask_interpreter(self, program: str, command: Simple) -> None:
@@ -348,16 +354,6 @@ class _Splitter:
     def _text(self, path: str | None) -> str | None:
         return self.around.script(path) if self.around.script is not None and path is not None else None
 
-    def _split_own_script(self, command: Simple, depth: int) -> None:
-        """Look into a script that is run by its path, where the caller knows its text."""
-        via = (*command.via, "script")
-        path = absolute(command.argv[0], command.cwd, self.around)
-        text = self._text(path)
-        if text is not None and shell_script(text):
-            self._split_script(command.argv[0], command.cwd, via, depth)
-        elif {"workspace", "temp"} & places(path, self.around):
-            self._ask_opaque("program", command.argv[0] or "", via)
-
     def _split_script(self, script: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> bool:
         """Look into a script as a whole; returns whether its text is known."""
         path = absolute(script, cwd, self.around)
@@ -367,8 +363,11 @@ class _Splitter:
         self._look_into(path, (Line(text=text, number=1),), cwd, via, depth)
         return True
 
-    def _split_task(self, program: str, task: Task, command: Simple, depth: int) -> None:
+    def _split_task(self, program: str, command: Simple, depth: int) -> None:
         """Look into what is listed for make or npm to run."""
+        task = task_of(program, command.argv[1:])
+        if task is None:
+            return
         cwd = None if task.directory is None else absolute(task.directory, command.cwd, self.around)
         via = (*command.via, program)
         self._ask_opaque("program", shown(command.argv), via)
@@ -376,8 +375,8 @@ class _Splitter:
             path = absolute(name, cwd, self.around)
             text = self._text(path)
             if path is not None and text is not None:
-                key = (path, task.names)
-                self._look_into(path, lines_of(task, text), cwd, via, depth, key=key)
+                # make takes the first of its files that is there, and none of the others.
+                self._look_into(path, lines_of(task, text), cwd, via, depth, key=(path, task.names))
                 return
 
     def _look_into(
@@ -395,7 +394,7 @@ class _Splitter:
         if looked in self._seen:
             return  # by the name and not by the text: a script that calls itself would never end
         self._seen.add(looked)
-        before, outermost = self._where, not self._scripted
+        before, outermost = self._where, not self._in_script
         self._where = f"{posixpath.relpath(path, self.around.workspace)}:1"
         self._open.append(path)
         try:

@@ -47,9 +47,9 @@ def places(path: str | None, around: Surroundings) -> frozenset[str]:
     """
     if path is None:
         return frozenset({"unknown"})
+    if _STREAMS.fullmatch(path):
+        return frozenset({"stream"})
     found = {_area_of(path, around)}
-    if found == {"stream"}:
-        return frozenset(found)
     relative = posixpath.relpath(path, around.workspace) if "workspace" in found else ""
     first, *_ = relative.split("/")
     parts = path.split("/")
@@ -65,8 +65,6 @@ def places(path: str | None, around: Surroundings) -> frozenset[str]:
 
 
 def _area_of(path: str, around: Surroundings) -> str:
-    if _STREAMS.fullmatch(path):
-        return "stream"
     glob = _GLOB.search(path)
     # A pattern matches below the last directory that stands before it.
     if glob is not None:

@@ -94,10 +94,10 @@ class Rules:
     @property
     def all(self) -> tuple[Rule, ...]:
         """Every rule, in order."""
-        return tuple(self._loaded.rules.values())
+        return tuple(self._ruleset.rules.values())
 
     @property
-    def _loaded(self) -> _Loaded:
+    def _ruleset(self) -> _Loaded:
         # Attempts are judged in several threads; what parsing takes is spent in the first, and only if it judges.
         with self._lock:
             if self._parsed is None:
@@ -110,31 +110,24 @@ class Rules:
         found = {key: self._known[key] for key in keys if key in self._known}
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in found}
         if new:
-            found |= dict(zip(new, self._evaluate(list(new.values())), strict=True))
+            import cedarpy
+
+            rules, wanted = self._ruleset, [dict(request) for request in new.values()]
+            for key, answer in zip(
+                new, cedarpy.is_authorized_batch(wanted, rules.policies, rules.entities), strict=True
+            ):
+                matching = sorted(
+                    (rules.rules[name] for name in answer.diagnostics.reasons), key=lambda r: r.order
+                )
+                found[key] = Match(rules=tuple(matching), errors=tuple(answer.diagnostics.errors))
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
             self._known.update(found)
         return [found[key] for key in keys]
 
-    def _evaluate(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
-        import cedarpy
-
-        loaded = self._loaded
-        wanted = [dict(request) for request in requests]
-        answers = cedarpy.is_authorized_batch(wanted, loaded.policies, loaded.entities)
-        return [
-            Match(
-                rules=tuple(
-                    sorted((loaded.rules[key] for key in answer.diagnostics.reasons), key=lambda rule: rule.order)
-                ),
-                errors=tuple(answer.diagnostics.errors),
-            )
-            for answer in answers
-        ]
-
     def check(self) -> None:
         """Parse the rules now; raises `ConfigError`."""
-        _ = self._loaded
+        _ = self._ruleset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

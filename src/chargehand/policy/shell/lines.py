@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,7 @@ class _Walk:
     recursive: bool = False
 
     def visit(self, node: Node, feed: tuple[str | None, ...] | None = None) -> None:
+        before, via = self.cwd, self.via
         match node.type:
             case "command":
                 self._visit_command(node, feed)
@@ -120,16 +121,22 @@ class _Walk:
                 self._add([(node.children[0].type,), *words], None, node)
                 self._children(node)
             case "pipeline":
-                self._visit_pipeline(node, feed)
+                for child in node.named_children:
+                    first = len(self.commands)
+                    self.visit(child, feed)
+                    feed = feed_of(self.commands[first:], feed)
+                    self.cwd = before  # each part of a pipe runs in a shell of its own
             case "redirected_statement":
                 self._visit_redirected(node, feed)
             case "subshell" | "command_substitution" | "process_substitution":
-                self._visit_subshell(node, feed)
-            case "if_statement" | "case_statement" | "while_statement" | "for_statement" | "c_style_for_statement":
-                before = self.cwd
+                form = {"command_substitution": ("$()",), "process_substitution": ("<()",)}
+                self.via = (*via, *form.get(node.type, ()))
                 self._children(node, feed)
-                if self.cwd != before:  # where it stands afterwards depends on the branch that ran
-                    self.cwd = None
+                self.cwd, self.via = before, via
+            case "if_statement" | "case_statement" | "while_statement" | "for_statement" | "c_style_for_statement":
+                self._children(node, feed)
+                # Where it stands afterwards depends on the branch that ran.
+                self.cwd = before if self.cwd == before else None
             case "function_definition":
                 self._visit_function(node)
             case "file_redirect" | "herestring_redirect" | "heredoc_redirect":
@@ -141,33 +148,17 @@ class _Walk:
         for child in node.named_children:
             self.visit(child, feed)
 
-    def _visit_subshell(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
-        before, self_via = self.cwd, self.via
-        if node.type != "subshell":
-            self.via = (*self.via, "$()" if node.type == "command_substitution" else "<()")
-        self._children(node, feed)
-        self.cwd, self.via = before, self_via
-
     def _visit_function(self, node: Node) -> None:
         name = node.child_by_field_name("name")
         before = self.cwd
         self.inside.append(node_text(name) if name is not None else "")
         self.functions.add(self.inside[-1])
         body = node.child_by_field_name("body")
-        if body is not None:
-            self.visit(body)
-        for redirect in node.children_by_field_name("redirect"):
-            self.visit(redirect)
+        # The body is judged here, where it is defined, called or not; a call of it is not looked into again.
+        for child in (*([body] if body is not None else []), *node.children_by_field_name("redirect")):
+            self.visit(child)
         self.inside.pop()
         self.cwd = before
-
-    def _visit_pipeline(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
-        before = self.cwd  # each part of a pipe runs in a shell of its own
-        for child in node.named_children:
-            first = len(self.commands)
-            self.visit(child, feed)
-            feed = feed_of(self.commands[first:], feed)
-            self.cwd = before
 
     def _visit_redirected(self, node: Node, feed: tuple[str | None, ...] | None) -> None:
         body = node.child_by_field_name("body")
@@ -217,21 +208,20 @@ class _Walk:
         if node.type == "file_redirect":
             operator = next((child.type for child in node.children if not child.is_named), ">")
             for target in node.children_by_field_name("destination")[:1]:
-                self._add_redirect(target, operator)
+                text, words = node_text(target), expand(target, self.variables)
+                if (operator in (">&", "<&") and text.rstrip("-").isdigit()) or text == "-":
+                    continue  # another descriptor, no file
+                writes, number = ">" in operator, target.start_point[0] + 1
+                for value in words[0] or (None,) if len(words) == 1 else (None,):
+                    self.redirects.append(
+                        Redirect(path=value, writes=writes, cwd=self.cwd, via=self.via, number=number)
+                    )
         if node.type != "heredoc_redirect":
             self._children(node)
             return
         for child in node.named_children:
             # `cat <<E | sh`: the rest of the line hangs below the here-document
             self.visit(child, feed if child.type == "pipeline" else None)
-
-    def _add_redirect(self, target: Node, operator: str) -> None:
-        text, words = node_text(target), expand(target, self.variables)
-        if (operator in (">&", "<&") and text.rstrip("-").isdigit()) or text == "-":
-            return  # another descriptor, no file
-        for value in words[0] or (None,) if len(words) == 1 else (None,):
-            writes, number = ">" in operator, target.start_point[0] + 1
-            self.redirects.append(Redirect(path=value, writes=writes, cwd=self.cwd, via=self.via, number=number))
 
     def _visit_command(self, node: Node, feed: tuple[str | None, ...] | None, more: Sequence[Values] = ()) -> None:
         words: list[Values] = []
@@ -252,25 +242,21 @@ class _Walk:
     def _add(self, words: Sequence[Values], feed: tuple[str | None, ...] | None, node: Node) -> None:
         if not words:
             return
-        for argv in _variants(words):
+        # Every way is judged, so that `for x in a b; do rm $x` names both files. A product of many words grows
+        # without end: where it would be too large, a word of many values counts as not known.
+        known: list[tuple[str | None, ...]] = [word if word != UNKNOWN else (None,) for word in words]
+        count = 1
+        for index, word in enumerate(known):
+            count *= len(word)
+            if count > _VARIANTS:
+                known[index] = (None,)
+                count //= len(word)
+        for argv in itertools.product(*known):
             number = node.start_point[0] + 1
             self.commands.append(Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed, number=number))
             self.recursive |= argv[0] is not None and argv[0] in self.inside
             if argv[0] in ("cd", "pushd", "popd"):
                 self.cwd = _directory_after(argv, self.cwd)
-
-
-def _variants(words: Sequence[Values]) -> Iterable[tuple[str | None, ...]]:
-    """Return every command that the words may be; where these are too many, words of many values are not known."""
-    # Every way is judged, so that `for x in a b; do rm $x` names both files; a product of many words is bounded.
-    known: list[tuple[str | None, ...]] = [word if word != UNKNOWN else (None,) for word in words]
-    count = 1
-    for index, word in enumerate(known):
-        count *= len(word)
-        if count > _VARIANTS:
-            known[index] = (None,)
-            count //= len(word)
-    return itertools.product(*known)
 
 
 def _directory_after(argv: Sequence[str | None], cwd: str | None) -> str | None:
@@ -296,7 +282,9 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
     words = argv[1:]
     plain = [word for word in words if word is None or not word.startswith("-")]
     if program in ("echo", "printf"):
-        return _printed(program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")])
+        return _echo_output(
+            program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")]
+        )
     if program == "find":
         return tuple(None if root == "$" else f"{root}/*" for root in find_roots(words))
     # A pattern stands for the names of files that only the run knows: a rule then minds any that it may match.
@@ -304,14 +292,17 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
         return tuple(None if word is None else f"{word}/*" for word in plain) or ("*",)
     if program == "git" and words[:1] in (("ls-files",), ("diff",), ("status",)):
         return ("./*",)
-    if program in ("grep", "rg", "egrep", "fgrep") and _lists_files(words):
+    # With -l grep prints names of files, not lines of them.
+    short = [word for word in words if word and word.startswith("-") and not word.startswith("--")]
+    lists = any(word in _LISTING for word in words) or any({"l", "L"} & set(word) for word in short)
+    if program in ("grep", "rg", "egrep", "fgrep") and lists:
         return tuple(None if word is None else f"{word}/*" for word in plain[1:]) or ("*",)
     if program in _FILTERS and feed is not None and len(plain) <= ("grep" in program or program == "rg"):
         return feed
     return (None,)
 
 
-def _printed(program: str, words: Sequence[str | None]) -> tuple[str | None, ...]:
+def _echo_output(program: str, words: Sequence[str | None]) -> tuple[str | None, ...]:
     if any(word is None for word in words):
         return (None,)
     if program == "echo":
@@ -333,9 +324,3 @@ def find_roots(words: Sequence[str | None]) -> tuple[str, ...]:
             break
         roots.append("$" if word is None else word)
     return tuple(roots) or (".",)
-
-
-def _lists_files(words: Sequence[str | None]) -> bool:
-    """Whether grep is to print names of files."""
-    short = [word for word in words if word and word.startswith("-") and not word.startswith("--")]
-    return any(word in _LISTING for word in words) or any({"l", "L"} & set(word) for word in short)

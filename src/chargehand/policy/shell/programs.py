@@ -107,14 +107,10 @@ def touched(program: str, words: Argv) -> Touched:
     if program in _COPIES:
         return Touched(reads=tuple(plain[:-1]), writes=(*plain[-1:], *_given(words, "-t")))
     if program == "dd":
-        return Touched(writes=_named(words, "of="), reads=_named(words, "if="))
+        return Touched(writes=_values_after(words, "of="), reads=_values_after(words, "if="))
     if program == "find":
         roots = tuple(map(below, find_roots(words)))
         return Touched(reads=roots, removes=roots if "-delete" in words else ())
-    return _touched_by_option(program, words)
-
-
-def _touched_by_option(program: str, words: Argv) -> Touched:
     in_place = _IN_PLACE.get(program, "").split()
     plain = positionals(words, "-e -f --expression --file" if program in ("sed", "perl") else "")
     if any(word is not None and word.startswith(flag) for word in words for flag in in_place):
@@ -140,7 +136,7 @@ def _given(words: Argv, flag: str) -> list[str | None]:
     return found
 
 
-def _named(words: Argv, prefix: str) -> tuple[str | None, ...]:
+def _values_after(words: Argv, prefix: str) -> tuple[str | None, ...]:
     unknown: list[str | None] = [None for word in words if word is None]
     return (*(word.removeprefix(prefix) for word in words if word and word.startswith(prefix)), *unknown)
 

@@ -88,12 +88,21 @@ def task_of(program: str, words: Argv) -> Task | None:
 
 def lines_of(task: Task, text: str) -> tuple[Line, ...]:
     """Return the lines for a shell that a task runs of its file."""
-    return (
-        _lines_in_package(text, task.names) if task.files == ("package.json",) else _lines_in_makefile(text, task)
-    )
-
-
-# --- package.json
+    if task.files != ("package.json",):
+        return _lines_in_makefile(text, task)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    scripts = document.get("scripts") if isinstance(document, dict) else None
+    if not isinstance(scripts, dict):
+        return ()
+    found = []
+    for name in task.names:
+        if isinstance(scripts.get(name), str):
+            at = text.find(f'"{name}"', max(text.find('"scripts"'), 0))
+            found.append(Line(text=scripts[name], number=text.count("\n", 0, at) + 1 if at >= 0 else 1))
+    return tuple(found)
 
 
 def _package_task(program: str, words: Argv) -> Task | None:
@@ -110,22 +119,6 @@ def _package_task(program: str, words: Argv) -> Task | None:
     )
 
 
-def _lines_in_package(text: str, names: Sequence[str]) -> tuple[Line, ...]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return ()
-    scripts = document.get("scripts") if isinstance(document, dict) else None
-    if not isinstance(scripts, dict):
-        return ()
-    found = []
-    for name in names:
-        if isinstance(scripts.get(name), str):
-            at = text.find(f'"{name}"', max(text.find('"scripts"'), 0))
-            found.append(Line(text=scripts[name], number=text.count("\n", 0, at) + 1 if at >= 0 else 1))
-    return tuple(found)
-
-
 # --- Makefiles
 
 
@@ -136,23 +129,33 @@ class _Makefile:
     recipes: dict[str, list[Line]] = field(default_factory=dict)
     first: str | None = None
 
+    def add_statement(self, line: str, number: int) -> list[str]:
+        """Take one line that is no recipe; return the targets whose recipe follows."""
+        assigned = _ASSIGNMENT.fullmatch(line)
+        if assigned is not None:
+            self.variables[assigned[1]] = assigned[2]
+            return []
+        rule = _RULE.fullmatch(line)
+        if rule is None:
+            return []
+        targets = rule[1].split()
+        for target in targets:
+            self.needs.setdefault(target, []).extend(rule[2].replace("|", " ").split())
+            if self.first is None and not target.startswith("."):
+                self.first = target
+            if rule[3].strip():
+                self.add_recipe(target, rule[3], number)
+        return targets
+
+    def add_recipe(self, target: str, line: str, number: int) -> None:
+        """Add a line to a target's recipe; make takes `@`, `-` and `+` off before a shell sees it."""
+        text = line.lstrip(" \t@+-")
+        if text:
+            self.recipes.setdefault(target, []).append(Line(text=text, number=number))
+
 
 def _lines_in_makefile(text: str, task: Task) -> tuple[Line, ...]:
     """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
-    makefile = _read_makefile(text)
-    variables = {**_IMPLICIT, **makefile.variables, **task.variables}
-    waiting = list(task.names) or ([makefile.first] if makefile.first else [])
-    reached: dict[str, None] = {}
-    while waiting and len(reached) < _MOST_RULES:
-        name = waiting.pop(0)
-        if name not in reached and (name in makefile.needs or name in makefile.recipes):
-            reached[name] = None
-            waiting += makefile.needs.get(name, [])
-    found = [line for name in reached for line in makefile.recipes.get(name, [])]
-    return tuple(Line(text=_expanded(line.text, variables), number=line.number) for line in found)
-
-
-def _read_makefile(text: str) -> _Makefile:
     makefile, targets, number = _Makefile(), [""], 0
     lines = text.split("\n")
     while number < len(lines):
@@ -163,38 +166,22 @@ def _read_makefile(text: str) -> _Makefile:
         number += 1
         if line.startswith("\t"):
             for target in targets:
-                _add_recipe(makefile, target, line[1:].replace("\n\t", "\n"), start)
+                makefile.add_recipe(target, line[1:].replace("\n\t", "\n"), start)
         elif line.strip() and not line.lstrip().startswith("#"):
-            targets = _add_statement(makefile, line.replace("\\\n", " ").strip(), start)
-    return makefile
+            targets = makefile.add_statement(line.replace("\\\n", " ").strip(), start)
+    variables = {**_IMPLICIT, **makefile.variables, **task.variables}
+    waiting = list(task.names) or ([makefile.first] if makefile.first else [])
+    reached: dict[str, None] = {}
+    while waiting and len(reached) < _MOST_RULES:
+        name = waiting.pop(0)
+        if name not in reached and (name in makefile.needs or name in makefile.recipes):
+            reached[name] = None
+            waiting += makefile.needs.get(name, [])
+    found = [line for name in reached for line in makefile.recipes.get(name, [])]
+    return tuple(Line(text=_expand(line.text, variables), number=line.number) for line in found)
 
 
-def _add_statement(makefile: _Makefile, line: str, number: int) -> list[str]:
-    """Take one line that is no recipe; return the targets whose recipe follows."""
-    assigned = _ASSIGNMENT.fullmatch(line)
-    if assigned is not None:
-        makefile.variables[assigned[1]] = assigned[2]
-        return []
-    rule = _RULE.fullmatch(line)
-    if rule is None:
-        return []
-    targets = rule[1].split()
-    for target in targets:
-        makefile.needs.setdefault(target, []).extend(rule[2].replace("|", " ").split())
-        if makefile.first is None and not target.startswith("."):
-            makefile.first = target
-        if rule[3].strip():
-            _add_recipe(makefile, target, rule[3], number)
-    return targets
-
-
-def _add_recipe(makefile: _Makefile, target: str, line: str, number: int) -> None:
-    text = line.lstrip(" \t@+-")
-    if text:
-        makefile.recipes.setdefault(target, []).append(Line(text=text, number=number))
-
-
-def _expanded(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
+def _expand(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
     """Return a line as make gives it to a shell, `$1` standing for all that is not known."""
 
     def one(found: re.Match[str]) -> str:
@@ -204,7 +191,7 @@ def _expanded(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
             return "$" if found[4] == "$" else "$(" if found[4] == "(" else _UNKNOWN
         value = variables.get(found[1] or found[2])
         known = value is not None and depth < _DEEPEST and len(text) < _LONGEST
-        return _expanded(value, variables, depth + 1) if known and value is not None else _UNKNOWN
+        return _expand(value, variables, depth + 1) if known and value is not None else _UNKNOWN
 
     return _REFERENCE.sub(one, text)
 

@@ -63,7 +63,24 @@ class Variables:
     def __init__(self, root: Node) -> None:
         self._set: dict[str, list[Node | None]] = {}
         self._busy: set[str] = set()
-        self._gather(root)
+        waiting = [root]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.named_children
+            match node.type:
+                case "variable_assignment":
+                    self._add_assignment(node)
+                case "for_statement" | "select_statement":
+                    name = node.child_by_field_name("variable")
+                    if name is not None:
+                        values = node.children_by_field_name("value")
+                        self._set.setdefault(node_text(name), []).extend(values or [None])
+                case "command" | "declaration_command":
+                    words = [node_text(child) for child in node.named_children]
+                    # What these read, or print into a variable, is known when they run.
+                    if words and (words[0] in _READERS or (words[0] == "printf" and "-v" in words)):
+                        for word in words[1:]:
+                            self._set.setdefault(word, []).append(None)
 
     def values(self, name: str) -> Values:
         """Return what `$name` may be, before it is split into words."""
@@ -87,26 +104,6 @@ class Variables:
     def splits_as_usual(self) -> bool:
         """Whether words are divided at blanks."""
         return "IFS" not in self._set
-
-    def _gather(self, root: Node) -> None:
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            stack += node.named_children
-            match node.type:
-                case "variable_assignment":
-                    self._add_assignment(node)
-                case "for_statement" | "select_statement":
-                    name = node.child_by_field_name("variable")
-                    if name is not None:
-                        values = node.children_by_field_name("value")
-                        self._set.setdefault(node_text(name), []).extend(values or [None])
-                case "command" | "declaration_command":
-                    words = [node_text(child) for child in node.named_children]
-                    # What these read, or print into a variable, is known when they run.
-                    if words and (words[0] in _READERS or (words[0] == "printf" and "-v" in words)):
-                        for word in words[1:]:
-                            self._set.setdefault(word, []).append(None)
 
     def _add_assignment(self, node: Node) -> None:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
@@ -149,7 +146,7 @@ def _values(node: Node, variables: Variables) -> Values:
         case "translated_string":
             return _values(node.named_children[0], variables) if node.named_children else ("",)
         case "string" | "concatenation" | "command_name":
-            return _joined(node, variables, quoted=node.type == "string")
+            return _join_parts(node, variables, quoted=node.type == "string")
         case "simple_expansion" | "expansion":
             names = node.named_children
             plain = len(names) == 1 and names[0].type == "variable_name" and len(node.children) <= 3
@@ -158,28 +155,32 @@ def _values(node: Node, variables: Variables) -> Values:
         case "process_substitution":
             return ("/dev/fd/63",)
         case "command_substitution":
-            return _output_of(text)
+            # What a few well-known commands print; what others print is not known.
+            inner = text[2:-1] if text.startswith("$(") else text[1:-1]
+            words = inner.split()
+            makes = words[:1] == ["mktemp"] and not re.search(r"[;&|<>$`]", inner) and "-p" not in words
+            tells = words in (["pwd"], ["git", "rev-parse", "--show-toplevel"])
+            return ("/tmp/mktemp",) if makes else ("./.",) if tells else UNKNOWN
     return UNKNOWN
 
 
-def _output_of(text: str) -> Values:
-    """Return what a well-known command prints; what others print is not known."""
-    inner = text[2:-1] if text.startswith("$(") else text[1:-1]
-    words = inner.split()
-    if words[:1] == ["mktemp"] and not re.search(r"[;&|<>$`]", inner) and "-p" not in words:
-        return ("/tmp/mktemp",)
-    return ("./.",) if words in (["pwd"], ["git", "rev-parse", "--show-toplevel"]) else UNKNOWN
-
-
-def _joined(node: Node, variables: Variables, *, quoted: bool) -> Values:
+def _join_parts(node: Node, variables: Variables, *, quoted: bool) -> Values:
     """Return what the parts of a word give together; what stands between parts is text."""
     data = node.text or b""
     parts: list[Values] = []
     at = node.start_byte
     for child in node.named_children:
         parts.append(_between(data[at - node.start_byte : child.start_byte - node.start_byte], quoted))
-        parts.append(_part_of_word(child, variables, quoted))
         at = child.end_byte
+        if child.type == "string_content":
+            text = _IN_QUOTES.sub(lambda found: "" if found[1] == "\n" else found[1], node_text(child))
+            parts.append((text,))
+            continue
+        values = _values(child, variables)
+        # Unquoted, bash would divide what a variable holds into words; these are not told apart inside of one.
+        divided = child.type in ("simple_expansion", "expansion") and not quoted
+        splits = not variables.splits_as_usual or any(re.search(r"\s", value) for value in values)
+        parts.append(UNKNOWN if divided and splits else values)
     parts.append(_between(data[at - node.start_byte :], quoted))
     found = [""]
     for part in parts:
@@ -187,16 +188,6 @@ def _joined(node: Node, variables: Variables, *, quoted: bool) -> Values:
             return UNKNOWN
         found = [before + after for before in found for after in part]
     return tuple(found)
-
-
-def _part_of_word(child: Node, variables: Variables, quoted: bool) -> Values:
-    if child.type == "string_content":
-        return (_IN_QUOTES.sub(lambda found: "" if found[1] == "\n" else found[1], node_text(child)),)
-    values = _values(child, variables)
-    divided = child.type in ("simple_expansion", "expansion") and not quoted
-    if divided and (not variables.splits_as_usual or any(re.search(r"\s", value) for value in values)):
-        return UNKNOWN
-    return values
 
 
 def _between(data: bytes, quoted: bool) -> Values:
