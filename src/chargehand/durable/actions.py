@@ -18,6 +18,7 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, NotFoundError, UsageError, nearest
 from chargehand.core.ids import new_id
+from chargehand.durable._lock_files import is_locked, try_lock
 
 _RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
 _KEPT = 500
@@ -111,12 +112,21 @@ class ActionRegistry:
         return held
 
     def put(self, place: ActionLocation) -> None:
-        """Record where the action's lines are; from now on it is listed."""
+        """Record where the action's lines are; from now on it is listed. Sweeps old places."""
         target = self.directory / place.action / _RECORD
         part = target.with_suffix(".part")  # renamed, so that nobody ever reads half of it
         part.write_bytes(msgspec.json.encode(place))
         part.rename(target)
-        self._sweep()
+        # The oldest beyond so many go, and what was never made whole; their lines stay in the log.
+        known = self.ids()
+        old = []
+        for path in self.directory.iterdir():
+            with contextlib.suppress(OSError):  # somebody else has swept it
+                if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
+                    old.append(path.name)
+        for action in (*known[:-_KEPT], *(set(old) - set(known))):
+            if not self.live(action):
+                shutil.rmtree(self.directory / action, ignore_errors=True)
 
     def get(self, action: str) -> ActionLocation:
         """Return where an action's lines are, by its whole id. Raises `NotFoundError`."""
@@ -156,12 +166,10 @@ class ActionRegistry:
     def hold(self, action: str) -> ActionLock | None:
         """Own an action, `None` where another process does."""
         fd = os.open(self.directory / action / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        return ActionLock(action, fd)
+        if try_lock(fd):
+            return ActionLock(action, fd)
+        os.close(fd)
+        return None
 
     def take_over(self, action: str, fd: int) -> ActionLock:
         """Own an action by the locked descriptor that another process handed on."""
@@ -170,18 +178,7 @@ class ActionRegistry:
 
     def live(self, action: str) -> bool:
         """Tell whether the process that owns an action lives."""
-        try:
-            fd = os.open(self.directory / action / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            # Shared: two that look at the same time must not take each other for the owner.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(self.directory / action / _LOCK)
 
     def ask_cancel(self, action: str) -> None:
         """Let the owner know that the action is to end."""
@@ -213,15 +210,3 @@ class ActionRegistry:
 
     def _unknown(self, name: str) -> NotFoundError:
         return NotFoundError(f"there is no action {name!r}", hint=nearest(name, self.ids()[-8:]))
-
-    def _sweep(self) -> None:
-        """Forget the oldest actions beyond so many, and what was never made whole; their lines stay in the log."""
-        known = self.ids()
-        old = []
-        for path in self.directory.iterdir():
-            with contextlib.suppress(OSError):  # somebody else has swept it
-                if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
-                    old.append(path.name)
-        for action in (*known[:-_KEPT], *(set(old) - set(known))):
-            if not self.live(action):
-                shutil.rmtree(self.directory / action, ignore_errors=True)

@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
-_FRESH, _TICKET = ".new-", ".wait"
-_FRESH_SECONDS = 60.0
+from chargehand.durable._lock_files import FRESH, create_locked, remove_abandoned, try_lock
+
+_TICKET = ".wait"
 # Whoever waits and has not looked for so long (a stopped process, say) is passed over until it looks again.
 _SILENT_SECONDS = 5.0
 # Nobody is woken: who is first looks often, the others only have to notice that they have become it.
@@ -47,15 +48,7 @@ class Ticket:
         order = f"{0 if urgent else 1}-{time.monotonic_ns():020d}-{secrets.token_hex(4)}"
         self._directory = directory
         self._path = directory / f"{order}{_TICKET}"
-        fresh = directory / f"{_FRESH}{order}"
-        self._fd: int | None = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fresh.rename(self._path)  # seen by the others only once it is locked
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            self.leave()
-            raise
+        self._fd: int | None = create_locked(self._path)
 
     def before(self) -> int:
         """Return how many that still live and look are in line before this one; the dead are removed."""
@@ -63,11 +56,8 @@ class Ticket:
         for path in self._directory.iterdir():
             if path.name.endswith(_TICKET):
                 before += path.name < self._path.name and _waits(path)
-            elif path.name.startswith(_FRESH):
-                # Left by one that died while it lined up.
-                with contextlib.suppress(FileNotFoundError):
-                    if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
-                        path.unlink()
+            elif path.name.startswith(FRESH):
+                remove_abandoned(path)
         return before
 
     def take(self, places: int) -> int | None:
@@ -80,7 +70,7 @@ class Ticket:
         for number in range(places):
             path = self._directory / f"place-{number}"
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if _lock(fd, fcntl.LOCK_EX):
+            if try_lock(fd):
                 return fd
             os.close(fd)
         return None
@@ -138,14 +128,6 @@ class ConcurrencyLimit:
             os.close(held)
 
 
-def _lock(fd: int, how: int) -> bool:
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _waits(path: Path) -> bool:
     """Tell whether somebody alive waits with this ticket and looked lately."""
     try:
@@ -153,7 +135,7 @@ def _waits(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if _lock(fd, fcntl.LOCK_SH):
+        if try_lock(fd, fcntl.LOCK_SH):
             path.unlink(missing_ok=True)  # its name is never used again
             return False
         return time.time() - os.fstat(fd).st_mtime < _SILENT_SECONDS

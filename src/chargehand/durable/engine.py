@@ -12,7 +12,7 @@ import importlib
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from chargehand.durable.backend.scheduler import RUNNING, WAITING, Scheduler, Tu
 T = TypeVar("T")
 # DBOS keeps its registry and its configuration in module globals: a second engine would change the first one's.
 _ONE_ENGINE = threading.Lock()
-_LONGEST_PRIORITY = 2**31 - 1
+_LAST_PRIORITY = 2**31 - 1
 # A turn that was just taken has its row before its task runs.
 _STUCK_SECONDS = 1.0
 _WRITE_SECONDS = 5.0
@@ -70,24 +70,29 @@ class Engine:
         check_url(url)
         if slots < 1 or poll_seconds <= 0:
             raise UsageError(f"slots and poll_seconds must be positive, got {slots!r} and {poll_seconds!r}")
-        with _only_engine(), forwarded_log():
-            engine = cls(url, worker=worker, run=run, is_live=is_live)
-            try:
-                await engine._launch(slots, poll_seconds)
+        if not _ONE_ENGINE.acquire(blocking=False):
+            raise UsageError("this process already has an engine", code="engine_open", hint="close the first one")
+        try:
+            with forwarded_log():
+                engine = cls(url, worker=worker, run=run, is_live=is_live)
                 try:
-                    yield engine
+                    await engine._launch(slots, poll_seconds)
+                    try:
+                        yield engine
+                    finally:
+                        await engine._close()
                 finally:
-                    await engine._close()
-            finally:
-                engine._threads.shutdown()
+                    engine._threads.shutdown()
+        finally:
+            _ONE_ENGINE.release()
 
     async def trigger(self, mission: str, turn: int, *, priority: int = 0) -> bool:
         """Ask for a turn of a mission, 0 being the most urgent priority; `False` where it was asked for before.
 
         Raises `UsageError` for an impossible priority, `InfrastructureError` where the database cannot be used.
         """
-        if not 0 <= priority <= _LONGEST_PRIORITY:
-            raise UsageError(f"not a priority: {priority!r}", hint=f"use 0 (first) to {_LONGEST_PRIORITY}")
+        if not 0 <= priority <= _LAST_PRIORITY:
+            raise UsageError(f"not a priority: {priority!r}", hint=f"use 0 (first) to {_LAST_PRIORITY}")
         return await self._call(lambda: self._scheduler.enqueue(mission, turn, priority=priority))
 
     async def rescue(self) -> tuple[str, ...]:
@@ -97,7 +102,10 @@ class Engine:
         rescue at once. Raises `InfrastructureError`.
         """
         rows = await self._call(lambda: self._scheduler.rows(RUNNING))
-        stuck = self._stuck(row for row in rows if row.worker == self._worker)
+        running, now = self._scheduler.running(), time.monotonic()
+        idle = [row for row in rows if row.worker == self._worker and row.id not in running]
+        self._idle_since = {row.id: self._idle_since.get(row.id, now) for row in idle}
+        stuck = [row for row in idle if now - self._idle_since[row.id] >= _STUCK_SECONDS]
         given = await self._call(lambda: self._scheduler.requeue([*self._orphans(rows), *stuck]))
         return tuple(sorted({row.mission for row in given}))
 
@@ -122,12 +130,6 @@ class Engine:
         others = [row for row in rows if row.status == RUNNING and row.worker not in (None, self._worker)]
         dead = {worker for worker in {row.worker for row in others} if worker and not self._is_live(worker)}
         return [row for row in others if row.worker in dead]
-
-    def _stuck(self, ours: Iterable[TurnRow]) -> list[TurnRow]:
-        running, now = self._scheduler.running(), time.monotonic()
-        idle = [row for row in ours if row.id not in running]
-        self._idle_since = {row.id: self._idle_since.get(row.id, now) for row in idle}
-        return [row for row in idle if now - self._idle_since[row.id] >= _STUCK_SECONDS]
 
     async def _turn(self, mission: str, turn: int) -> None:
         if self._closing:
@@ -184,13 +186,3 @@ class Engine:
         # Not asyncio.to_thread: it takes the context along, and DBOS would see a step of the turn that calls us.
         with typed_errors(self._url):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-@contextlib.contextmanager
-def _only_engine() -> Iterator[None]:
-    if not _ONE_ENGINE.acquire(blocking=False):
-        raise UsageError("this process already has an engine", code="engine_open", hint="close the first one")
-    try:
-        yield
-    finally:
-        _ONE_ENGINE.release()

@@ -72,7 +72,7 @@ class LeasedWorkers:
         local = self._local.join(role, on_lost=on_lost)
         try:
             mine = next(member for member in self._local.members() if member.id == local.id)
-            started = _elapsed()
+            started = _boot_seconds()
             member = {"id": mine.id, "role": mine.role, "pid": mine.pid, "version": mine.version}
             self._do(_JOIN, **member, host=socket.gethostname(), place=self._place, ttl=self.ttl)
         except BaseException:
@@ -82,11 +82,12 @@ class LeasedWorkers:
 
     def live(self, worker: str) -> bool:
         """Tell whether a worker is alive; one that was not can never be again. Raises `InfrastructureError`."""
-        row = self._one(worker)
-        if row is not None and not row.valid:
+        rows = self._rows(_ONE, id=worker)
+        if rows and not rows[0].valid:
             self._do(_GIVE_UP, id=worker)
-            row = self._one(worker)  # still there where it was renewed in between
-        return row is not None and self._holds(worker, row.place)
+            # Still there where it was renewed in between.
+            rows = self._rows(_ONE, id=worker)
+        return bool(rows) and self._holds(worker, rows[0].place)
 
     def gone(self, worker: str) -> bool:
         """Tell nothing: a worker whose lease ended may be on another machine, stopped, and go on."""
@@ -96,14 +97,14 @@ class LeasedWorkers:
         """Return the living workers of all machines. Raises `InfrastructureError`."""
         return tuple(
             Member(id=row.id, role=row.role, pid=row.pid, version=row.version)
-            for row in self._all()
+            for row in self._rows(_ALL)
             if row.valid and self._holds(row.id, row.place)
         )
 
     def sweep(self) -> tuple[str, ...]:
         """Remove what dead workers left, here and in the database. Raises `InfrastructureError`."""
         dead = set(self._local.sweep())
-        for row in self._all():
+        for row in self._rows(_ALL):
             if not row.valid:
                 gone = self._do(_GIVE_UP, id=row.id)
             else:
@@ -122,13 +123,9 @@ class LeasedWorkers:
     def _holds(self, worker: str, place: str) -> bool:
         return place != self._place or self._local.live(worker)
 
-    def _one(self, worker: str) -> Any:
+    def _rows(self, statement: str, **values: object) -> list[Any]:
         with self._transaction() as (connection, text):
-            return connection.execute(text(_ONE), {"id": worker}).first()
-
-    def _all(self) -> list[Any]:
-        with self._transaction() as (connection, text):
-            return list(connection.execute(text(_ALL)))
+            return list(connection.execute(text(statement), values))
 
     def _do(self, statement: str, **values: object) -> int:
         with self._transaction() as (connection, text):
@@ -209,7 +206,7 @@ class LeasedMembership:
 
     def _beat(self) -> None:
         while not self._over.wait(self._workers.beat):
-            sent = _elapsed()
+            sent = _boot_seconds()
             try:
                 renewed = self._workers.renew(self.id)
             except InfrastructureError as error:
@@ -222,7 +219,7 @@ class LeasedMembership:
             self._until = sent + self._workers.ttl
 
     def _guard(self) -> None:
-        while (left := self._until - _elapsed()) > 0:
+        while (left := self._until - _boot_seconds()) > 0:
             if self._over.wait(min(left, self._workers.beat)):
                 return
         self._lost()
@@ -237,6 +234,6 @@ class LeasedMembership:
         self._on_lost()
 
 
-def _elapsed() -> float:
+def _boot_seconds() -> float:
     # Not time.monotonic, which stands still while the machine sleeps; the lease does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -6,10 +6,8 @@ A lock that nobody holds belongs to a dead process, at once and without time-out
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
@@ -19,11 +17,10 @@ from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.ids import new_id
+from chargehand.durable._lock_files import FRESH, create_locked, is_locked, remove_abandoned
 
 Role = Literal["command", "worker"]
 """A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on."""
-_FRESH = ".new-"
-_FRESH_SECONDS = 60.0
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -117,22 +114,12 @@ class LocalWorkers:
         """Lock a file of our own; a lock cannot be lost, so `on_lost` is never called."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         member = Member(id=new_id("worker"), role=role, pid=os.getpid(), version=self._version)
-        fresh = self.directory / f"{_FRESH}{member.id}"
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(fd, msgspec.json.encode(member))
-            # Seen under its name only once it is locked: an unlocked one would be swept.
-            fresh.rename(self._lock(member.id))
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            os.close(fd)
-            raise
+        fd = create_locked(self._lock(member.id), msgspec.json.encode(member))
         return LocalMembership(member.id, self._lock(member.id), fd)
 
     def live(self, worker: str) -> bool:
         """Tell whether the process that locked the worker's file still lives."""
-        return _is_locked(self._lock(worker))
+        return is_locked(self._lock(worker))
 
     def gone(self, worker: str) -> bool:
         """Tell whether nobody has the worker's file locked: neither it nor a launcher of its sandboxes."""
@@ -142,7 +129,7 @@ class LocalWorkers:
         """Return the living workers, the longest living first."""
         found = []
         for path in self._locks():
-            if _is_locked(path):
+            if is_locked(path):
                 with contextlib.suppress(OSError, msgspec.MsgspecError):  # it leaves just now
                     found.append(decode_as(path.read_bytes(), Member))
         return tuple(found)
@@ -151,15 +138,13 @@ class LocalWorkers:
         """Remove the files and sockets of dead workers, and return their ids."""
         if not self.directory.is_dir():
             return ()
-        dead = tuple(path.stem for path in self._locks() if not _is_locked(path))
+        dead = tuple(path.stem for path in self._locks() if not is_locked(path))
         for worker in dead:
             self.socket(worker).unlink(missing_ok=True)
             shutil.rmtree(self.scratch(worker), ignore_errors=True)
             self._lock(worker).unlink(missing_ok=True)  # last: what is left by a crash of ours is found again
-        for path in self.directory.glob(f"{_FRESH}*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
-                    path.unlink()
+        for fresh in self.directory.glob(f"{FRESH}*"):
+            remove_abandoned(fresh)
         return dead
 
     def socket(self, worker: str) -> Path:
@@ -179,18 +164,3 @@ class LocalWorkers:
 
 def _scratch(lock: Path) -> Path:
     return lock.with_suffix(".tmp")
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        # Shared: two that look at the same time must not take each other for the owner.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
