@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chargehand.models.contract import Dialect, ModelCall, UpstreamReply, Usage
-from chargehand.models.dialects.conversation import (
+from chargehand.models.conversation import (
     ConversationTurn,
     FilePart,
     NeutralReply,
@@ -27,9 +27,9 @@ from chargehand.models.dialects.conversation import (
     join_turns,
     reply_deltas,
 )
-from chargehand.models.dialects.events import EventSplitter
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
+from chargehand.models.event_stream import EventSplitter
 
 ALL: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Reply, gateway, openai_whole
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.models.dialects.events import EventSplitter
+from chargehand.models.contract import HttpLimits
+from chargehand.models.event_stream import EventSplitter
 from chargehand.models.gateway import Gateway
-from chargehand.models.http.server import HttpLimits
 from chargehand.models.metering import MemoryLedger
 
 ASK: dict[str, Any] = {"model": "m", "messages": [], "max_tokens": 20}

@@ -7,8 +7,8 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models._request_matching import _ID, RunNames
 from chargehand.models.redaction import _SHAPES, REDACTED, Redactor
+from chargehand.models.request_matching import _ID, RunNames
 
 KEYS = [
     *(f"gh{kind}_{'a1' * 12}" for kind in "pousr"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit._model_clients import anthropic_client, openai_client
 
 from chargehand.models.contract import Dialect, Usage
-from chargehand.models.dialects.events import event_bytes, parse_events
+from chargehand.models.event_stream import event_bytes, parse_events
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, decode_body, render
 from chargehand.models.scripts import Script, ScriptUpstream
 

@@ -17,12 +17,12 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models._request_matching import find_difference
 from chargehand.models.contract import ModelCall, ModelUpstream, UpstreamReply
 from chargehand.models.faults import Faults, FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import Divergence, ReplayUpstream, script_from_recording
+from chargehand.models.request_matching import find_difference
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
 

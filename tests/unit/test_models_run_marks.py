@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models._request_matching import RunPairs, find_marks
+from chargehand.models.request_matching import RunPairs, find_marks
 
 THEN, NOW = datetime(2026, 11, 22, 19, tzinfo=UTC), datetime(2026, 12, 31, 8, tzinfo=UTC)
 

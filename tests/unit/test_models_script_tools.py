@@ -13,7 +13,7 @@ from tests.gateway_kit import Reply, gateway, openai_whole
 from tests.unit._model_clients import read
 
 from chargehand.models.contract import Dialect, ModelCall
-from chargehand.models.dialects.conversation import OfferedTool
+from chargehand.models.conversation import OfferedTool
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream, ToolUnknownError, fit_tools
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chargehand.core.errors import UsageError
-from chargehand.models.dialects.conversation import OfferedTool
+from chargehand.models.conversation import OfferedTool
 from chargehand.models.replay import load_script
 from chargehand.models.scripts import fit_tools
 

@@ -107,6 +107,7 @@ class Credentials:
         check_name(name)
         with self._file.changing() as kept:
             removed = indexed = name in kept.keyring
+            # Forgetting only the name would leave the secret where nothing of ours finds it again.
             if indexed and not self._keyring.works:
                 raise _keyring_error(name, KeyringFailedError("it cannot be reached"))
             try:
@@ -249,6 +250,7 @@ class SecretsFile:
             )
 
     def _write(self, content: bytes) -> None:
+        # Beside it, for a rename is atomic only within one file system.
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         with self._named_errors("written"):
             try:

@@ -121,6 +121,7 @@ class UpstreamReply:
 
 async def close_chunks(chunks: AsyncIterator[bytes]) -> None:
     """Close the body of a reply, where it can be closed."""
+    # An iterator need not have anything to close.
     close: Callable[[], Awaitable[None]] | None = getattr(chunks, "aclose", None)
     if close is not None:
         await close()
@@ -187,11 +188,25 @@ class ServedModel:
     price: Price | None
     max_output: int | None = None
     provider: str = ""
+    # What nobody says of a model is tried: a provider that refuses it answers with a 400 that says so.
     images: bool = True
     files: bool = True
     tools: bool = True
     ollama: bool = False
     fallback: tuple[ServedModel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one gateway takes: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
+
+    head_bytes: int = 65_536
+    body_bytes: int = 32 * 1_048_576
+    held_bytes: int = 512 * 1_048_576
+    connections: int = 256
+    idle_seconds: float = 600.0
+    read_seconds: float = 60.0
+    write_seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +261,7 @@ FAULT_STATUS: dict[str, int] = {
     "uncarried": 400,
     "token_invalid": 401,
     "token_revoked": 401,
+    # Not 429: the official clients do not try a 402 again by themselves.
     "budget_exhausted": 402,
     "price_unknown": 402,
     "not_found": 404,

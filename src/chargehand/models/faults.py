@@ -18,14 +18,15 @@ from chargehand.models.contract import (
     close_chunks,
     reply_from_pieces,
 )
-from chargehand.models.dialects.conversation import UntranslatableError
-from chargehand.models.dialects.events import EVENT_STREAM
+from chargehand.models.conversation import UntranslatableError
 from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.event_stream import EVENT_STREAM
 from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for
 
 _KINDS = ("cut", "drip", "malformed", "twin-ids", "big", "stall")
 _WITH_ARGUMENT = ("cut", "big", "stall")
 _ENTRY = re.compile(r"([a-z0-9-]+)(?:/([0-9]+(?:\.[0-9]+)?))?(?:@([1-9][0-9]*)|%([0-9]+(?:\.[0-9]+)?))?")
+# Bytes of a reply of the kind `big` that says no size.
 _BIG = 1_000_000
 _PIECE = 64_000
 _HINT = (
@@ -108,6 +109,7 @@ class FaultyUpstream:
     def __init__(self, inner: ModelUpstream, faults: Faults, *, seed: int = 0) -> None:
         self._inner = inner
         self._faults = faults
+        # Seeded, so that a run with faults can be repeated.
         self._chance = random.Random(seed)
         self._tries: Counter[_Place] = Counter()
         self._swallowed: set[_Place] = set()

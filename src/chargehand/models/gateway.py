@@ -22,6 +22,7 @@ from chargehand.models.contract import (
     FAULT_STATUS,
     CallRecord,
     GatewayFault,
+    HttpLimits,
     ModelCall,
     ModelUpstream,
     Operation,
@@ -32,7 +33,7 @@ from chargehand.models.dialects.base import RequestFormat, RequestRoute, estimat
 from chargehand.models.dialects.embeddings import embeddings_format, embeddings_upstream
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream
-from chargehand.models.http.server import HttpAnswer, HttpLimits, HttpRequest, HttpServer
+from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.metering import DEFAULT_OUTPUT, CallBound, bound_input
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
@@ -51,7 +52,9 @@ from chargehand.models.serving.routes import (
 )
 from chargehand.network.unix_socket import bind_listener
 
+# Short, since there is an estimate where the provider does not count in time.
 _COUNT_SECONDS = 10.0
+# For the last error event of a running stream.
 _CUT_SECONDS = 1.0
 # Connecting to a unix socket fails at once where more than that wait.
 _BACKLOG = 1_024
@@ -111,6 +114,7 @@ class Gateway:
             on_loop=on_loop,
         )
         self._attempt = attempt
+        # Each operation apart: counting tokens between two replies must not move the turns of a script.
         self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
         self._bares = 0
         self._providers = providers or Providers(clock=self._clock)

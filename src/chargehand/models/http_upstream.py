@@ -71,6 +71,7 @@ class HttpUpstream:
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` where no head comes."""
+        # The call's dialect, not the provider's: a model of responses makes embeddings in OpenAI's older form.
         path, body = DIALECTS[call.dialect].locate(call)
         headers = {**self._headers, **call.headers, "content-type": "application/json"}
         connect = min(self._connect_seconds, call.seconds)

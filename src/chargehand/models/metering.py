@@ -55,6 +55,7 @@ class CallBound:
 
 def bound_input(raw: bytes, body: Mapping[str, Any]) -> int:
     """Return an upper bound of the input tokens: a token has at least one byte, except in pictures and files."""
+    # By bytes: most tokenisers are not to be had, and an estimate that is too low passes the limit.
     added = _ADDED_WITH_TOOLS if body.get("tools") or body.get("functions") else _ADDED_TOKENS
     # One scan for all dialects: the bound must hold also for a part that stands where its dialect has none.
     holders = [*as_mappings(body.get("messages")), *as_mappings(body.get("contents"))]

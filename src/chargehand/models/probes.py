@@ -12,7 +12,7 @@ from typing import Any, Literal
 from chargehand.core.ids import new_id
 from chargehand.models._json import as_mapping, parse_json
 from chargehand.models.contract import Dialect, ModelCall, Operation, ServedModel
-from chargehand.models.dialects.conversation import (
+from chargehand.models.conversation import (
     ConversationPart,
     ConversationTurn,
     FilePart,
@@ -24,9 +24,9 @@ from chargehand.models.dialects.conversation import (
     fold_reply,
 )
 from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
-from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import read_error_message
+from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 
 Trial = Literal["streams", "images", "embeddings", "output_kept"]
 TRIALS: tuple[Trial, ...] = ("streams", "images", "embeddings", "output_kept")
@@ -61,6 +61,12 @@ def small_answer(dialect: Dialect, document: Mapping[str, Any]) -> SmallAnswer:
         said = fold_reply(())
     known = said.ended and bool({"candidates", "output", "choices", "content"} & set(document))
     return SmallAnswer(message=known and not said.broken, called=bool(said.calls), cut=said.stop == "length")
+
+
+def list_request(dialect: Dialect, key: str | None) -> tuple[str, dict[str, str], str]:
+    """Return how to ask a provider for its models: path with its version, headers, the field of a name."""
+    spoken = DIALECTS[dialect]
+    return spoken.list_path, spoken.provider_headers(key), spoken.list_field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ BreakerState = Literal["closed", "open", "half_open"]
 LONGEST_REST = 31 * 86_400.0
 # Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so.
 LONGEST_WAIT = 60.0
+# Not 408, 504 and 524: a proxy that gave up waiting answers so, and the provider may charge for its reply.
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
 # How long a provider may be silent before it is probed: models that think send their head late.
 QUIET_SECONDS = 10.0
@@ -130,6 +131,7 @@ class ProviderHealth:
 
     def note_rest(self, seconds: float) -> None:
         """It asked to be left alone for that long."""
+        # It answered, so whoever tried it out knows.
         self._trying = False
         self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
 
@@ -283,6 +285,7 @@ class Retries:
     async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
         asked = read_requested_wait(headers or {}, self._clock, body)
+        # Whoever asks for a longer wait is out of quota, which the client is told at once.
         if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False
         self._left -= 1

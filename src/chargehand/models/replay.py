@@ -12,13 +12,6 @@ from typing import Any
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models._request_matching import (
-    RunPairs,
-    find_difference,
-    normalise_request,
-    shorten_pair,
-    update_ids,
-)
 from chargehand.models._swe_agent_runs import SUFFIX, load_swe_agent_run
 from chargehand.models.contract import ModelCall, Operation, UpstreamReply
 from chargehand.models.dialects.base import is_bare
@@ -31,6 +24,13 @@ from chargehand.models.recording import (
     recorded_pieces,
 )
 from chargehand.models.redaction import Redactor
+from chargehand.models.request_matching import (
+    RunPairs,
+    find_difference,
+    normalise_request,
+    shorten_pair,
+    update_ids,
+)
 from chargehand.models.scripted_replies import (
     NO_RETRY,
     ScriptedReply,

@@ -15,7 +15,11 @@ from typing import Any
 import msgspec
 
 from chargehand.core.codec import convert_to
-from chargehand.models._request_matching import (
+from chargehand.models.contract import Dialect, Operation, Usage
+from chargehand.models.recording import recorded_pieces, redact_body, to_recorded_body
+from chargehand.models.redaction import Redactor
+from chargehand.models.replay import Divergence
+from chargehand.models.request_matching import (
     RunNames,
     RunPairs,
     describe_difference,
@@ -23,10 +27,6 @@ from chargehand.models._request_matching import (
     normalise_request,
     update_ids,
 )
-from chargehand.models.contract import Dialect, Operation, Usage
-from chargehand.models.recording import recorded_pieces, redact_body, to_recorded_body
-from chargehand.models.redaction import Redactor
-from chargehand.models.replay import Divergence
 
 _FORMAT, _VERSION = "chargehand-calls", 1
 _TOKEN = "chargehand-token"
@@ -94,6 +94,7 @@ class ReplayCache:
         # Calls that came before the last one that was kept, and were not: they were on their way.
         turns = {each.turn for each in self._waiting if each.operation == "reply"}
         self._missing = max(turns, default=0) - len(turns)
+        # Prompts and replies are in it: no other user of this machine may read it.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if whole is None:

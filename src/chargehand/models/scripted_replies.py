@@ -10,8 +10,7 @@ from typing import Any
 
 from chargehand.models._json import as_mapping
 from chargehand.models.contract import Dialect, ModelCall, StopReason, UpstreamReply, Usage, reply_from_pieces
-from chargehand.models.dialects.base import EmbeddingVectors, estimate_tokens
-from chargehand.models.dialects.conversation import (
+from chargehand.models.conversation import (
     NeutralReply,
     ReplyDelta,
     ReplyEnd,
@@ -21,9 +20,10 @@ from chargehand.models.dialects.conversation import (
     fold_reply,
     reply_deltas,
 )
+from chargehand.models.dialects.base import EmbeddingVectors, estimate_tokens
 from chargehand.models.dialects.embeddings import embeddings_format
-from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter, parse_events
 from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, parse_events
 
 # What tells official clients not to try again: by default they do after 409.
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}

@@ -20,14 +20,14 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError, nearest
 from chargehand.models._json import as_mapping
 from chargehand.models.contract import ModelCall, StopReason, UpstreamReply, Usage
-from chargehand.models.dialects.base import is_bare
-from chargehand.models.dialects.conversation import (
+from chargehand.models.conversation import (
     NeutralRequest,
     OfferedTool,
     TextPart,
     ToolResultPart,
     UntranslatableError,
 )
+from chargehand.models.dialects.base import is_bare
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.faults import Fault, answer_with_fault
 from chargehand.models.recording import AttemptOrdinals, TurnAnswers, append_line, read_header, read_source
@@ -64,10 +64,12 @@ _TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "search": (("pattern",), ("search", "grep", "grep_search", "search_file_content", "grep_files")),
     "finish": (("summary",), ("finish",)),
 }
+# As tools for editing do: what is replaced must stand there exactly once.
 _REPLACE = (
     "import sys; p, old, new = sys.argv[1:]; s = open(p).read(); "
     "n = s.count(old); n == 1 or sys.exit(f'it stands there {n} times'); open(p, 'w').write(s.replace(old, new))"
 )
+# What goes into arguments that a client requires and a script does not know.
 _FILLED: Mapping[str, Any] = {
     "string": "As the script says.",
     "boolean": False,

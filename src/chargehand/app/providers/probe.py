@@ -201,15 +201,11 @@ async def fetch_model_rows(
     """Return what a provider's list says of each of its models by name, `None` where it has no list."""
     import httpx
 
+    from chargehand.models.probes import list_request
+
     base = address.rstrip("/")
-    version = "v1beta" if dialect == "gemini" else "v1"
-    url = f"{base}/models" if _VERSION.search(base) else f"{base}/{version}/models"
-    if dialect == "gemini":
-        headers = {"x-goog-api-key": key} if key else {}
-    elif dialect == "anthropic":
-        headers = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {})
-    else:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+    path, headers, field = list_request(dialect, key)
+    url = f"{base}/models" if _VERSION.search(base) else base + path
     try:
         async with httpx.AsyncClient(
             timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
@@ -221,7 +217,6 @@ async def fetch_model_rows(
     rows = listed.get("data", listed.get("models")) if isinstance(listed, dict) else None
     if not isinstance(rows, list):
         return None
-    field = "name" if dialect == "gemini" else "id"
     found = {row.get(field): row for row in rows if isinstance(row, dict)}
     return {name.removeprefix("models/"): row for name, row in found.items() if isinstance(name, str)}
 

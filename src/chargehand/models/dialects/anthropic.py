@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
 from chargehand.models.contract import GatewayFault, Operation, ReplyUsage, Usage
+from chargehand.models.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.anthropic_messages import (
     AnthropicReader,
     AnthropicWriter,
@@ -20,7 +21,6 @@ from chargehand.models.dialects.base import (
     offered_tools,
     require_client_tools,
 )
-from chargehand.models.dialects.conversation import FilePart, NeutralRequest
 
 _VERSION = "2023-06-01"
 _ERROR_TYPES = {
@@ -34,6 +34,8 @@ _ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
+# what is forbidden would always be behind (decision 0010).
 _FIELDS = frozenset(
     {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
     | {"tools", "tool_choice", "thinking", "reasoning", "system", "stop_sequences", "cache_control"}

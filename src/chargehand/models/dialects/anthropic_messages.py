@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chargehand.models import conversation as neutral
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
-from chargehand.models.dialects import conversation as neutral
+from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.base import ModelDialect
-from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 from chargehand.models.metering import DEFAULT_OUTPUT
 
+# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
 _CARRIED = frozenset(
     {"messages", "model", "stream", "system", "tools", "tool_choice", "max_tokens", "temperature", "top_p"}
     | {"stop_sequences", "output_config", "output_format"}
@@ -28,6 +29,7 @@ _STOP_REASONS: Mapping[StopReason, str] = {
 _STOPS = {word: stop for stop, word in _STOP_REASONS.items()}
 _CHOICES: Mapping[str, neutral.ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "tool"}
 _CHOICE_TYPES = {choice: kind for kind, choice in _CHOICES.items()}
+# The ids that Anthropic accepts.
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 

@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Literal
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, as_mappings, dump_json, parse_json
 from chargehand.models.contract import Dialect, GatewayFault, ModelCall, Operation, ReplyUsage, Usage
-from chargehand.models.dialects.conversation import (
+from chargehand.models.conversation import (
     FilePart,
     NeutralRequest,
     ReplyReader,
     ReplyWriter,
     read_data_url,
 )
-from chargehand.models.dialects.events import event_data
+from chargehand.models.event_stream import event_data
 
 _BYTES_A_TOKEN = 4
 UNKNOWN_USAGE = ReplyUsage(usage=Usage())
@@ -58,8 +58,8 @@ class StreamMeter(ABC):
             return True
         return self.take(content)
 
+    # Whether `data: [DONE]` ends a stream.
     ends_with_done: ClassVar[bool] = False
-    """Whether `data: [DONE]` ends a stream."""
 
     @abstractmethod
     def take(self, content: Mapping[str, Any]) -> bool:
@@ -112,24 +112,26 @@ class RequestFormat(ABC):
 class ModelDialect(RequestFormat):
     """One dialect: its paths and headers, what of a request is served, and how it is read and written."""
 
+    # What the gateway serves, and what providers are asked: path without its version, and what is asked there.
     endpoints: ClassVar[Mapping[str, Operation]]
-    """What the gateway serves, and what providers are asked: path without its version, and what is asked there."""
+    # Where replies are asked for, with its version; shown to clients that ask elsewhere.
     reply_path: ClassVar[str]
-    """Where replies are asked for, with its version; shown to clients that ask elsewhere."""
+    # Where a provider lists its models; costs nothing, so that it also tells whether the provider answers.
     list_path: ClassVar[str] = "/v1/models"
-    """Where a provider lists its models; costs nothing, so that it also tells whether the provider answers."""
+    # Where a model's name stands in that list.
+    list_field: ClassVar[str] = "id"
+    # The header that holds the key; `authorization` takes it as a bearer token.
     key_header: ClassVar[str] = "authorization"
-    """The header that holds the key; `authorization` takes it as a bearer token."""
+    # Where a count of tokens stands in its document.
     count_field: ClassVar[str] = "input_tokens"
-    """Where a count of tokens stands in its document."""
+    # Whether a stream reports its usage only to clients that ask for it.
     usage_on_request: ClassVar[bool] = False
-    """Whether a stream reports its usage only to clients that ask for it."""
+    # The header of an error reply that says when the account may ask again, whatever window is used up.
     reset_header: ClassVar[str] = ""
-    """The header of an error reply that says when the account may ask again, whatever window is used up."""
+    # Headers of the account's single windows: when each begins anew, and how much of it is left.
     reset_windows: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Headers of the account's single windows: when each begins anew, and how much of it is left."""
+    # How this dialect's models are asked for embeddings, `None` where they make none.
     embeddings: EmbeddingsFormat | None = None
-    """How this dialect's models are asked for embeddings, `None` where they make none."""
 
     def find_route(self, place: str) -> RequestRoute | None:
         """Return what a path without its version and query asks for, `None` where it is not this dialect's."""

@@ -18,8 +18,8 @@ from chargehand.models.contract import (
     Usage,
     reply_from_pieces,
 )
+from chargehand.models.conversation import UntranslatableError
 from chargehand.models.dialects.base import EmbeddingsFormat, EmbeddingTexts, EmbeddingVectors, read_vector
-from chargehand.models.dialects.conversation import UntranslatableError
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import LEFT_OUT, parse_reply, read_error_message
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
 from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
+from chargehand.models.conversation import FilePart, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
     EmbeddingsFormat,
@@ -21,7 +22,6 @@ from chargehand.models.dialects.base import (
     read_range,
     read_vector,
 )
-from chargehand.models.dialects.conversation import FilePart, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.gemini_messages import (
     GeminiReader,
     GeminiWriter,
@@ -47,6 +47,8 @@ _VERBS: Mapping[str, Operation] = {
     "embedContent": "embed",
     "batchEmbedContents": "embed",
 }
+# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
+# what is forbidden would always be behind (decision 0010).
 _FIELDS = frozenset(
     {"model", "stream", "contents", "systemInstruction", "tools", "toolConfig", "generationConfig"}
     | {"safetySettings", "labels"}
@@ -66,6 +68,7 @@ class GeminiDialect(ModelDialect):
     endpoints: ClassVar[Mapping[str, Operation]] = {}
     reply_path = "/v1beta/models/{model}:generateContent"
     list_path = "/v1beta/models"
+    list_field = "name"
     key_header = "x-goog-api-key"
     count_field = "totalTokens"
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chargehand.models import conversation as neutral
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
-from chargehand.models.dialects import conversation as neutral
+from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.base import ModelDialect, error_message
-from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 
+# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
 _CARRIED = frozenset(
     {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model", "stream"}
 )
@@ -36,6 +37,7 @@ _FINISH_REASONS: Mapping[StopReason, str] = {
     "length": "MAX_TOKENS",
     "refusal": "SAFETY",
 }
+# Ends with which Gemini says that the model wrote no usable reply.
 _UNUSABLE = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"})
 
 
@@ -104,6 +106,7 @@ def _read_contents(contents: list[Mapping[str, Any]]) -> Iterator[neutral.Conver
     unanswered: dict[str, list[str]] = {}
     count = 0
     for content in contents:
+        # Gemini's calls need no id; other dialects pair a result with its call by one.
         parts: list[neutral.ConversationPart] = []
         for part in as_mappings(content.get("parts")):
             call = as_mapping(part.get("functionCall"))

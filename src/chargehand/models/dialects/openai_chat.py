@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
 from chargehand.models.contract import Operation, ReplyUsage, Usage
+from chargehand.models.conversation import FilePart, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
     EmbeddingsFormat,
@@ -24,7 +25,6 @@ from chargehand.models.dialects.base import (
     read_vector,
     require_client_tools,
 )
-from chargehand.models.dialects.conversation import FilePart, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.openai_chat_messages import (
     OpenAIChatReader,
     OpenAIChatWriter,
@@ -38,6 +38,8 @@ _NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
 _ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
 _OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
 _MOST_CHOICES = 128
+# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
+# what is forbidden would always be behind (decision 0010).
 _FIELDS = frozenset(
     {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
     | {"tools", "tool_choice", "thinking", "reasoning", "function_call", "functions", "parallel_tool_calls"}

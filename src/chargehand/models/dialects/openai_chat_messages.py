@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chargehand.models import conversation as neutral
 from chargehand.models._json import as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
-from chargehand.models.dialects import conversation as neutral
+from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.base import ModelDialect
-from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 
+# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
 _CARRIED = frozenset(
     {"messages", "model", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "stop"}
     | {"max_tokens", "max_completion_tokens", "temperature", "top_p", "response_format", "reasoning_effort", "n"}

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
 from chargehand.models.contract import GatewayFault, Operation, ReplyUsage, Usage
+from chargehand.models.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.base import (
     ModelDialect,
     StreamMeter,
@@ -16,7 +17,6 @@ from chargehand.models.dialects.base import (
     read_cost,
     require_client_tools,
 )
-from chargehand.models.dialects.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.openai_chat import OpenAIChatDialect
 from chargehand.models.dialects.openai_responses_messages import (
     TOOL_GROUP,
@@ -26,6 +26,8 @@ from chargehand.models.dialects.openai_responses_messages import (
     write_responses_request,
 )
 
+# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
+# what is forbidden would always be behind (decision 0010).
 _FIELDS = frozenset(
     {"model", "stream", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include", "prompt_cache_key", "user"}

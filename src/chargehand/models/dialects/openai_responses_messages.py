@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from chargehand.models import conversation as neutral
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, dump_json, parse_json
 from chargehand.models.contract import StopReason, Usage
-from chargehand.models.dialects import conversation as neutral
+from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
 from chargehand.models.dialects.base import ModelDialect, error_message
-from chargehand.models.dialects.conversation import NeutralReply, NeutralRequest, UntranslatableError
 
 # The type of a group of tools, which no other dialect has: clients do well without theirs.
 TOOL_GROUP = "namespace"
+# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
 _CARRIED = frozenset(
     {"input", "instructions", "model", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include"}
 )
 _REASONS: Mapping[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
 _WHY: Mapping[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
+# What official clients require of a response, and a reply of another dialect does not have.
 _BLANK: Mapping[str, Any] = {
     "error": None,
     "incomplete_details": None,

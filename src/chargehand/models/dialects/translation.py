@@ -10,8 +10,7 @@ from typing import Any
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, dump_json, parse_json
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, ReplyUsage, UpstreamReply, close_chunks
-from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamMeter
-from chargehand.models.dialects.conversation import (
+from chargehand.models.conversation import (
     NeutralRequest,
     ReplyDelta,
     ReplyEnd,
@@ -21,8 +20,9 @@ from chargehand.models.dialects.conversation import (
     UntranslatableError,
     fold_reply,
 )
-from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter, event_data
+from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamMeter
 from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_data
 
 # The header that names what of a request means nothing to another provider: hints, reasoning.
 LEFT_OUT = "x-chargehand-left-out"
@@ -90,7 +90,7 @@ class _TranslatedReply:
         self._provider = provider
         self._reader = provider.reply_reader(call.id)
         self._writer = client.reply_writer(str(call.body.get("model", "")), call.id)
-        self._unwrapper = CustomToolUnwrapper(asked.custom)
+        self._unwrapper = _CustomToolUnwrapper(asked.custom)
         self._pieces = self._translate()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -148,11 +148,9 @@ class _TranslatedReply:
                 for delta in self._read_event(event, meter):
                     if out := self._writer.write_delta(delta):
                         yield out
-        for delta in self._read_event(split.rest(), meter):
+        for delta in (*self._read_event(split.rest(), meter), *self._unwrapper.unwrap(self._reader.finish())):
             if out := self._writer.write_delta(delta):
                 yield out
-        for delta in self._unwrapper.unwrap(self._reader.finish()):
-            yield self._writer.write_delta(delta)
 
     def _read_event(self, event: bytes, meter: StreamMeter) -> Iterator[ReplyDelta]:
         content = read_event_data(event)
@@ -161,7 +159,7 @@ class _TranslatedReply:
         return self._unwrapper.unwrap(self._reader.read_event(content))
 
 
-class CustomToolUnwrapper:
+class _CustomToolUnwrapper:
     """Turns calls of functions that stand for plain-text tools back into what the client offered."""
 
     def __init__(self, custom: frozenset[str]) -> None:

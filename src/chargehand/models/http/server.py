@@ -9,27 +9,17 @@ from dataclasses import dataclass
 
 import h11
 
+from chargehand.models.contract import HttpLimits
 from chargehand.network.unix_socket import close_writer, end_writing
 
+# Our own and no framework's: it ends a running stream in an error event, notices that a client left while the
+# provider is silent, and closes without a call unsettled (decision 0010).
 _log = logging.getLogger(__name__)
 _PIECE = 65_536
 _LINGER_SECONDS = 1.0
 # Connections over the limit that are still told so.
 _REFUSED_AT_ONCE = 16
 _BODILESS = frozenset({204, 304})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """What one server takes: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
-
-    head_bytes: int = 65_536
-    body_bytes: int = 32 * 1_048_576
-    held_bytes: int = 512 * 1_048_576
-    connections: int = 256
-    idle_seconds: float = 600.0
-    read_seconds: float = 60.0
-    write_seconds: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +70,7 @@ class HttpAnswer:
         self.begun = True
         fields = list(headers.items())
         sized = "content-length" in headers or status in _BODILESS
+        # HTTP/1.0 knows no chunks: there the end of the connection ends the body.
         self._chunked = not sized and self._http.their_http_version == b"1.1"
         await self._write(self._http.send(h11.Response(status_code=status, headers=fields)))
 

@@ -23,8 +23,8 @@ from chargehand.models.contract import (
     UpstreamReply,
 )
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
-from chargehand.models.dialects.events import EVENT_STREAM, EventSplitter
 from chargehand.models.dialects.translation import LEFT_OUT
+from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
 from chargehand.models.metering import CallBound
 from chargehand.models.providers import (

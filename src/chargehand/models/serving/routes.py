@@ -10,8 +10,8 @@ from typing import Any
 
 from chargehand.core.errors import nearest
 from chargehand.models.contract import Dialect, GatewayFault, ServedModel
+from chargehand.models.conversation import FilePart, UntranslatableError
 from chargehand.models.dialects.base import ModelDialect, RequestRoute
-from chargehand.models.dialects.conversation import FilePart, UntranslatableError
 from chargehand.models.dialects.embeddings import embeddings_format, explain_refusal
 from chargehand.models.dialects.table import DIALECTS
 
@@ -50,6 +50,7 @@ class Candidate:
 def shorten_path(path: str) -> str:
     """Return a path without its version and query."""
     path = path.partition("?")[0]
+    # Clients put the version into their base URL or leave it out: both are served.
     for version in ("/v1beta", "/v1alpha", "/v1"):
         if path == version or path.startswith(f"{version}/"):
             return path.removeprefix(version).rstrip("/") or "/"

@@ -11,6 +11,7 @@ from chargehand.models.contract import GatewayFault
 EVENT_STREAM = "text/event-stream"
 _BLANK = re.compile(rb"\r?\n\r?\n|\r\r")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+# As much as a whole reply may have (`contract.REPLY_BYTES`).
 _EVENT_BYTES = 64 * 1_048_576
 
 

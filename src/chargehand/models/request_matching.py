@@ -32,8 +32,11 @@ _FORM = re.compile(
     rf"|{_WEEKDAY}?(?P<named>{_MONTH}[ ]+\d{{1,2}}(?:st|nd|rd|th)?\b|\d{{1,2}}[ ]{_MONTH}))"
     rf"(?:(?:T|,?[ ]|-|[ ]at[ ])(?:{_TIME}))?(?:,?[ ](?P<year>\d{{4}})\b)?(?:[ ](?:{_TIME}))?{_ZONE})"
     rf"|(?P<clock>\d{{1,2}}:\d\d:\d\d(?:\.\d+)?(?:[ \u202f]?[AaPp][Mm]\b)?)"
+    # Seconds since 1970, from 2001 to 2033, also with milliseconds.
     r"|(?P<epoch>1\d{9}(?:\d{3}|\.\d+)?(?![0-9A-Za-z]))"
+    # From git's short hashes to SHA-256.
     r"|(?P<hex>[0-9a-f]{7,64})(?![0-9A-Za-z])"
+    # Shorter ones only where they are called an id, as in the `Chunk ID` of codex.
     r"|(?P<labelled>(?i:id)\"?[ ]?[:=][ ]?\"?[0-9a-f]{6,})(?![0-9A-Za-z])"
     r"|(?P<pid>(?i:pid)\"?[ ]?[:=]?[ ]?\d+)(?![0-9A-Za-z])"
     r"|(?P<random>[a-z]{2,12}[_-](?=[A-Za-z]*\d)[0-9A-Za-z]{16,})(?![0-9A-Za-z])"
@@ -79,6 +82,7 @@ _VOLATILE = frozenset(
         "user",
     }
 )
+# Characters of a value in a message, and how many of them before the place where two texts part.
 _LONGEST_SHOWN = 80
 _BEFORE = 30
 _ABSENT = object()
