@@ -15,15 +15,12 @@ import pytest
 from _places import needs_bwrap, toolchain, workspace
 from tests.native_kit import call, says, scripted
 
-from chargehand.agents.acp.agent import AcpAgent
 from chargehand.agents.clis import SPECS, CliLaunch
 from chargehand.agents.contract import Agent, AgentOutcome
-from chargehand.agents.native.loop import NativeAgent
-from chargehand.agents.native.patch_agent import PatchAgent
-from chargehand.agents.programs.cli import CliAgent, launch_of
-from chargehand.agents.programs.command import CommandAgent
+from chargehand.agents.opening import open_agent
 from chargehand.agents.programs.last_message import ENDS, MESSAGE, MessageRepairs, ReadMessage
-from chargehand.core.config import CliName
+from chargehand.agents.programs.launching import launch_of
+from chargehand.core.config import AgentConfig, AgentKind, CliName
 from chargehand.core.messages import Addressed
 from chargehand.models.contract import Dialect, Usage
 from chargehand.models.scripted_replies import ScriptedReply
@@ -81,6 +78,12 @@ def cases(seat: Seat, agent: Callable[[str], Agent]) -> OpenCase:
     return open_case
 
 
+def opened(
+    kind: AgentKind, command: tuple[str, ...] = (), *, cli: CliName | None = None, models: tuple[str, ...] = ()
+) -> Agent:
+    return open_agent("stand-in", AgentConfig(kind=kind, command=command, cli=cli), models=models)
+
+
 class TestCli(AgentContract):
     """The other forms are held in tests/unit/test_agent_cli_forms.py."""
 
@@ -88,15 +91,13 @@ class TestCli(AgentContract):
 
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(
-            seat, lambda act: CliAgent("stand-in", "claude", command=fake(_fake_cli, "claude", act), models=MODELS)
-        )
+        return cases(seat, lambda act: opened("cli", fake(_fake_cli, "claude", act), cli="claude", models=MODELS))
 
 
 class TestAcp(AgentContract):
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(seat, lambda act: AcpAgent("stand-in", command=fake(_fake_acp, act), models=MODELS))
+        return cases(seat, lambda act: opened("acp", fake(_fake_acp, act), models=MODELS))
 
 
 class TestCommand(AgentContract):
@@ -106,7 +107,7 @@ class TestCommand(AgentContract):
 
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(seat, lambda act: CommandAgent("any", fake(_fake_cli, "claude", act), models=MODELS))
+        return cases(seat, lambda act: opened("command", fake(_fake_cli, "claude", act), models=MODELS))
 
 
 ADDS = "*** Begin Patch\n*** Add File: made.txt\n+made\n*** End Patch\n"
@@ -132,7 +133,10 @@ class TestPatch(AgentContract):
 
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(seat, lambda act: PatchAgent("patch", patch=ADDS if act == "edit" else MISSES))
+        patch = AgentConfig(kind="patch", patch="x.patch")
+        return cases(
+            seat, lambda act: open_agent("p", patch, models=(), read=lambda _: ADDS if act == "edit" else MISSES)
+        )
 
 
 HANGS = (
@@ -169,9 +173,7 @@ class TestNative(AgentContract):
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
         async def open_case(act: str, **options: Any) -> AgentCase:
-            return AgentCase(
-                agent=NativeAgent("native", models=MODELS), context=await seat(NATIVE[act], **options)
-            )
+            return AgentCase(agent=opened("native", models=MODELS), context=await seat(NATIVE[act], **options))
 
         return open_case
 
@@ -180,7 +182,7 @@ async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
     desk = await seat()
     assert desk.endpoint is not None
     desk.endpoint = replace(desk.endpoint, models=())
-    case = AgentCase(agent=CliAgent("c", "claude", models=MODELS), context=desk)
+    case = AgentCase(agent=opened("cli", cli="claude", models=MODELS), context=desk)
     outcome = await case.agent.run(case.assignment(), desk)
     assert (outcome.claim, outcome.code) == ("failed", "agent_unable")
     assert outcome.reason == "claude needs a model: name one of [models] in the agent's `model`"
@@ -205,7 +207,7 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
     desk.endpoint = replace(
         desk.endpoint, models=tuple(replace(each, dialect=models) for each in desk.endpoint.models)
     )
-    assignment = AgentCase(agent=CliAgent("c", cli, models=MODELS), context=desk).assignment()
+    assignment = AgentCase(agent=opened("cli", cli=cli, models=MODELS), context=desk).assignment()
     launch = launch_of(SPECS[cli], assignment, desk, stand_in=True)
     assert isinstance(launch, CliLaunch)
     assert (launch.model, launch.dialect) == ("scripted", spoken)
@@ -214,12 +216,12 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
 @pytest.mark.parametrize(
     ("agent", "code", "words"),
     [
-        (CliAgent("c", "cursor"), "agent_unable", "its vendor's own service"),
-        (CliAgent("c", "qwen", command=("no-such-program",)), "agent_missing", "no-such-program"),
-        (AcpAgent("a", cli="claude"), "agent_unable", "does not speak ACP"),
-        (AcpAgent("a", command=("no-such-program",)), "agent_missing", "no-such-program"),
-        (AcpAgent("a", command=fake(_fake_acp, "old")), "agent_failed", "version 99"),
-        (AcpAgent("a", command=("sh", "-c", "echo worse >&2; exit 3")), "agent_failed", "exit code 3"),
+        (opened("cli", cli="cursor"), "agent_unable", "its vendor's own service"),
+        (opened("cli", ("no-such-program",), cli="qwen"), "agent_missing", "no-such-program"),
+        (opened("acp", cli="claude"), "agent_unable", "does not speak ACP"),
+        (opened("acp", ("no-such-program",)), "agent_missing", "no-such-program"),
+        (opened("acp", fake(_fake_acp, "old")), "agent_failed", "version 99"),
+        (opened("acp", ("sh", "-c", "echo worse >&2; exit 3")), "agent_failed", "exit code 3"),
     ],
 )
 async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, words: str) -> None:
@@ -230,14 +232,14 @@ async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, wo
 
 
 async def test_a_terminal_of_an_acp_agent_runs_in_its_sandbox(seat: Seat) -> None:
-    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "terminal")), context=await seat())
+    case = AgentCase(agent=opened("acp", fake(_fake_acp, "terminal")), context=await seat())
     outcome = await case.agent.run(case.assignment(), case.context)
     assert (outcome.claim, case.context.made()) == ("done", "made\n"), outcome
     assert [repr(each) for each in case.context.judged if "echo made" in repr(each)]
 
 
 async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> None:
-    case = AgentCase(agent=AcpAgent("a", command=fake(_fake_acp, "edit")), context=await seat())
+    case = AgentCase(agent=opened("acp", fake(_fake_acp, "edit")), context=await seat())
     case.context.words.append("Make it once more.")
     outcome = await case.agent.run(case.assignment(), case.context)
     assert outcome.claim == "done"
@@ -294,15 +296,15 @@ async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
     assert await repairs.again(look=leaves(b"{"))
     ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert (ended.claim, ended.code) == ("failed", "malformed_message")
-    assert "taken away" in ended.reason
+    assert "removed and not replaced" in ended.reason
     assert (await MessageRepairs(desk, KNOWN).conclude(replace(ended, claim="done", code=""))).claim == "done"
 
 
 async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
     desk = await seat()
     repairs = MessageRepairs(desk, KNOWN)
-    assert await repairs.again(look=leaves(b"{"), why_not="it told no session to go on in") is None
+    assert await repairs.again(look=leaves(b"{"), why_not="it reported no session to resume") is None
     assert desk.steps == {}
     await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
     ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
-    assert "is malformed, and was not asked for again (it told no session to go on in)" in ended.reason
+    assert "is malformed, and was not asked for again (it reported no session to resume)" in ended.reason

@@ -184,7 +184,7 @@ class TestHostile:
             ),
             ("answer(heard(), protocolVersion='1999-01-01')", "version '1999-01-01'"),
             ("answer(heard())", "speaks version 'None'"),
-            ("print('[INFO] listening'); sys.stdout.flush(); time.sleep(600)", "lines were no message"),
+            ("print('[INFO] listening'); sys.stdout.flush(); time.sleep(600)", "lines were not messages"),
             ("while True: print('x' * 100000)", f"more than {MOST >> 20} MiB"),
         ],
         ids=["dies", "dies loudly", "closes", "error", "version", "no version", "garbage", "flood"],

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents.patch.parsing import FileChange, PatchProblem, parse_patch
-from chargehand.agents.patches import paths_of, plan_changes, unified_diff
+from chargehand.agents.patches import FileChange, PatchProblem, parse_patch, paths_of, plan_changes, unified_diff
 
 ODD_LINES = [
     "",

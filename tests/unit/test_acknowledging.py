@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.agents.opening import abilities_of
+from chargehand.agents.contract import ABILITIES
 from chargehand.app.composition import App
 from chargehand.core.attempt_events import AttemptStarted, MessageAcknowledged, MessageDelivered
 from chargehand.core.clock import SystemClock
@@ -128,10 +128,10 @@ async def attempt(app: App) -> AsyncIterator[Attempt]:
 
 def test_the_time_is_ten_seconds() -> None:
     assert ACKNOWLEDGE_SECONDS == 10.0
-    able = {kind: abilities_of(kind).acknowledges for kind in ("native", "acp", "cli", "command", "patch")}
+    able = {kind: ABILITIES[kind].acknowledges for kind in ("native", "acp", "cli", "command", "patch")}
     assert able == {"native": True, "acp": True, "cli": False, "command": False, "patch": False}
-    assert any("critical" in words for words in abilities_of("cli").fallbacks())
-    assert not any("critical" in words for words in abilities_of("native").fallbacks())
+    assert any("critical" in words for words in ABILITIES["cli"].fallbacks())
+    assert not any("critical" in words for words in ABILITIES["native"].fallbacks())
 
 
 async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:

@@ -69,32 +69,10 @@ def test_every_form_passes_over_what_it_does_not_know(name: CliName, tmp_path: P
 
 
 ODD = st.sampled_from(
-    [
-        None,
-        True,
-        -1,
-        3,
-        0.5,
-        "",
-        "text",
-        "assistant",
-        [],
-        [1],
-        [{}],
-        [{"type": "text"}],
-        [{"type": "tool_result"}],
-        {},
-        {"type": 7},
-        {"content": [{"type": "tool_use", "input": 3}]},
-        {"content": "x"},
-        {"state": []},
-        {"type": "command_execution"},
-        {"changes": 1},
-        {"input_tokens": "1"},
-        {"readToolCall": None},
-        {"data": 1},
-    ]
-)
+    [None, True, -1, 3, 0.5, "", "text", "assistant", [], [1], [{}], [{"type": "text"}], [{"type": "tool_result"}],
+     {}, {"type": 7}, {"content": [{"type": "tool_use", "input": 3}]}, {"content": "x"}, {"state": []},
+     {"type": "command_execution"}, {"changes": 1}, {"input_tokens": "1"}, {"readToolCall": None}, {"data": 1}]
+)  # fmt: skip
 WORDS = ["type", "subtype", "message", "content", "part", "state", "item", "usage", "stats", "tool_call", "error"]
 KINDS = [
     "assistant",

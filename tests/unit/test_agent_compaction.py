@@ -25,7 +25,7 @@ from pydantic_ai.messages import (
 from chargehand.agents.compaction import Compacted, compact, estimate
 from chargehand.agents.conversation import ASK, ConversationEntry, to_messages
 from chargehand.agents.prompts import person_message
-from chargehand.agents.recorded import ToolCall
+from chargehand.agents.tool_specs import ToolCall
 from chargehand.core.errors import ExhaustedError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit._local_sandbox import LocalSandbox
 
-from chargehand.agents.patch.parsing import PatchProblem, parse_patch
-from chargehand.agents.patches import paths_of, plan_changes
+from chargehand.agents.patches import PatchProblem, parse_patch, paths_of, plan_changes
 from chargehand.agents.toolbox import Toolbox
 
 CODE = """class One:
@@ -57,7 +56,7 @@ class TestEnvelope:
     def test_without_one_it_would_be_a_guess(self) -> None:
         body = "*** Update File: f\n@@\n     def run(self):\n-        return 1\n+        return 2"
         text = refused(enveloped(body), f=CODE)
-        assert "f, hunk 1 of 1: its lines stand in several places (lines 2, 7)" in text
+        assert "f, hunk 1 of 1: its lines occur in several places (lines 2, 7)" in text
         assert "'@@' line" in text
         assert "several places" in refused(enveloped(body.replace("@@", "@@ def run(self):")), f=CODE)
         assert "has no line 'class Six' to start from\n     6\tclass Two:" in refused(
@@ -126,7 +125,7 @@ class TestEnvelope:
             (enveloped("*** Add File: /etc/x\n+x"), "not a file inside /workspace"),
             (enveloped("*** Add File: .git/hooks/x\n+x"), "inside .git"),
             (enveloped("*** Add File: sub/.GIT/x\n+x"), "inside .git"),
-            (enveloped("*** Add File:\n+x"), "no path"),
+            (enveloped("*** Add File:\n+x"), "not the path of a file"),
             (enveloped("*** Update File: f\n@@\n-zebra\n+b"), "nothing like its lines"),
         ],
     )
@@ -171,7 +170,7 @@ class TestUnified:
             ("--- a/f\n+++ b/f\n@@ -1 +1 @@\n a\n", "changes nothing"),
             ("--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n", "f exists already"),
             ("--- /dev/null\n+++ b/n\n@@ -1 +1,2 @@\n a\n+x\n", "every line of a new file"),
-            ("--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "more in it than the patch takes away"),
+            ("--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "more lines than the patch removes"),
             ("diff --git a/f b/f\nGIT binary patch\nliteral 3\n", "binary"),
             ("diff --git a/f b/g\ncopy from f\ncopy to g\n", "copies"),
             ("diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+x\n", "120000"),

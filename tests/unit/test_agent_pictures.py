@@ -14,7 +14,7 @@ from chargehand.agents.compaction import compact
 from chargehand.agents.contract import Endpoint, EndpointModel
 from chargehand.agents.conversation import ConversationEntry, to_messages
 from chargehand.agents.native.model_client import open_client
-from chargehand.agents.recorded import ToolCall
+from chargehand.agents.tool_specs import ToolCall
 from chargehand.agents.toolbox import Toolbox
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import Price, ServedModel

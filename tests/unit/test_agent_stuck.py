@@ -1,4 +1,4 @@
-"""A native agent that goes in circles is told from one that works or is_waiting, on transcripts like real ones."""
+"""A native agent that goes in circles is told from one that works or waits, on transcripts like real ones."""
 
 from __future__ import annotations
 
@@ -93,55 +93,31 @@ def test_words_make_a_difference(one: str, other: str) -> None:
     assert normalise(one) != normalise(other)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "sleep 5",
-        "make & sleep 2m",
-        "cd x && sleep $N",
-        "timeout 60 bash -c 'until curl -s x; do sleep 1; done'",
-        "wait",
-        "make & wait $!",
-        "tail -f log",
-        "tail -n 5 --follow log",
-        "curl -s --retry 5 localhost",
-        "python -c 'import time; time.sleep(3)'",
-    ],
-)
-def test_what_waits(command: str) -> None:
-    assert is_waiting(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 0]"))
+WAITS = ["sleep 5", "make & sleep 2m", "cd x && sleep $N",
+         "timeout 60 bash -c 'until curl -s x; do sleep 1; done'", "wait", "make & wait $!",
+         "tail -f log", "tail -n 5 --follow log", "curl -s --retry 5 localhost",
+         "python -c 'import time; time.sleep(3)'"]  # fmt: skip
+WORKS = ["grep -rn sleep src", "sleep 0.1; pytest", "sleep 0", "cat wait.py", "./wait-less", "tail -n 5 log",
+         "git log"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "grep -rn sleep src",
-        "sleep 0.1; pytest",
-        "sleep 0",
-        "cat wait.py",
-        "./wait-less",
-        "tail -n 5 log",
-        "git log",
-    ],
+    ("command", "waits"), [*((each, True) for each in WAITS), *((each, False) for each in WORKS)]
 )
-def test_what_does_not_wait(command: str) -> None:
-    assert not is_waiting(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 0]"))
+def test_what_waits(command: str, waits: bool) -> None:
+    assert is_waiting(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 0]")) is waits
 
 
 def test_a_short_time_limit_is_no_wait() -> None:
     cut_off = "[timed out after 5 s: everything it started was killed.]"
-    turns = [
-        Turn(
-            text="",
-            calls=(ObservedCall(name="bash", arguments={"command": "npm start"}, result=cut_off, failed=True),),
-        )
-    ] * 3
-    found = look(turns)
+    call = ObservedCall(name="bash", arguments={"command": "npm start"}, result=cut_off, failed=True)
+    found = look([Turn(text="", calls=(call,))] * 3)
     assert found is not None
     assert found.pattern == "same_error"
 
 
 CIRCLE = bash("pytest -q", FAILURE.format(0.2), 1)
+WORK = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
 
 
 def climb(turns: list[Turn], others: int) -> list[LadderStep]:
@@ -182,18 +158,11 @@ def test_whole_turns_repeated_after_a_step_begin_where_they_stand() -> None:
     one, other = (
         together(*(bash(f"cat {side}{name}", f"{name}{side}") for name in "abcde")) for side in ("left", "right")
     )
-    work = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
-    for turn in [*work, *[one, other] * 3]:
+    for turn in [*WORK, *[one, other] * 3]:
         ladder.add(turn)
     due = ladder.due()
     assert due is not None
     assert (due.kind, due.stuck.pattern, due.stuck.since) == ("nudge", "alternation", 6)
-
-
-def test_progress_leads_back_to_the_bottom() -> None:
-    work = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
-    steps = climb([*[CIRCLE] * 6, *work, *[bash("ls", "a b")] * 4], others=1)
-    assert [step.kind for step in steps] == ["nudge", "switch", "nudge"]
 
 
 def test_one_new_thing_is_not_yet_progress() -> None:
@@ -207,9 +176,8 @@ def test_no_progress_gets_ten_more_turns() -> None:
     assert [(step.kind, step.turn) for step in steps] == [("nudge", 25), ("roll_back", 35)]
 
 
-def test_another_model_is_switched_to_once() -> None:
-    work = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built b")]
-    steps = climb([*[CIRCLE] * 6, *work, *[bash("ls", "a b")] * 6], others=1)
+def test_progress_leads_back_to_the_bottom_and_another_model_is_switched_to_once() -> None:
+    steps = climb([*[CIRCLE] * 6, *WORK, *[bash("ls", "a b")] * 6], others=1)
     assert [step.kind for step in steps] == ["nudge", "switch", "nudge", "roll_back"]
 
 

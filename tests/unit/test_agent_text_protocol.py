@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chargehand.agents.text_protocol import TextCall, describe, parse, render_result
-from chargehand.agents.toolbox import SPECS
+from chargehand.agents.text_protocol import describe, parse, render_result
+from chargehand.agents.tool_specs import SPECS, ToolCall
 
 LS = {"name": "bash", "arguments": {"command": "ls"}}
 READ = {"name": "read", "arguments": {"path": "a.py", "limit": 3}}
@@ -19,8 +19,12 @@ def fenced(*calls: object, kind: str = "tool") -> str:
     return f"```{kind}\n" + "\n".join(json.dumps(call) for call in calls) + "\n```"
 
 
-def call(data: dict) -> TextCall:
-    return TextCall(name=data["name"], arguments=data["arguments"])
+def calls(*written: dict) -> tuple[ToolCall, ...]:
+    """Return calls as they are read: numbered from 0."""
+    return tuple(
+        ToolCall(index=index, name=data["name"], arguments=data["arguments"], written=True)
+        for index, data in enumerate(written)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,21 +51,21 @@ def call(data: dict) -> TextCall:
 def test_the_usual_ways_to_write_one_call(reply: str) -> None:
     parsed = parse(reply, SPECS)
     assert parsed.problem is None
-    assert parsed.calls == (call(LS),)
+    assert parsed.calls == calls(LS)
     assert "```" not in parsed.text
     assert "{" not in parsed.text
 
 
 def test_several_calls_keep_their_order_and_the_words_between() -> None:
     parsed = parse(f"one\n{fenced(LS)}\ntwo\n{fenced(READ)}\n<tool_call>{json.dumps(LS)}</tool_call>\n", SPECS)
-    assert parsed.calls == (call(LS), call(READ), call(LS))
+    assert parsed.calls == calls(LS, READ, LS)
     assert parsed.text == "one\ntwo"
-    assert parse(fenced(LS, READ), SPECS).calls == (call(LS), call(READ))
+    assert parse(fenced(LS, READ), SPECS).calls == calls(LS, READ)
 
 
 def test_strings_arrive_as_they_were_written() -> None:
     odd = {"name": "edit", "arguments": {"path": "a", "old": "x,}\n```\n<think>a</think>", "new": ',] "\\ é'}}
-    assert parse(fenced(odd), SPECS).calls == (call(odd),)
+    assert parse(fenced(odd), SPECS).calls == calls(odd)
     raw = '```tool\n{"name": "bash", "arguments": {"command": "cat <<E\n```tool\nE\n", }}\n```'
     assert parse(raw, SPECS).calls[0].arguments == {"command": "cat <<E\n```tool\nE\n"}
 
@@ -142,31 +146,10 @@ def assert_written(reply: str) -> None:
 
 
 PIECES = [
-    *(
-        "```tool\n",
-        "```json\n",
-        "```\n",
-        "\n```",
-        "````\n",
-        "~~~\n",
-        "<tool_call>",
-        "</tool_call>",
-        "<think>",
-        "</think>",
-    ),
-    *(
-        json.dumps(LS),
-        json.dumps(READ),
-        '{"name": "bash", ',
-        '"arguments": ',
-        '{"command": "ls"}',
-        "}",
-        "{",
-        "]",
-        "[",
-    ),
-    *(",", "\n", " ", '"', "\\", "text", "null", "1e999", "NaN", "é"),
-]
+    "```tool\n", "```json\n", "```\n", "\n```", "````\n", "~~~\n", "<tool_call>", "</tool_call>",
+    "<think>", "</think>", json.dumps(LS), json.dumps(READ), '{"name": "bash", ', '"arguments": ',
+    '{"command": "ls"}', "}", "{", "]", "[", ",", "\n", " ", '"', "\\", "text", "null", "1e999", "NaN", "é",
+]  # fmt: skip
 
 
 @settings(max_examples=500, deadline=None)
@@ -202,7 +185,7 @@ def test_every_call_comes_back_as_it_went(name: str, arguments: dict, plain: boo
         for reply in (f"```tool\n{text}\n```", f"<tool_call>{text}</tool_call>", f"```json\n{text}\n```", text):
             parsed = parse("Now:\n" + reply, SPECS)
             assert parsed.problem is None
-            assert parsed.calls == (TextCall(name=name, arguments=arguments),)
+            assert parsed.calls == calls(data)
 
 
 def test_long_replies_are_read_in_a_moment() -> None:
@@ -223,7 +206,7 @@ def test_the_description_teaches_every_tool_and_its_own_example_parses() -> None
     for spec in SPECS:
         assert f"{spec.name}: " in text
     example = text[text.index("```tool") : text.index("The block")]
-    assert parse(example, SPECS).calls == (TextCall(name="bash", arguments={"command": "..."}),)
+    assert parse(example, SPECS).calls == calls({"name": "bash", "arguments": {"command": "..."}})
 
 
 @pytest.mark.parametrize("text", ["ok", "```\nx\n```", "````", "a ``` b"])

@@ -97,8 +97,8 @@ class TestCalling:
             ("bash", ["ls"], ["must be a JSON object"]),
             ("read", {"path": "a", "limit": 1.5}, ["'limit' must be a whole number"]),
             ("read", {"path": "a", "offset": 0}, ["'offset'"]),
-            ("read", {"path": ""}, ["no path"]),
-            ("read", {"path": "a\0"}, ["no path"]),
+            ("read", {"path": ""}, ["not a path"]),
+            ("read", {"path": "a\0"}, ["not a path"]),
             ("edit", {"path": "a"}, ["'old' is missing", "'new' is missing"]),
             ("edit", {"path": "a", "old": "", "new": "", "all": "yes"}, ["true or false"]),
             ("finish", {"summary": "x", "evidence": ["a", 1]}, ["a list of strings"]),
@@ -184,7 +184,7 @@ class TestBash:
         assert text == " 100%\nend\n[exit code 0]"
         assert "red \ufffd" in await bench.good("bash", command=r"printf '\033[31mred\033[0m \377\n'")
 
-    async def test_long_output_is_shortened_kept_and_laid_down(self, bench: Bench) -> None:
+    async def test_long_output_is_shortened_and_kept_in_a_file(self, bench: Bench) -> None:
         result = await bench.tools.call("bash", {"command": "seq 100000; echo last >&2"})
         assert len(result.text) < 10_300
         assert result.text.startswith("1\n2\n")
@@ -198,10 +198,10 @@ class TestBash:
         await bench.good("bash", command="seq 100000")
         assert (bench.spill / "output-2.txt").exists()
 
-    async def test_output_that_cannot_be_laid_down_is_still_kept(self, bench: Bench) -> None:
+    async def test_output_that_cannot_be_saved_in_the_sandbox_is_still_kept(self, bench: Bench) -> None:
         bench.spill.write_text("in the way")
         result = await bench.tools.call("bash", {"command": "seq 100000"})
-        assert "could not be laid down" in result.text
+        assert "could not be saved" in result.text
         assert result.artifact
 
     async def test_output_is_shown_as_it_comes(self, bench: Bench) -> None:
@@ -263,7 +263,7 @@ class TestRead:
         assert "nearest in src: parser.py" in await bench.bad("read", path="src/parsr.py")
         assert "in src there is: other.py, parser.py" in await bench.bad("read", path="src/zzz")
         assert "nearest in /workspace: src/" in await bench.bad("read", path="srcs/parser.py")
-        assert "no directory" in await bench.bad("read", path="src/other.py/x")
+        assert "not a directory" in await bench.bad("read", path="src/other.py/x")
 
     async def test_links_and_pipes(self, bench: Bench) -> None:
         bench.put("real", "text\n")
@@ -271,8 +271,8 @@ class TestRead:
         (bench.root / "loose").symlink_to("nowhere")
         os.mkfifo(bench.root / "pipe")
         assert "\ttext" in await bench.good("read", path="link")
-        assert "link to nothing" in await bench.bad("read", path="loose")
-        assert "no regular file" in await bench.bad("read", path="pipe")
+        assert "dangling link" in await bench.bad("read", path="loose")
+        assert "not a regular file" in await bench.bad("read", path="pipe")
 
 
 class TestEdit:
@@ -314,7 +314,7 @@ class TestEdit:
         await bench.good("edit", path="empty", old="", new="x")
         assert (bench.root / "empty").read_text() == "x"
         assert "does not exist" in await bench.bad("edit", path="gone", old="x", new="y")
-        assert "no directory" in await bench.bad("edit", path="empty/x", old="", new="y")
+        assert "not a directory" in await bench.bad("edit", path="empty/x", old="", new="y")
 
     async def test_nothing_changes(self, bench: Bench) -> None:
         bench.put("a", "x")

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 METHOD_NOT_FOUND, INVALID_PARAMS, REFUSED = -32601, -32602, -32000
+# Characters of an error that are shown.
 LONGEST_ERROR = 500
-"""Characters of an error that are shown."""
 _LONGEST_LINE = 16 << 20
 
 
@@ -108,7 +108,11 @@ class RpcChannel:
         """Send a notification, which has no answer."""
         self.send({"jsonrpc": "2.0", "method": method, "params": params}, side)
 
-    async def request(self, message: Mapping[str, Any], side: bytes = b"") -> dict[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any], side: bytes = b"") -> dict[str, Any]:
+        """Send a request and return its result; raises `RpcError`."""
+        return await self.order({"jsonrpc": "2.0", "method": method, "params": params}, side)
+
+    async def order(self, message: Mapping[str, Any], side: bytes = b"") -> dict[str, Any]:
         """Send a message under an id of its own and return the answer's object; raises `RpcError`."""
         number = next(self._ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -116,6 +120,13 @@ class RpcChannel:
         self.send({"id": number, **message}, side)
         answer = await future
         return answer if isinstance(answer, dict) else {}
+
+    def answer(self, number: Any, result: Any, side: bytes = b"") -> None:
+        """Answer a request of the peer with its result, or with an `RpcError`."""
+        content = {"result": result}
+        if isinstance(result, RpcError):
+            content = {"error": {"code": result.number, "message": result.message}}
+        self.send({"jsonrpc": "2.0", "id": number, **content}, side)
 
     def settle(self, answer: Mapping[str, Any], side: bytes = b"") -> None:
         """Give an answer to the request that waits for it; one that nobody waits for is passed over."""

@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 
 from chargehand.core.config import CliName
 
+# The attempt's gateway as programs inside the sandbox see it.
 GATEWAY = "http://127.0.0.1:8871"
-"""The attempt's gateway as programs inside the sandbox see it."""
 OutputForm = Literal["stream_json", "opencode", "codex", "gemini"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -73,29 +73,30 @@ class CliSpec:
                 words += template["resume"] if launch.session else []
             else:
                 words.append(word)
-        return tuple(_fill(words, _terms(template, launch)))
+        return tuple(_fill_template(words, _launch_terms(template, launch)))
 
     def environment(self, launch: CliLaunch) -> dict[str, str]:
         """Return the variables that configure the program."""
-        return self._texts("environment", launch)
+        return self._fill_texts("environment", launch)
 
     def files(self, launch: CliLaunch) -> dict[str, str]:
         """Return the settings files, by their paths below HOME."""
-        return self._texts("files", launch)
+        return self._fill_texts("files", launch)
 
-    def _texts(self, key: str, launch: CliLaunch) -> dict[str, str]:
+    def _fill_texts(self, key: str, launch: CliLaunch) -> dict[str, str]:
         template = self._template_for(launch)
-        filled = _fill(template.get(key, {}), _terms(template, launch))
+        filled = _fill_template(template.get(key, {}), _launch_terms(template, launch))
         return {name: value if isinstance(value, str) else json.dumps(value) for name, value in filled.items()}
 
     def _template_for(self, launch: CliLaunch) -> dict[str, Any]:
         template = dict(self.template)
+        # The dialect last: its settings win over those of the way it is started.
         for condition in ("asks" if launch.asks else "alone", launch.dialect):
-            template = _merge(template, self.template.get("when", {}).get(condition, {}))
+            template = _merge_tables(template, self.template.get("when", {}).get(condition, {}))
         return template
 
 
-def _terms(template: Mapping[str, Any], launch: CliLaunch) -> dict[str, str]:
+def _launch_terms(template: Mapping[str, Any], launch: CliLaunch) -> dict[str, str]:
     return {
         "prompt": launch.prompt,
         "model": launch.model,
@@ -107,22 +108,22 @@ def _terms(template: Mapping[str, Any], launch: CliLaunch) -> dict[str, str]:
     }
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, dict) else value
+        merged[key] = _merge_tables(merged.get(key, {}), value) if isinstance(value, dict) else value
     return merged
 
 
-def _fill(value: Any, terms: Mapping[str, str]) -> Any:
+def _fill_template(value: Any, terms: Mapping[str, str]) -> Any:
     """Put the terms into every text of a template, keys included."""
     if isinstance(value, str):
         # One pass, so that a prompt with `{token}` in it is passed on as it is.
         return _PLACEHOLDER.sub(lambda found: terms.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [_fill(each, terms) for each in value]
+        return [_fill_template(each, terms) for each in value]
     if isinstance(value, dict):
-        return {_fill(key, terms): _fill(each, terms) for key, each in value.items()}
+        return {_fill_template(key, terms): _fill_template(each, terms) for key, each in value.items()}
     return value
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from chargehand.agents.transcript import (
+from chargehand.agents._transcript import (
     SUMMARY_LEVELS,
     AnsweredCall,
     answered_calls,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 Size = Callable[["ModelMessage"], int]
 Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
 
+# Turns at the end that keep their results, and those that a summary leaves alone, tried in turn.
 RESULT_TURNS, SUMMARY_TURNS = 8, (4, 2)
-"""Turns at the end that keep their results, and those that a summary leaves alone, tried in turn."""
 _READERS = frozenset({"read", "search"})
 # Characters of each result of the last turn, tried in turn.
 _CUTS = (8_000, 2_000, 500, 120)
@@ -82,7 +82,7 @@ def compact(
 
     Raises `ExhaustedError` (`context`) when even that is too long.
     """
-    conversation = _Conversation(messages, limit=limit, pins=pins, size=size, scale=_scale(calibration))
+    conversation = _Conversation(messages, limit=limit, pins=pins, size=size, scale=_estimate_scale(calibration))
     for tier, candidate in _candidates(conversation, goal):
         made = conversation.measure(tier, candidate)
         if made is not None:
@@ -94,7 +94,7 @@ def compact(
     )
 
 
-def _scale(calibration: tuple[int, int] | None) -> float:
+def _estimate_scale(calibration: tuple[int, int] | None) -> float:
     if calibration is None or min(calibration) <= 0:
         return 1.0
     return min(max(calibration[0] / calibration[1], _LEAST_SCALE), _MOST_SCALE)
@@ -167,7 +167,15 @@ class _Conversation:
 def _candidates(conversation: _Conversation, goal: str) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
     original = list(conversation.messages)
     yield "none", conversation.all()
-    _clear_duplicates(conversation)
+    twins: dict[tuple[str, str], list[AnsweredCall]] = defaultdict(list)
+    for pair in answered_calls(conversation.messages):
+        if pair.name in _READERS:
+            twins[pair.name, pair.arguments].append(pair)
+    for same in twins.values():
+        # A failed read is no newer state of the file, so the last good one stays.
+        newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
+        for pair in same[:newest]:
+            _replace_result(conversation, pair.result_at, pair.part_at, _REPLACED)
     yield "duplicates", conversation.all()
     _clear_results(conversation)
     yield "results", conversation.all()
@@ -195,18 +203,6 @@ def _with_summary(
     return made
 
 
-def _clear_duplicates(conversation: _Conversation) -> None:
-    twins: dict[tuple[str, str], list[AnsweredCall]] = defaultdict(list)
-    for pair in answered_calls(conversation.messages):
-        if pair.name in _READERS:
-            twins[pair.name, pair.arguments].append(pair)
-    for same in twins.values():
-        # A failed read is no newer state of the file, so the last good one stays.
-        newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
-        for pair in same[:newest]:
-            _replace(conversation, pair.result_at, pair.part_at, _REPLACED)
-
-
 def _clear_results(conversation: _Conversation) -> None:
     """Clear old results, also those that stand in text for models without tools."""
     # By place: results for models without tools stand in plain text, and belong to no call.
@@ -223,10 +219,10 @@ def _clear_results(conversation: _Conversation) -> None:
                 what = f"{len(text.encode('utf-8', 'surrogatepass'))} bytes of output"
                 what += f" of {pair.name}" if pair else ""
                 what += f", kept as artifact {pair.artifact}" if pair and pair.artifact else ""
-                _replace(conversation, index, at, f"[cleared: {what}]")
+                _replace_result(conversation, index, at, f"[cleared: {what}]")
 
 
-def _replace(conversation: _Conversation, index: int, at: int, line: str) -> None:
+def _replace_result(conversation: _Conversation, index: int, at: int, line: str) -> None:
     message: Any = conversation.messages[index]
     text = result_text(message.parts[at])
     if index in conversation.pins or text is None:

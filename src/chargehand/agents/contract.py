@@ -21,10 +21,10 @@ from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetResult, SnippetSpec
 
 # Closed words: how a mission goes on follows from them, never from what an agent says.
+# What the agent says of its own work. "done" is a claim: only a verdict decides.
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
-"""What the agent says of its own work. "done" is a claim: only a verdict decides."""
+# What became of ignored files where an attempt goes on after an interruption.
 Resumed = Literal["kept", "lost"]
-"""What became of ignored files where an attempt goes on after an interruption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ class Endpoint:
 
 _AFTER_A_CRASH = {
     "step": "",
-    "start": "after a crash its attempt starts again from the beginning",
-    "replay": "after a crash its attempt starts again and gets its recorded replies, as long as it asks the same",
+    "start": "after a crash its attempt starts over",
+    "replay": "after a crash its attempt starts over, with its recorded replies while its requests are the same",
 }
 
 
@@ -160,10 +160,10 @@ class Abilities:
     def fallbacks(self) -> tuple[str, ...]:
         """Return one sentence for people about each thing that it cannot do: what happens instead."""
         sentences = (
-            (self.judged, "its acts are not judged one by one: the sandbox bounds them, the verdict decides"),
-            (self.asks, "it cannot ask a person: it guesses what it does not know"),
-            (self.hears, "messages that you send while it works reach it with its next attempt"),
-            (self.acknowledges, "a critical message freezes it at once, and a person decides"),
+            (self.judged, "its actions are not judged one by one: the sandbox limits them, the verdict decides"),
+            (self.asks, "it cannot ask a person: it has to guess what it does not know"),
+            (self.hears, "messages that you send while it works are delivered with its next attempt"),
+            (self.acknowledges, "a critical message freezes it at once, and a person decides how it continues"),
             (self.repairs, "an unreadable last message fails its attempt: it is not asked again"),
             (self.resumes == "step", _AFTER_A_CRASH[self.resumes]),
         )

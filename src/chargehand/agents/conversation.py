@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.agents.recorded import ToolCall
 from chargehand.agents.text_protocol import render_result
+from chargehand.agents.tool_specs import ToolCall
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse
@@ -20,8 +20,8 @@ _NO_PICTURES = "[not shown: this model does not take it; look at it with a progr
 _OLDER_PICTURE = "[not shown any more; read it again to see it]"
 # With 2 MB each (the `read` tool's limit) they fit into one request.
 _MOST_PICTURES = 8
+# Returns the bytes of an artifact, `None` where it is gone.
 ReadPicture = Callable[[str], bytes | None]
-"""Returns the bytes of an artifact, `None` where it is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,11 @@ def to_messages(
             continue
         if entry.pinned:  # a message of its own, so that nothing else is kept with it
             end_request()
-        parts.append(_request_part(entry, replies, native, _shown_picture(entry, visible, picture)))
+        shown: bytes | str | None = None
+        if entry.image is not None and entry.artifact is not None:
+            content = picture(entry.artifact) if picture is not None and id(entry) in visible else None
+            shown = _NO_PICTURES if picture is None else _OLDER_PICTURE if content is None else content
+        parts.append(_request_part(entry, replies, native, shown))
         if entry.pinned:
             end_request()
             pins.add(len(messages) - 1)
@@ -117,16 +121,6 @@ def _with_own_ids(entry: ConversationEntry, reply: int) -> dict[str, Any]:
     return entry.message | {"parts": parts}
 
 
-def _shown_picture(entry: ConversationEntry, visible: set[int], picture: ReadPicture | None) -> bytes | str | None:
-    """Return the picture of an entry, or the line that stands in its place; `None` for an entry without one."""
-    if entry.image is None or entry.artifact is None:
-        return None
-    if picture is None:
-        return _NO_PICTURES
-    content = picture(entry.artifact) if id(entry) in visible else None
-    return _OLDER_PICTURE if content is None else content
-
-
 def _request_part(
     entry: ConversationEntry, reply: int, native: bool, picture: bytes | str | None
 ) -> ModelRequestPart:
@@ -143,6 +137,7 @@ def _request_part(
         about = {"artifact": entry.artifact, "failed": entry.failed}
         content = [text, *shown] if shown else text
         return ToolReturnPart(entry.call.name, content, _call_id(reply, entry.call.index), metadata=about)
+    # A model without tools knows no results: they come to it as words of the user.
     rendered = render_result(entry.call.name, text)
     return UserPromptPart([rendered, *shown] if shown else rendered)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from chargehand.agents.contract import AgentOutcome, Assignment
-from chargehand.agents.recorded import ToolCall
+from chargehand.agents.tool_specs import ToolCall
 from chargehand.core.errors import MessageError
 from chargehand.core.events import encode_json
 from chargehand.core.messages import (
@@ -34,8 +34,8 @@ from chargehand.core.messages import (
 from chargehand.policy.actions import Judgement
 
 UNANSWERED = "clarification_needed"
+# How often a malformed message is asked for again before its attempt fails.
 ASKED_AGAIN = 2
-"""How often a malformed message is asked for again before its attempt fails."""
 # Characters of a message's first line that stand in the reason of an outcome.
 _FIRST_LINE = 300
 _USAGE = (
@@ -78,8 +78,26 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
     if isinstance(given, str):
         given = repaired_json(given)
     if not isinstance(given, dict):
-        raise MessageError("the arguments of finish are an object", value=given)
-    return message_of(_finish_document(read_record(repaired_words(given), _FinishArguments)), known)
+        raise MessageError("the arguments of finish must be an object", value=given)
+    asked = read_record(repaired_words(given), _FinishArguments)
+    open_points = asked.open_points or ()
+    report = {
+        "summary": asked.summary,
+        "evidence": asked.evidence,
+        "files": asked.files or (),
+        "open_points": open_points,
+    }
+    match asked.status:
+        case "success":
+            kind, payload = "task_completion", report
+        case "failure":
+            kind, payload = "error_report", report
+        case "in_progress":
+            kind, payload = "progress_report", {"summary": asked.summary, "open_points": open_points}
+        case "request_clarification":
+            lines = (f"- {line}" for line in (*asked.evidence, *open_points))
+            kind, payload = "clarification_request", {"question": "\n".join([asked.summary, *lines])}
+    return message_of({"version": 2, "type": kind, "status": asked.status, "payload": payload}, known)
 
 
 def finish_rejection(error: MessageError) -> str:
@@ -98,30 +116,6 @@ def denial_text(judgement: Judgement) -> str:
     )
 
 
-def _finish_document(given: _FinishArguments) -> dict[str, Any]:
-    """Return the message document that a call of `finish` stands for."""
-    document: dict[str, Any] = {"version": 2, "status": given.status}
-    open_points = given.open_points or ()
-    report = {
-        "summary": given.summary,
-        "evidence": given.evidence,
-        "files": given.files or (),
-        "open_points": open_points,
-    }
-    match given.status:
-        case "success":
-            return document | {"type": "task_completion", "payload": report}
-        case "failure":
-            return document | {"type": "error_report", "payload": report}
-        case "in_progress":
-            progress = {"summary": given.summary, "open_points": open_points}
-            return document | {"type": "progress_report", "payload": progress}
-        case "request_clarification":
-            lines = (f"- {line}" for line in (*given.evidence, *open_points))
-            question = "\n".join([given.summary, *lines])
-            return document | {"type": "clarification_request", "payload": {"question": question}}
-
-
 def read_document(content: bytes, known: Addressed) -> Message:
     """Return the message that an agent's program wrote down; raises `MessageError`.
 
@@ -132,7 +126,7 @@ def read_document(content: bytes, known: Addressed) -> Message:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise MessageError(f"no UTF-8: {error.reason} at byte {error.start + 1}", value=content[:60]) from None
+        raise MessageError(f"not UTF-8: {error.reason} at byte {error.start + 1}", value=content[:60]) from None
     document = repaired_json(text)
     if not isinstance(document, dict):
         raise MessageError("a message is a JSON object", value=document)
@@ -149,25 +143,16 @@ def read_document(content: bytes, known: Addressed) -> Message:
     return message
 
 
-def completion_message(known: Addressed, summary: str, evidence: Sequence[str] = ()) -> Message:
-    """Return a message of success for an agent that left none itself."""
-    return _end_message(
-        known, "task_completion", "success", {"summary": _bound_text(summary), "evidence": tuple(evidence)}
-    )
-
-
 def failure_message(known: Addressed, summary: str, code: str) -> Message:
     """Return the message of an end without success."""
-    return _end_message(known, "error_report", "failure", {"summary": _bound_text(summary), "code": code[:100]})
+    return _end_message(known, "error_report", "failure", summary, {"code": code[:100]})
 
 
-def _end_message(known: Addressed, kind: str, status: str, payload: dict[str, Any]) -> Message:
+def _end_message(known: Addressed, kind: str, status: str, summary: str, more: dict[str, Any]) -> Message:
+    # What a program printed may hold half of a surrogate pair, which nothing can store.
+    clean = summary.encode("utf-8", "replace").decode()
+    payload = {"summary": clean[:LONGEST_TEXT] or "(nothing)", **more}
     return message_of({"version": 2, "type": kind, "status": status, "payload": payload}, known)
-
-
-def _bound_text(text: str) -> str:
-    clean = text.encode("utf-8", "replace").decode()
-    return clean[:LONGEST_TEXT] or "(nothing)"
 
 
 def with_message(
@@ -190,7 +175,8 @@ def with_message(
         return replace(outcome, message=kept or failure_message(known, outcome.reason, outcome.code))
     if message is None:
         said = outcome.output.decode(errors="replace").strip()
-        return replace(outcome, message=completion_message(known, said or outcome.reason))
+        own = _end_message(known, "task_completion", "success", said or outcome.reason, {"evidence": ()})
+        return replace(outcome, message=own)
     if isinstance(message, MessageError):
         often = f"was malformed {times} times in a row" if times > 1 else "is malformed"
         often += f", and was not asked for again ({why_not})" if why_not else ""

@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from chargehand.agents.contract import ABILITIES, Abilities, Agent, McpServer
-from chargehand.core.config import AgentConfig, AgentKind
+from chargehand.agents.contract import Agent, McpServer
+from chargehand.core.config import AgentConfig
 from chargehand.core.errors import UsageError
-
-
-def abilities_of(kind: AgentKind) -> Abilities:
-    """Return what every agent of a kind can do."""
-    return ABILITIES[kind]
 
 
 def open_agent(

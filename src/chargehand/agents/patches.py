@@ -1,4 +1,4 @@
-"""Patches applied to texts in memory: a whole patch is worked out before any of its files is written.
+"""Patches of models, read and applied in memory: all of a patch is worked out before any file is written.
 
 Hunks are found exactly, or but for white space at line ends; never by guessing more.
 """
@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chargehand.agents.patch.parsing import FileChange, PatchHunk, PatchLine, PatchProblem
+from chargehand.agents.patch.parsing import (
+    BEGIN,
+    FileChange,
+    PatchHunk,
+    PatchLine,
+    PatchProblem,
+    is_envelope,
+    parse_envelope,
+    parse_unified,
+)
 
 _SHOWN_PLACES = 8
 
@@ -24,6 +33,18 @@ class PlannedFile:
     new: str | None
     mode_of: str | None = None
     executable: bool | None = None
+
+
+def parse_patch(text: str) -> tuple[FileChange, ...]:
+    """Return the changes of a patch in either notation; raises `PatchProblem`, whose text says what is wrong."""
+    lines = text.split("\n")
+    changes = parse_envelope(lines) if is_envelope(lines) else parse_unified(lines)
+    if not changes:
+        raise PatchProblem(
+            f"no change found in the patch: write {BEGIN!r} with '*** Update File: path' sections, or a unified "
+            "diff with '--- a/path' and '+++ b/path' lines"
+        )
+    return changes
 
 
 def paths_of(changes: Sequence[FileChange]) -> tuple[str, ...]:
@@ -58,7 +79,7 @@ def plan_changes(changes: Sequence[FileChange], files: Mapping[str, str | None])
         after = apply_hunks(text, change.hunks, path=path)
         if change.action == "delete":
             if after and change.hunks:
-                raise PatchProblem(f"{path}: the file has more in it than the patch takes away")
+                raise PatchProblem(f"{path}: the file has more lines than the patch removes")
             now[path] = None
             continue
         target = change.move_to or path
@@ -83,17 +104,18 @@ def apply_hunks(text: str, hunks: Sequence[PatchHunk], *, path: str) -> str:
     old = TextLines.of(text)
     new = TextLines([], old.ended)
     cursor = 0
+    mostly_crlf = sum(line.endswith("\r") for line in old.lines) * 2 > len(old.lines)
     for number, hunk in enumerate(hunks, 1):
         start, exact = _HunkSearch(old.lines, hunk, cursor, f"{path}, hunk {number} of {len(hunks)}").place()
         new.lines += old.lines[cursor:start]
         cursor = start
         # Kept lines stay as the file has them; added ones take its line ends where the patch lacks them.
-        fit = str if exact else _line_ends_of(old)
         for line in hunk.lines:
             if line.sign == " ":
                 new.lines.append(old.lines[cursor])
             elif line.sign == "+":
-                new.lines.append(fit(line.text))
+                fitted = line.text.removesuffix("\r") + ("\r" if mostly_crlf else "")
+                new.lines.append(line.text if exact or not old.lines else fitted)
             cursor += line.sign != "+"
         # Only marks on the hunk's last lines change whether the text ends in a line feed.
         lines_after = [line for line in hunk.lines if line.sign != "-"]
@@ -104,15 +126,6 @@ def apply_hunks(text: str, hunks: Sequence[PatchHunk], *, path: str) -> str:
             new.ended = True
     new.lines += old.lines[cursor:]
     return new.join()
-
-
-def _line_ends_of(old: TextLines) -> Callable[[str], str]:
-    with_return = sum(line.endswith("\r") for line in old.lines)
-    if not old.lines:
-        return str
-    if with_return * 2 > len(old.lines):
-        return lambda text: text if text.endswith("\r") else text + "\r"
-    return lambda text: text.removesuffix("\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +140,13 @@ class _HunkSearch:
     def place(self) -> tuple[int, bool]:
         """Return where the hunk's old lines begin, and whether they are there exactly; raises `PatchProblem`."""
         hunk, wanted = self.hunk, self.hunk.old
-        below_anchors, unsure = self._below_anchors()
+        below_anchors, unsure = self._find_anchors()
         if not wanted:
-            return self._insertion(below_anchors), hunk.near is not None
+            return self._place_insertion(below_anchors), hunk.near is not None
         at_end = hunk.at_end or any(not line.ended for line in hunk.lines if line.sign != "+")
         # White space at line ends is what models get wrong most; nothing more is guessed.
         for exact in (True, False):
-            places = self._places(self.cursor, exact=exact)
+            places = self._find_places(self.cursor, exact=exact)
             if at_end:
                 places = [start for start in places if start + len(wanted) == len(self.lines)] or places
             if len(places) == 1:
@@ -147,10 +160,10 @@ class _HunkSearch:
                 shown = ", ".join(str(start + 1) for start in places[:_SHOWN_PLACES])
                 more = ", ..." if len(places) > _SHOWN_PLACES else ""
                 raise self._problem(
-                    f"its lines stand in several places (lines {shown}{more}): give more lines around the "
+                    f"its lines occur in several places (lines {shown}{more}): give more lines around the "
                     "change, or an '@@' line with a line that stands above it and nowhere else"
                 )
-        if self._places(0, exact=False):
+        if self._find_places(0, exact=False):
             raise self._problem(
                 "its lines stand above the hunk before it: write the hunks in the order of the file"
             )
@@ -160,7 +173,7 @@ class _HunkSearch:
         hint = whitespace_hint(region.lines, wanted)
         raise self._problem(f"its lines are not in the file as written.{hint} The nearest place is:\n{region}")
 
-    def _places(self, start: int, *, exact: bool) -> list[int]:
+    def _find_places(self, start: int, *, exact: bool) -> list[int]:
         wanted = self.hunk.old if exact else [line.rstrip() for line in self.hunk.old]
         lines = self.lines if exact else [line.rstrip() for line in self.lines]
         length = len(wanted)
@@ -170,7 +183,7 @@ class _HunkSearch:
             if lines[at] == wanted[0] and list(lines[at : at + length]) == wanted
         ]
 
-    def _insertion(self, below_anchors: int) -> int:
+    def _place_insertion(self, below_anchors: int) -> int:
         """Return where lines go that are only added."""
         hunk = self.hunk
         if not self.lines:
@@ -183,7 +196,7 @@ class _HunkSearch:
             return hunk.near
         raise self._problem("it only adds lines: give the lines around the place where they go")
 
-    def _below_anchors(self) -> tuple[int, bool]:
+    def _find_anchors(self) -> tuple[int, bool]:
         """Return the line below the anchors, and whether one of them stands in several places."""
         cursor, unsure = self.cursor, False
         stripped = [line.strip() for line in self.lines]
@@ -203,7 +216,7 @@ class _HunkSearch:
             cursor = places[0] + 1
         if unsure and not self.hunk.old:
             anchor = self.hunk.anchors[-1]
-            raise self._problem(f"{anchor!r} stands in several places: give the lines around the change")
+            raise self._problem(f"{anchor!r} occurs in several places: give the lines around the change")
         return cursor, unsure
 
     def _problem(self, text: str) -> PatchProblem:
@@ -253,13 +266,13 @@ class TextRegion:
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        shown = (f"{self.first + at:6}\t{_cut(line)}" for at, line in enumerate(self.lines[:_REGION_LINES]))
+        shown = (f"{self.first + at:6}\t{_cut_line(line)}" for at, line in enumerate(self.lines[:_REGION_LINES]))
         return "\n".join(shown)
 
 
 def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | None:
     """Return the region of `lines` that is most like `wanted`, or None when nothing is."""
-    start = _start_by_votes(lines, wanted)
+    start = _vote_for_start(lines, wanted)
     if start is None:
         # No line is the same: the one most like the longest wanted one.
         longest = max(range(len(wanted)), key=lambda at: len(wanted[at].strip()), default=0)
@@ -273,7 +286,7 @@ def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | 
     return TextRegion(start + 1, tuple(lines[start : start + max(len(wanted), 1)]))
 
 
-def _start_by_votes(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
+def _vote_for_start(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
     """Each line that stands in both, white space aside, votes for a beginning; rare ones weigh more."""
     # Not difflib on the whole: that is quadratic, and a model waits for the answer.
     offsets: dict[str, list[int]] = {}
@@ -301,7 +314,7 @@ def whitespace_hint(found: Sequence[str], wanted: Sequence[str]) -> str:
 
 def unified_diff(old: str, new: str, path: str, *, context: int = 3) -> str:
     """Return what changed as a unified diff that is one to the letter, marks for missing line feeds included."""
-    made = difflib.unified_diff(_lines(old), _lines(new), f"a/{path}", f"b/{path}", n=context)
+    made = difflib.unified_diff(_split_lines(old), _split_lines(new), f"a/{path}", f"b/{path}", n=context)
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in made)
 
 
@@ -309,17 +322,17 @@ def diff_text(old: str, new: str, path: str) -> str:
     """Return a small diff for the model: the first lines of it, and how many follow."""
     if len(old) + len(new) > _DIFF_BYTES:
         return f"{path}: {len(old)} -> {len(new)} characters"
-    lines = [_cut(line) for line in unified_diff(old, new, path, context=2).split("\n")]
+    lines = [_cut_line(line) for line in unified_diff(old, new, path, context=2).split("\n")]
     if len(lines) <= _DIFF_LINES:
         return "\n".join(lines).rstrip("\n")
     return "\n".join(lines[:_DIFF_LINES]) + f"\n[... {len(lines) - _DIFF_LINES} more lines of the diff ...]"
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     lines = text.split("\n")
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def _cut(line: str) -> str:
+def _cut_line(line: str) -> str:
     line = line.rstrip("\r")
     return line if len(line) <= _LINE_SHOWN else line[:_LINE_SHOWN] + f"[... {len(line) - _LINE_SHOWN} more]"

@@ -12,7 +12,7 @@ from chargehand.agents._json_rpc import METHOD_NOT_FOUND, RpcError, object_at, o
 from chargehand.agents.acp.agent import AcpRun, greet, running_agent
 from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.clis import SPECS, CliLaunch, CliSpec
-from chargehand.agents.programs.cli import write_files
+from chargehand.agents.programs.launching import write_files
 from chargehand.core.config import AgentConfig
 from chargehand.sandbox.contract import Converses, Sandbox
 
@@ -69,6 +69,7 @@ async def _probe_acp(config: AgentConfig, spec: CliSpec | None, sandbox: Sandbox
     if spec is not None and spec.acp is None and not config.command:
         return AgentIdentity(problem=f"{spec.name} does not speak ACP by itself")
     environment: Mapping[str, str] = {}
+    # No model is called: the greeting comes before any session.
     if spec is not None:
         launch = CliLaunch(prompt="", model="none", dialect=(*spec.dialects, "")[0], token="none", asks=True)
         environment = spec.environment(launch)

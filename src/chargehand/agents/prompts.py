@@ -18,10 +18,10 @@ from chargehand.core.errors import MessageError
 from chargehand.core.messages import decode_message, message_document
 from chargehand.core.text import printable, shown_path
 
+# Files of a repository that tell agents how to work on it, at its top.
 INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md")
-"""Files of a repository that tell agents how to work on it, at its top."""
+# What the list of a repository's skills is called where it is quoted.
 SKILLS = "the list of skills (when the work fits one, read its file first)"
-"""What the list of a repository's skills is called where it is quoted."""
 _INSTRUCTION_CHARACTERS = 24_000
 _REPORT_CHARACTERS = 40_000
 # Characters of a text and entries of a list, tried in turn until a report is short enough.
@@ -110,7 +110,7 @@ def first_message(
     if bounds:
         parts.append("\n".join(["Bounds:", *bounds]))
     # Last, and quoted: what a repository says is context, and overrides nothing above it.
-    quoted = _quote(instructions)
+    quoted = _quote_files(instructions)
     if quoted:
         parts.append(quoted)
     return "\n\n".join(parts)
@@ -120,7 +120,7 @@ def _path_list(areas: Sequence[str]) -> str:
     return ", ".join(shown_path(area) for area in areas)
 
 
-def _quote(instructions: Sequence[tuple[str, str]]) -> str:
+def _quote_files(instructions: Sequence[tuple[str, str]]) -> str:
     texts, left = [], _INSTRUCTION_CHARACTERS
     for path, text in instructions:
         clean = printable(text).strip()
@@ -211,8 +211,8 @@ def is_from_person(message: str) -> bool:
     return message.startswith(_FROM_PERSON)
 
 
+# Characters of one tool result that a model sees.
 LIMIT = 10_000
-"""Characters of one tool result that a model sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

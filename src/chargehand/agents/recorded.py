@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.agents.text_protocol import parse
-from chargehand.agents.tool_specs import SPECS
+from chargehand.agents.text_protocol import ParsedReply, parse, unique_keys
+from chargehand.agents.tool_specs import SPECS, ToolCall
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponsePart
@@ -62,64 +62,31 @@ def parse_step(name: str) -> RecordedStep | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """What a model wants done, the `index`-th call of its reply.
-
-    `arguments` is an object, or the text that should have been one; `written`: the call stood in the text.
-    """
-
-    index: int
-    name: str
-    arguments: Any
-    written: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedReply:
-    """A recorded reply: text and calls; `problem` tells the model what was wrong with calls written as text."""
-
-    text: str
-    calls: tuple[ToolCall, ...]
-    problem: str | None = None
-
-
 def read_reply(output: Mapping[str, Any]) -> ParsedReply:
     """Return what the recorded output of a reply step says and asks for."""
     parts = output["message"]["parts"]
     text = "".join(part["content"] for part in parts if part["part_kind"] == "text")
     requested = [part for part in parts if part["part_kind"] == "tool-call"]
+    # Records of models with tools have no calls in text: what looks like one there is an example.
     if requested or output.get("native", True):
         calls = tuple(
             ToolCall(index=index, name=part["tool_name"], arguments=_read_arguments(part["args"]))
             for index, part in enumerate(requested)
         )
         return ParsedReply(text=text, calls=calls)
-    parsed = parse(text, SPECS)
-    calls = tuple(
-        ToolCall(index=index, name=call.name, arguments=call.arguments, written=True)
-        for index, call in enumerate(parsed.calls)
-    )
-    return ParsedReply(text=text, calls=calls, problem=parsed.problem)
+    return parse(text, SPECS)
 
 
 def _read_arguments(written: Any) -> Any:
-    """Return a call's arguments; text that is no JSON, or has a key twice, is returned for the tool to refuse."""
+    """Return a call's arguments; text that is not JSON, or has a key twice, is returned for the tool to refuse."""
     if written is None or written == "":
         return {}
     if not isinstance(written, str):
         return written
     try:
-        return without_lone_surrogates(json.loads(written, object_pairs_hook=_object_of_unique_keys))
+        return without_lone_surrogates(json.loads(written, object_pairs_hook=unique_keys))
     except (ValueError, RecursionError):
         return written
-
-
-def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("one key twice: which is meant would be a guess")
-    return document
 
 
 def without_lone_surrogates(value: Any) -> Any:

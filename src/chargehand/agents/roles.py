@@ -16,16 +16,16 @@ from chargehand.agents.tool_specs import MUTATING, SPECS
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import printable
 
+# What a role's work ends with: a changed tree, or a text and the tree as it was.
 RoleOutput = Literal["change", "report", "plan"]
-"""What a role's work ends with: a changed tree, or a text and the tree as it was."""
 ROLE_OUTPUTS: tuple[RoleOutput, ...] = get_args(RoleOutput)
+# What a change in the role has to hold, checked by the machine.
 MustAdd = Literal["failing_test", "decision_record"]
-"""What a change in the role has to hold, checked by the machine."""
 MUST_ADD: tuple[MustAdd, ...] = get_args(MustAdd)
+# The role of whoever names none.
 DEVELOPER = "developer"
-"""The role of whoever names none."""
+# Every role has it, whatever its list says: there would be no end without it.
 FINISH_TOOL = "finish"
-"""Every role has it, whatever its list says: there would be no end without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Role:
         return tool == FINISH_TOOL or any(fnmatchcase(tool, pattern) for pattern in self.tools)
 
 
+# The role of missions that were asked for before there were roles: nothing is told, nothing is kept from it.
 NO_ROLE = Role(name="", summary="", prompt="", tools=("*",), writes=True)
-"""The role of missions that were asked for before there were roles: nothing is told, nothing is kept from it."""
 
 
 def role_digest(text: str) -> str:
@@ -70,8 +70,8 @@ def shipped_roles() -> dict[str, str]:
 
 
 ROLE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+# No name of a role: [roles.default] is for all of them.
 RESERVED = "default"
-"""No name of a role: [roles.default] is for all of them."""
 LONGEST_PROMPT = 20_000
 _LONGEST_SUMMARY = 200
 _KEYS = ("summary", "prompt", "tools", "writes", "areas", "models", "agent", "output", "must_add")
@@ -89,7 +89,7 @@ def check_role_name(name: str, *, place: str) -> None:
     if not ROLE_NAME.fullmatch(name) or name == RESERVED:
         why = "stands for all roles in the configuration" if name == RESERVED else "is not a valid role name"
         hint = "use lower-case letters, digits, '-' and '_', at most 64; not 'default'"
-        raise ConfigError(f"{place}: {_shown(name)} {why}", code="role_invalid", hint=hint)
+        raise ConfigError(f"{place}: {_quote_value(name)} {why}", code="role_invalid", hint=hint)
 
 
 def parse_role(name: str, text: str, *, place: str) -> Role:
@@ -114,7 +114,7 @@ class _RoleTable:
         """Return the role; raises `ConfigError` (`role_invalid`)."""
         for key, value in self._data.items():
             if key not in _KEYS:
-                raise self._wrong(key, value, "is not a known key", nearest(key, _KEYS))
+                raise self._invalid(key, value, "is not a known key", nearest(key, _KEYS))
         for key in _REQUIRED:
             if key not in self._data:
                 raise ConfigError(
@@ -122,99 +122,99 @@ class _RoleTable:
                     code="role_invalid",
                     hint="see `chargehand role show developer` for an example",
                 )
-        output: RoleOutput = self._choice("output", ROLE_OUTPUTS) or "change"
-        must_add: MustAdd | None = self._choice("must_add", MUST_ADD)
+        output: RoleOutput = self._read_choice("output", ROLE_OUTPUTS) or "change"
+        must_add: MustAdd | None = self._read_choice("must_add", MUST_ADD)
         writes = self._data["writes"]
         if not isinstance(writes, bool):
-            raise self._wrong("writes", writes, "must be true or false", "write it without quotes")
+            raise self._invalid("writes", writes, "must be true or false", "write it without quotes")
         role = Role(
             name=name,
-            summary=self._line("summary", most=_LONGEST_SUMMARY),
-            prompt=self._text("prompt", most=LONGEST_PROMPT).strip(),
-            tools=self._tools(),
+            summary=self._read_line("summary", most=_LONGEST_SUMMARY),
+            prompt=self._read_text("prompt", most=LONGEST_PROMPT).strip(),
+            tools=self._read_tools(),
             writes=writes,
             output=output,
-            areas=self._areas(),
-            models=self._lines("models"),
-            agent=self._line("agent", most=1_000) if "agent" in self._data else None,
+            areas=self._read_areas(),
+            models=self._read_lines("models"),
+            agent=self._read_line("agent", most=1_000) if "agent" in self._data else None,
             must_add=must_add,
         )
-        self._check(role)
+        self._check_consistency(role)
         return role
 
-    def _check(self, role: Role) -> None:
+    def _check_consistency(self, role: Role) -> None:
         """Refuse a role that contradicts itself, such as one whose tools write where it does not."""
         if role.writes and role.output != "change":
-            raise self._wrong(
+            raise self._invalid(
                 "output", role.output, "must be 'change' in a role that writes", "set writes = false"
             )
         if role.writes:
             return
         if role.output == "change":
             hint = 'set output = "report" or "plan", or writes = true'
-            raise self._wrong("output", role.output, "needs a role that writes", hint)
+            raise self._invalid("output", role.output, "needs a role that writes", hint)
         for tool in sorted(_WRITERS.intersection(role.tools)):
-            raise self._wrong("tools", tool, "has a tool that writes, but writes = false", "remove the tool")
+            raise self._invalid("tools", tool, "has a tool that writes, but writes = false", "remove the tool")
         for key in ("areas", "must_add"):
             if self._data.get(key):
-                raise self._wrong(key, self._data[key], "is only for roles that write", "remove the key")
+                raise self._invalid(key, self._data[key], "is only for roles that write", "remove the key")
 
-    def _wrong(self, key: str, value: object, why: str, hint: str) -> ConfigError:
-        message = f"{self._place}: key {key!r} {why}, got {_shown(value)}"
+    def _invalid(self, key: str, value: object, why: str, hint: str) -> ConfigError:
+        message = f"{self._place}: key {key!r} {why}, got {_quote_value(value)}"
         return ConfigError(message, code="role_invalid", hint=hint)
 
-    def _text(self, key: str, *, most: int) -> str:
+    def _read_text(self, key: str, *, most: int) -> str:
         value = self._data[key]
         if not isinstance(value, str) or not value.strip():
-            raise self._wrong(key, value, "must be a text that is not empty", f'write {key} = "…"')
+            raise self._invalid(key, value, "must be a text that is not empty", f'write {key} = "…"')
         if len(value) > most:
-            raise self._wrong(key, value, f"has {len(value)} characters, more than {most}", "make it shorter")
+            raise self._invalid(key, value, f"has {len(value)} characters, more than {most}", "make it shorter")
         if "\0" in value:
-            raise self._wrong(key, value, "must not contain a zero byte", "remove it")
+            raise self._invalid(key, value, "must not contain a zero byte", "remove it")
         return value
 
-    def _line(self, key: str, *, most: int) -> str:
-        value = self._text(key, most=most)
+    def _read_line(self, key: str, *, most: int) -> str:
+        value = self._read_text(key, most=most)
         if _CONTROL.search(value):
-            raise self._wrong(key, value, "must be one line without control characters", "write it on one line")
+            raise self._invalid(key, value, "must be one line without control characters", "write it on one line")
         return value.strip()
 
-    def _choice(self, key: str, known: tuple[_C, ...]) -> _C | None:
+    def _read_choice(self, key: str, known: tuple[_C, ...]) -> _C | None:
         if key not in self._data:
             return None
         for each in known:
             if self._data[key] == each:
                 return each
-        raise self._wrong(key, self._data[key], "has an unknown value", "use one of: " + ", ".join(known))
+        raise self._invalid(key, self._data[key], "has an unknown value", "use one of: " + ", ".join(known))
 
-    def _lines(self, key: str) -> tuple[str, ...]:
+    def _read_lines(self, key: str) -> tuple[str, ...]:
         value = self._data.get(key, [])
         if not isinstance(value, list):
-            raise self._wrong(key, value, "must be a list of texts", 'write ["a", "b"]')
+            raise self._invalid(key, value, "must be a list of texts", 'write ["a", "b"]')
         for each in value:
             if not isinstance(each, str) or not each.strip() or _CONTROL.search(each):
-                raise self._wrong(key, each, "must be a list of texts of one line each", 'write ["a", "b"]')
+                raise self._invalid(key, each, "must be a list of texts of one line each", 'write ["a", "b"]')
         return tuple(dict.fromkeys(each.strip() for each in value))
 
-    def _tools(self) -> tuple[str, ...]:
+    def _read_tools(self) -> tuple[str, ...]:
         names = [spec.name for spec in SPECS]
-        tools = self._lines("tools")
+        tools = self._read_lines("tools")
         for tool in tools:
             if tool not in names and not _MCP.fullmatch(tool):
                 hint = f"{nearest(tool, names)}; patterns begin with mcp_"
-                raise self._wrong("tools", tool, "names an unknown tool", hint)
+                raise self._invalid("tools", tool, "names an unknown tool", hint)
         return tools
 
-    def _areas(self) -> tuple[str, ...]:
-        areas = self._lines("areas")
+    def _read_areas(self) -> tuple[str, ...]:
+        areas = self._read_lines("areas")
         for area in areas:
             parts = area.strip("/").split("/")
             if area.startswith(("!", "#")) or {"", ".", ".."} & set(parts):
                 hint = "write 'docs/**' or '*.md', as in .gitignore; leave out what is not meant"
-                raise self._wrong("areas", area, "must be a plain pattern below the repository", hint)
+                raise self._invalid("areas", area, "must be a plain pattern below the repository", hint)
         return areas
 
 
-def _shown(value: object) -> str:
+def _quote_value(value: object) -> str:
     text = repr(value)
     return printable(text if len(text) <= 100 else text[:97] + "…")

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+# A call that runs this long is waiting for its command.
 LONG_SECONDS = 60.0
-"""A call that runs this long is waiting for its command."""
 _EXIT = re.compile(r"\[exit code (-?\d+)\]\s*\Z")
 _TIMED_OUT = re.compile(r"\[timed out after (\d+(?:\.\d+)?) s\b[^\n]*\]\s*\Z")
 _LEAST_SLEEP = 1.0
@@ -186,9 +186,8 @@ class StuckDetector:
 
     progressed: bool = False
     _turns: int = 0
-    _calls: list[_ComparedCall | None] = field(
-        default_factory=list
-    )  # None: nothing before it is compared with what follows
+    # `None` in it: nothing before it is compared with what follows.
+    _calls: list[_ComparedCall | None] = field(default_factory=list)
     _whole: list[bytes | None] = field(default_factory=list)
     _seen: set[bytes] = field(default_factory=set)
     _changes: set[bytes] = field(default_factory=set)
@@ -222,7 +221,7 @@ class StuckDetector:
             self._streak, self._idle_since = len(self._calls), self._turns
             self._failures.clear()
             return None
-        return self._judge(turn)
+        return self._find_pattern(turn)
 
     def begin_anew(self) -> None:
         """Compare nothing of the past with what follows; what was seen stays seen."""
@@ -230,6 +229,7 @@ class StuckDetector:
         self._whole.append(None)
         self._streak, self._silent = len(self._calls), 0
         self._idle_since = max(self._idle_since, self._turns - _IDLE + _IDLE_AGAIN)
+        # Some failures stay counted: it was given a hint, so fewer are enough than at first.
         for _, turns in self._failures.values():
             del turns[: -(_FAILURES - _ERRORS)]
 
@@ -292,13 +292,13 @@ class StuckDetector:
         turns = self._failures.get(self._failure[1], (b"", []))[1]
         return len(turns) >= _FAILURES
 
-    def _judge(self, turn: Turn) -> Stuck | None:
+    def _find_pattern(self, turn: Turn) -> Stuck | None:
         if self._silent >= _MONOLOGUE:
             text = f"The last {self._silent} replies called no tool."
             return Stuck(pattern="monologue", message=text, since=self._turns - self._silent)
         if turn.calls:
-            found = self._same_error() or self._doom_loop() or self._alternation() or self._same_result()
-            found = found or self._same_failure(turn)
+            found = self._find_same_error() or self._find_doom_loop() or self._find_alternation()
+            found = found or self._find_same_result() or self._find_same_failure(turn)
             if found is not None:
                 return found
         idle = self._turns - self._idle_since
@@ -307,32 +307,32 @@ class StuckDetector:
             return Stuck(pattern="no_progress", message=text, since=self._idle_since)
         return None
 
-    def _recent(self) -> list[_ComparedCall]:
+    def _recent_calls(self) -> list[_ComparedCall]:
         return [call for call in self._calls[self._streak :] if call is not None]
 
-    def _same_error(self) -> Stuck | None:
+    def _find_same_error(self) -> Stuck | None:
         last = self._calls[-1]
         if last is None or last.error is None:
             return None
-        alike = [call for call in self._recent() if call.error == last.error]
+        alike = [call for call in self._recent_calls() if call.error == last.error]
         varied = last.name not in _EDITORS and len({call.arguments for call in alike}) > 1
         if len(alike) < (_COUNTER if varied else _ERRORS):
             return None
         text = f"{last.name} failed {len(alike)} times in the same way."
         return Stuck(pattern="same_error", message=text, since=alike[0].turn)
 
-    def _doom_loop(self) -> Stuck | None:
+    def _find_doom_loop(self) -> Stuck | None:
         tail = [call for call in self._calls[-_DOOM:] if call is not None and not call.changed]
         if len(tail) < _DOOM or len({call.exact for call in tail}) > 1:
             return None
         text = f"The same call to {tail[0].name} was made {_DOOM} times in a row with the same result."
         return Stuck(pattern="doom_loop", message=text, since=tail[0].turn)
 
-    def _same_result(self) -> Stuck | None:
+    def _find_same_result(self) -> Stuck | None:
         last = self._calls[-1]
         if last is None:
             return None
-        alike = [call for call in self._recent() if call.like == last.like]
+        alike = [call for call in self._recent_calls() if call.like == last.like]
         counting = len({call.arguments for call in alike}) > 1
         enough = _COUNTER if counting else _SAME_CHANGING if any(call.changed for call in alike) else _SAME
         if len(alike) < enough:
@@ -341,21 +341,22 @@ class StuckDetector:
         text = f"The same call{but} to {last.name} was made {len(alike)} times with the same result."
         return Stuck(pattern="counter" if counting else "same_result", message=text, since=alike[0].turn)
 
-    def _alternation(self) -> Stuck | None:
+    def _find_alternation(self) -> Stuck | None:
         tail = self._calls[-2 * _IDLE :]
         calls = [call.like if call else None for call in tail]
+        # Whole turns as well: those of several calls each can alternate where no short period of calls repeats.
         whole = self._whole[-2 * _IDLE :]
-        # A period of one is what `_same_result` finds.
+        # A period of one is what `_find_same_result` finds.
         for period, least in _ALTERNATION.items():
-            length = _periodic(calls, period)
+            length = _count_periodic(calls, period)
             if length >= least and (first := tail[-length]) is not None:
                 return _alternation_of(period, length, "actions", first.turn)
-            length = _periodic(whole, period)
+            length = _count_periodic(whole, period)
             if length >= least:
                 return _alternation_of(period, length, "turns", self._turns - length)
         return None
 
-    def _same_failure(self, turn: Turn) -> Stuck | None:
+    def _find_same_failure(self, turn: Turn) -> Stuck | None:
         command, action = self._failure
         if not self._is_thrashing() or all(call.arguments.get("command") != command for call in turn.calls):
             return None
@@ -371,7 +372,7 @@ def _alternation_of(period: int, length: int, what: str, since: int) -> Stuck:
     return Stuck(pattern="alternation", message=text, since=since)
 
 
-def _periodic(keys: Sequence[bytes | None], period: int) -> int:
+def _count_periodic(keys: Sequence[bytes | None], period: int) -> int:
     """Return how many keys at the end repeat with this period, 0 where they do not or are all the same."""
     length = period
     if len(keys) < period or None in keys[-period:] or len(set(keys[-period:])) == 1:

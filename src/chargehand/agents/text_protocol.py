@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from chargehand.agents.tool_specs import ToolSpec
+from chargehand.agents.tool_specs import ToolCall, ToolSpec
 
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
@@ -25,22 +25,15 @@ _DECODER_ERRORS = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextCall:
-    """One call as the model wrote it; its arguments are not yet held against the tool's schema."""
+class ParsedReply:
+    """What a reply says besides its calls, and the calls in order; their arguments are not yet checked.
 
-    name: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedText:
-    """What a reply says besides its calls, and the calls in order.
-
-    With a `problem` there are no calls: half of what the model wanted is not run. It is text for the model.
+    `problem` tells the model what is wrong with calls written as text. With one there are no calls: half of what
+    the model wanted is not run.
     """
 
     text: str
-    calls: tuple[TextCall, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     problem: str | None = None
 
 
@@ -51,7 +44,12 @@ def describe(specs: Sequence[ToolSpec]) -> str:
         lines = [f"{spec.name}: {spec.description}"]
         for name, schema in cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"]).items():
             need = "" if name in cast("list[str]", spec.parameters["required"]) else ", may be left out"
-            lines.append(f"  - {name} ({_type_words(schema)}{need}): {schema.get('description', '')}")
+            kind = schema.get("type")
+            if kind == "array" and schema.get("items") == {"type": "string"}:
+                kind = "list of strings"
+            elif kind not in ("string", "integer", "number", "boolean") or "enum" in schema:
+                kind = "of the JSON schema " + json.dumps({k: v for k, v in schema.items() if k != "description"})
+            lines.append(f"  - {name} ({kind}{need}): {schema.get('description', '')}")
         tools.append("\n".join(lines))
     properties = cast("Mapping[str, Mapping[str, Any]]", specs[0].parameters["properties"])
     required = cast("list[str]", specs[0].parameters["required"])
@@ -74,7 +72,7 @@ def render_result(name: str, text: str) -> str:
     return f"Result of {name}:\n{fence}result\n{text.rstrip()}\n{fence}"
 
 
-def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedText:
+def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedReply:
     """Return the calls that a reply holds; never raises, and never makes up what was not written.
 
     Taken besides ```tool fences: <tool_call> tags, and for known tools ```json fences and one bare object at the
@@ -84,19 +82,27 @@ def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedText:
     try:
         reader.read()
     except _Malformed as error:
-        return ParsedText(text=reader.text(), problem=f"{error} None of the calls in this reply was run. {_HOW}")
-    return ParsedText(text=reader.text(), calls=tuple(reader.calls))
+        return ParsedReply(text=reader.text(), problem=f"{error} None of the calls in this reply was run. {_HOW}")
+    calls = (
+        ToolCall(index=index, name=name, arguments=arguments, written=True)
+        for index, (name, arguments) in enumerate(reader.calls)
+    )
+    return ParsedReply(text=reader.text(), calls=tuple(calls))
 
 
 class _Malformed(ValueError):
     """Something that is meant as a call and is none."""
 
 
+# Name and arguments of a call.
+_WrittenCall = tuple[str, dict[str, Any]]
+
+
 class _CallReader:
     """Goes through a reply and takes its calls out."""
 
     def __init__(self, source: str, known: set[str]) -> None:
-        self.calls: list[TextCall] = []
+        self.calls: list[_WrittenCall] = []
         self._source = source
         self._known = known
         self._said: list[str] = []
@@ -112,7 +118,12 @@ class _CallReader:
             if fence := _FENCE.match(self._source, at):
                 at = self._take_fence(fence)
             elif tag := _TAG.match(self._source, at):
-                at = self._take_tag(tag)
+                calls, at = _read_calls(self._source, tag.end())
+                end = re.compile(rf"\s*</{tag[1]}>").match(self._source, at)
+                if end is None:
+                    raise _Malformed(f"A <{tag[1]}> is not closed by </{tag[1]}> right after its JSON object.")
+                self.calls += calls
+                at = end.end()
             elif self._source.startswith("{", at) and (head := _HEAD.match(self._source, at)):
                 at = self._take_bare(head)
             else:
@@ -132,12 +143,14 @@ class _CallReader:
         kind = fence[2].lower()
         marks = rf"{re.escape(fence[1])}{fence[1][0]}*[ \t]*(?:\n|\Z)"
         if kind in _CALL_FENCES:
-            calls, at = _calls(self._source, fence.end())
+            calls, at = _read_calls(self._source, fence.end())
             end = re.compile(rf"\s*{marks}").match(self._source, at)
             if end is None and self._source[at:].strip():
-                raise _Malformed(f"After a call comes {_shown(self._source[at:].strip())} in the same block.")
+                raise _Malformed(f"After a call comes {_clip(self._source[at:].strip())} in the same block.")
             self.calls += calls
             return end.end() if end else len(self._source)
+        # Any other fence is an example or a file: only one that holds calls of known tools and nothing else
+        # counts.
         end = re.compile(rf"^[ \t]*{marks}", re.MULTILINE).search(self._source, fence.end())
         stop = end.end() if end else len(self._source)
         if kind in ("json", "") and end and (found := self._known_calls(self._source[fence.end() : end.start()])):
@@ -145,53 +158,44 @@ class _CallReader:
             return stop
         return self._add_text(fence.start(), stop)
 
-    def _known_calls(self, body: str) -> list[TextCall] | None:
+    def _known_calls(self, body: str) -> list[_WrittenCall] | None:
         """Return the calls that a text is, if it is nothing but calls of known tools."""
         try:
-            calls, at = _calls(body, 0)
+            calls, at = _read_calls(body, 0)
         except _Malformed:
             head = _HEAD.match(body)
             if head and self._knows(head[1]):
                 raise
             return None
-        known = all(map(self._knows, (call.name for call in calls))) and not body[at:].strip()
+        known = all(map(self._knows, (name for name, _ in calls))) and not body[at:].strip()
         return calls if known else None
-
-    def _take_tag(self, tag: re.Match[str]) -> int:
-        calls, at = _calls(self._source, tag.end())
-        end = re.compile(rf"\s*</{tag[1]}>").match(self._source, at)
-        if end is None:
-            raise _Malformed(f"A <{tag[1]}> is not closed by </{tag[1]}> right after its JSON object.")
-        self.calls += calls
-        return end.end()
 
     def _take_bare(self, head: re.Match[str]) -> int:
         """Take an object that stands in the text: a call if it is one of a known tool and ends the reply."""
         at = head.start()
         if not self._knows(head[1]):
             return self._add_text(at, self._line_end(at))
-        value, end = _json(self._source, at)
+        value, end = _read_json(self._source, at)
+        # With words after it, it is part of an explanation.
         if self._source[end:].strip():
             return self._add_text(at, end)
-        self.calls.append(_call(value))
+        self.calls.append(_read_call(value))
         return len(self._source)
 
 
-def _calls(source: str, at: int) -> tuple[list[TextCall], int]:
+def _read_calls(source: str, at: int) -> tuple[list[_WrittenCall], int]:
     """Return the JSON objects (or one list of them) that begin at `at` as calls, and where they end."""
-    found: list[TextCall] = []
+    found: list[_WrittenCall] = []
     while True:
         at = cast("re.Match[str]", _SPACE.match(source, at)).end()
         if found and not source.startswith("{", at):
             return found, at
-        value, at = _json(source, at)
-        found += [_call(each) for each in (value if isinstance(value, list) and value else [value])]
+        value, at = _read_json(source, at)
+        found += [_read_call(each) for each in (value if isinstance(value, list) and value else [value])]
 
 
-def _json(source: str, at: int) -> tuple[object, int]:
-    decoder = json.JSONDecoder(
-        object_pairs_hook=_object_of_unique_keys, parse_constant=_refuse_constant, strict=False
-    )
+def _read_json(source: str, at: int) -> tuple[object, int]:
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=_refuse_constant, strict=False)
     try:
         return decoder.raw_decode(source, at)
     except _Malformed:
@@ -207,10 +211,11 @@ def _json(source: str, at: int) -> tuple[object, int]:
         reason = "nested too deeply or a number too long"
         if isinstance(problem, json.JSONDecodeError):
             reason = f"{problem.msg} at its character {problem.pos - at + 1}"
-        raise _Malformed(f"A call is no valid JSON ({reason}): {_shown(source[at:])}.") from None
+        raise _Malformed(f"A call is not valid JSON ({reason}): {_clip(source[at:])}.") from None
 
 
-def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raises `ValueError` where a key stands in it twice."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise _Malformed("A call has one key twice: which of the two is meant would be a guess.")
@@ -218,21 +223,21 @@ def _object_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise _Malformed(f"{word} is no JSON number.")
+    raise _Malformed(f"{word} is not a JSON number.")
 
 
-def _call(value: object) -> TextCall:
+def _read_call(value: object) -> _WrittenCall:
     # No key more: a guess at what an unknown one means could run something else.
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
-        keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_shown(repr(value))}"
-        raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_shown(keys)}.')
+        keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_clip(repr(value))}"
+        raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_clip(keys)}.')
     name, arguments = value["name"], value["arguments"]
     if isinstance(arguments, str):
-        arguments, end = _json(arguments, 0) if arguments.startswith("{") else (None, 0)
+        arguments, end = _read_json(arguments, 0) if arguments.startswith("{") else (None, 0)
         arguments = arguments if end == len(value["arguments"].rstrip()) else None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise _Malformed('The "name" of a call is a string and its "arguments" an object.')
-    return TextCall(name=name, arguments=arguments)
+    return name, arguments
 
 
 def _without_trailing_commas(source: str) -> str:
@@ -258,16 +263,6 @@ def _without_trailing_commas(source: str) -> str:
     return "".join(out)
 
 
-def _shown(text: str) -> str:
+def _clip(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 120 else text[:120] + "..."
-
-
-def _type_words(schema: Mapping[str, Any]) -> str:
-    """Return what a value is, in words where there are some, else as its schema."""
-    kind = schema.get("type")
-    if kind == "array" and schema.get("items") == {"type": "string"}:
-        return "list of strings"
-    if kind in ("string", "integer", "number", "boolean") and "enum" not in schema:
-        return str(kind)
-    return "of the JSON schema " + json.dumps({k: v for k, v in schema.items() if k != "description"})

@@ -1,4 +1,4 @@
-"""The tools of a native agent: each described for the model, and the check of arguments against its schema."""
+"""The tools of a native agent as a model is told of them; a model's calls, checked against them; their results."""
 
 from __future__ import annotations
 
@@ -34,12 +34,25 @@ class ToolResult:
     image: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """What a model wants done, the `index`-th call of its reply.
+
+    `arguments` is an object, or the text that should have been one; `written`: the call stood in the text.
+    """
+
+    index: int
+    name: str
+    arguments: Any
+    written: bool = False
+
+
 class Mistake(ValueError):
     """A call that cannot be carried out as written; the text tells the model how to do it right."""
 
 
+# Seconds that a model may give one command.
 LONGEST_COMMAND = 600
-"""Seconds that a model may give one command."""
 
 
 def _spec(name: str, description: str, required: str, **properties: dict[str, Any]) -> ToolSpec:
@@ -158,10 +171,10 @@ SPECS = (
     ),
 )
 # A snippet runs in another sandbox, so it is not among them.
+# The tools whose calls may change the workspace.
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
-"""The tools whose calls may change the workspace."""
+# The tools that the agent's loop carries out itself.
 LOOP_ONLY = frozenset({"finish", "ask"})
-"""The tools that the agent's loop carries out itself."""
 
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -180,61 +193,51 @@ def check_arguments(spec: ToolSpec, given: object) -> dict[str, Any]:
     """
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
     required = cast("list[str]", spec.parameters["required"])
-    arguments = _as_object(spec, given)
+    if isinstance(given, str | bytes):
+        try:
+            given = json.loads(given or "{}")
+        except (ValueError, RecursionError) as error:
+            raise Mistake(f"the arguments of {spec.name} are not valid JSON ({error}). {_usage(spec)}") from None
+    arguments = {} if given is None else given
+    if not isinstance(arguments, dict):
+        raise Mistake(f"the arguments of {spec.name} must be a JSON object. {_usage(spec)}")
     # Several models write null for what they leave out.
     present = {name: value for name, value in arguments.items() if value is not None or name in required}
-    faults = [f"{name!r} is missing ({_wanted(properties[name])})" for name in required if name not in present]
+    faults = [f"{name!r} is missing ({_describe(properties[name])})" for name in required if name not in present]
     for name, value in present.items():
         if name not in properties:
             faults.append(f"there is no argument {str(name)[:80]!r}: {nearest(str(name)[:80], properties)}")
-        elif fault := _fault(properties[name], value):
+        elif fault := _find_fault(properties[name], value):
             faults.append(f"{name!r} {fault}")
     if faults:
         raise Mistake(f"wrong arguments for {spec.name}: {'; '.join(faults)}. {_usage(spec)}")
     return {name: int(v) if isinstance(v, float) else v for name, v in present.items()}
 
 
-def _as_object(spec: ToolSpec, given: object) -> dict[str, Any]:
-    if isinstance(given, str | bytes):
-        try:
-            given = json.loads(given or "{}")
-        except (ValueError, RecursionError) as error:
-            raise Mistake(f"the arguments of {spec.name} are not valid JSON ({error}). {_usage(spec)}") from None
-    if given is None:
-        given = {}
-    if not isinstance(given, dict):
-        raise Mistake(f"the arguments of {spec.name} must be a JSON object. {_usage(spec)}")
-    return given
-
-
-def _fault(schema: Mapping[str, Any], value: object) -> str | None:
-    kind = schema["type"]
-    fits = _has_type(kind, value)
-    if fits and kind == "integer":
-        fits = schema["minimum"] <= cast("int", value) <= schema["maximum"]
+def _find_fault(schema: Mapping[str, Any], value: object) -> str | None:
+    """Return what is wrong with one argument, `None` where it keeps its schema."""
+    match schema["type"]:
+        case "string":
+            fits = isinstance(value, str)
+        case "boolean":
+            fits = isinstance(value, bool)
+        case "integer":  # 3.0 is what some models write for 3; True is an int to Python alone
+            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            fits = whole and not isinstance(value, bool)
+            fits = fits and schema["minimum"] <= cast("int", value) <= schema["maximum"]
+        case _:
+            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
     if not fits:
         shown = "null" if value is None else repr(value)
-        return f"must be {_wanted(schema)}, not {shown if len(shown) <= 60 else shown[:60] + '...'}"
+        return f"must be {_describe(schema)}, not {shown if len(shown) <= 60 else shown[:60] + '...'}"
     texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    # JSON may hold half of a pair, which no file and no log can.
     if any(_SURROGATE.search(text) for text in texts):
         return "holds half of a surrogate pair: write the character itself"
     return None
 
 
-def _has_type(kind: str, value: object) -> bool:
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":  # 3.0 is what some models write for 3; True is an int to Python alone
-            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            return whole and not isinstance(value, bool)
-        case _:
-            return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _wanted(schema: Mapping[str, Any]) -> str:
+def _describe(schema: Mapping[str, Any]) -> str:
     noun = _NOUNS[schema["type"]]
     return f"{noun} from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else noun
 

@@ -1,4 +1,4 @@
-"""The toolbox of the native agent: calls are checked, run inside the sandbox, and answered in text."""
+"""A model's tool calls: checked, named as actions for the rules, run inside the sandbox, answered in text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, cast
 import msgspec
 
 from chargehand.agents.contract import Snippets
-from chargehand.agents.patch.parsing import PatchProblem, parse_patch
+from chargehand.agents.patch.parsing import PatchProblem
+from chargehand.agents.patches import parse_patch
+from chargehand.agents.prompts import shorten
 from chargehand.agents.roles import Role
 from chargehand.agents.tool_specs import (
     LOOP_ONLY,
@@ -20,7 +22,6 @@ from chargehand.agents.tool_specs import (
     ToolSpec,
     check_arguments,
 )
-from chargehand.agents.tools.bash import SPILL, BashTool
 from chargehand.agents.tools.editing import apply_patch, edit
 from chargehand.agents.tools.files import SandboxFiles
 from chargehand.agents.tools.reading import read, search
@@ -30,6 +31,15 @@ from chargehand.policy.actions import Action, FileRead, FileWrite, Several, Shel
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetSpec
 
+# Where long outputs lie inside the sandbox.
+SPILL = "/tmp/chargehand"
+# bash where there is one: it is what models write for.
+_BASH = 'if [ -x /bin/bash ]; then exec /bin/bash -c "$1"; fi; exec /bin/sh -c "$1"'
+# Without a terminal a pager or a password prompt would wait for the time limit.
+_QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "TERM": "dumb"}
+_MOST_OUTPUT = 2_000_000
+# Bytes; one word of a command line takes 128 KiB.
+_LONGEST_COMMAND = 100_000
 # Bytes of console lines and value together: below a result's limit, so that no JSON has to be cut.
 _SNIPPET_OUTPUT = 8_000
 
@@ -51,7 +61,8 @@ def checked_call(name: str, arguments: object) -> dict[str, Any] | ToolResult:
 class Toolbox:
     """Runs a model's calls in one sandbox, one after another.
 
-    `keep` stores bytes and returns their artifact id; `on_output` gets what commands print as they run; `seconds`
+    `keep` stores bytes and returns their artifact id; `on_output` gets what commands print as they run; `spill` is
+    the directory inside the sandbox in which long outputs are put. `seconds`
     is the time limit of every file tool, and of a command whose call gives none. Tools that `may_use` refuses by
     name are not offered, nor is `snippet` where there are no `snippets`.
     """
@@ -67,9 +78,12 @@ class Toolbox:
         snippets: Snippets | None = None,
         may_use: Callable[[str], bool] = bool,
     ) -> None:
+        self._sandbox = sandbox
         self._files = SandboxFiles(sandbox, seconds=seconds)
         self._keep = keep
-        self._bash = BashTool(sandbox, keep=keep, on_output=on_output, spill=spill)
+        self._on_output = on_output
+        self._spill = spill
+        self._outputs = 0
         self._seconds = seconds
         self._snippets = snippets
         self.specs: tuple[ToolSpec, ...] = tuple(
@@ -78,7 +92,18 @@ class Toolbox:
 
     async def shorten(self, text: str) -> tuple[str, str | None]:
         """Return a text made short enough for a model, and the artifact of the whole where it was cut."""
-        return await self._bash.shorten_output(text)
+        short = shorten(text)
+        if short.whole:
+            return text, None
+        data = text.encode()
+        artifact = self._keep(data)
+        self._outputs += 1
+        path = f"{self._spill}/output-{self._outputs}.txt"
+        script = 'mkdir -p "${1%/*}" && cat > "$1"'
+        spilled = await self._sandbox.exec(["/bin/sh", "-c", script, "sh", path], stdin=data, cwd="/")
+        where = f"all of it: {path}" if spilled.exit_code == 0 else "it could not be saved: run less at once"
+        shown = short.render(where)
+        return shown if shown.endswith("\n") else shown + "\n", artifact
 
     async def call(self, name: str, arguments: object) -> ToolResult:
         """Run one call; a model's mistake is a failed result. `arguments` is an object or its JSON text.
@@ -90,27 +115,55 @@ class Toolbox:
         if isinstance(checked, ToolResult):
             return checked
         try:
-            return await self._run(name, checked)
+            match name:
+                case "bash":
+                    return await self._run_command(checked["command"], checked.get("timeout", self._seconds))
+                case "read":
+                    return await read(self._files, keep=self._keep, **checked)
+                case "edit":
+                    return await edit(self._files, **checked)
+                case "apply_patch":
+                    return await apply_patch(self._files, **checked)
+                case "search":
+                    return await search(self._files, **checked)
+                case "snippet":
+                    return await run_snippet(self._snippets, **checked)
+                case _:
+                    assert name in LOOP_ONLY
+                    raise Mistake(f"{name} cannot be called here")
         except Mistake as mistake:
             return ToolResult(text=str(mistake), failed=True)
 
-    async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        match name:
-            case "bash":
-                return await self._bash.run(arguments["command"], arguments.get("timeout", self._seconds))
-            case "read":
-                return await read(self._files, keep=self._keep, **arguments)
-            case "edit":
-                return await edit(self._files, **arguments)
-            case "apply_patch":
-                return await apply_patch(self._files, **arguments)
-            case "search":
-                return await search(self._files, **arguments)
-            case "snippet":
-                return await run_snippet(self._snippets, **arguments)
-            case _:
-                assert name in LOOP_ONLY
-                raise Mistake(f"{name} cannot be called here")
+    async def _run_command(self, command: str, seconds: float) -> ToolResult:
+        """Run a command line to its end or its time limit; raises `Mistake`."""
+        if not command.strip() or "\0" in command:
+            raise Mistake("`command` is a command line of at least one word and without NUL characters")
+        if len(command.encode()) > _LONGEST_COMMAND:
+            raise Mistake(f"the command has {len(command)} characters: write long texts to files with edit")
+        result = await self._sandbox.exec(
+            ["/bin/sh", "-c", _BASH, "sh", command],
+            timeout=seconds,
+            environment=_QUIET,
+            output_limit=_MOST_OUTPUT,
+            on_output=self._on_output,
+        )
+        parts = [_clean_output(result.stdout), _clean_output(result.stderr)]
+        out, err = (part if not part or part.endswith("\n") else f"{part}\n" for part in parts)
+        cut = f"[of each stream only {_MOST_OUTPUT} bytes were kept]\n" if result.truncated else ""
+        body, artifact = await self.shorten(out + (f"[stderr]\n{err}" if err else "") + cut)
+        limit = f"; it met the limit of {result.limit}: run less at once" if result.limit else ""
+        end = f"[exit code {result.exit_code}{limit}]"
+        if result.timed_out:
+            killed = "everything it started was killed. Give a longer `timeout`, or run less at once"
+            end = f"[timed out after {seconds:g} s: {killed}]"
+        return ToolResult(text=body + end, failed=result.timed_out, artifact=artifact)
+
+
+def _clean_output(data: bytes) -> str:
+    """Return output as text: no escapes or control characters; of an overwritten line only what came last."""
+    # A progress bar overwrites its line a thousand times; a model needs what it came to.
+    lines = data.decode("utf-8", "replace").split("\n")
+    return printable("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
 
 
 async def run_snippet(snippets: Snippets | None, language: str, code: str, input: str | None = None) -> ToolResult:
@@ -118,6 +171,7 @@ async def run_snippet(snippets: Snippets | None, language: str, code: str, input
 
     The result is JSON with the limits that it ran under.
     """
+    # The tool is not offered then, but a model may call it from memory.
     if snippets is None:
         raise Mistake("snippets cannot be run on this machine: use bash")
     try:
@@ -159,23 +213,19 @@ def action_of(name: str, arguments: object) -> Action | None:
         case "edit":
             return FileWrite(path=checked["path"])
         case "apply_patch":
-            return _action_of_patch(checked["patch"])
+            try:
+                changes = parse_patch(checked["patch"])
+            except PatchProblem:
+                return None
+            writes: list[FileWrite] = []
+            for change in changes:
+                moved = change.move_to is not None
+                writes.append(FileWrite(path=change.path, removal=moved or change.action == "delete"))
+                if change.move_to is not None:
+                    writes.append(FileWrite(path=change.move_to))
+            return Several(actions=tuple(writes))
         case _:
             return FileRead(path=str(checked.get("path") or "."))
-
-
-def _action_of_patch(text: str) -> Action | None:
-    try:
-        changes = parse_patch(text)
-    except PatchProblem:
-        return None
-    actions: list[FileWrite] = []
-    for change in changes:
-        moved = change.move_to is not None
-        actions.append(FileWrite(path=change.path, removal=moved or change.action == "delete"))
-        if change.move_to is not None:
-            actions.append(FileWrite(path=change.move_to))
-    return Several(actions=tuple(actions))
 
 
 def role_refusal(role: Role, tool: str, offered: Sequence[ToolSpec]) -> str:

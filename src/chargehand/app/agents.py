@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from chargehand.agents.clis import SPECS
-from chargehand.agents.opening import abilities_of
+from chargehand.agents.contract import ABILITIES
 from chargehand.agents.roles import Role
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.configuration import configuration_here
@@ -101,7 +101,7 @@ def _entry(resolved: ResolvedConfig, name: str) -> AgentEntry:
         command=agent.command,
         model=agent.model,
         fallback=agent.fallback,
-        acknowledge=abilities_of(agent.kind).acknowledges,
+        acknowledge=ABILITIES[agent.kind].acknowledges,
         mcp=agent.mcp,
         origin=origin,
     )
@@ -137,7 +137,7 @@ async def probe_agents(
     for each in [name] if name else _names(resolved):
         agent = named_agent(resolved, each)
         fine, found = await _probe(app, resolved, each, agent, asking)
-        acknowledges = abilities_of(agent.kind).acknowledges
+        acknowledges = ABILITIES[agent.kind].acknowledges
         probes.append(AgentProbe(name=each, fine=fine, found=found, acknowledge=acknowledges))
     return AgentProbes(agents=tuple(probes))
 

@@ -66,7 +66,7 @@ from chargehand.core.records import Reason
 from chargehand.core.text import shown_path
 
 if TYPE_CHECKING:
-    from chargehand.agents.recorded import ToolCall
+    from chargehand.agents.tool_specs import ToolCall
 
 
 def describe(payload: Payload) -> str:

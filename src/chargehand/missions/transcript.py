@@ -16,7 +16,8 @@ from chargehand.missions.journal import load_step_output
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:
-    from chargehand.agents.recorded import RecordedStep, ToolCall
+    from chargehand.agents.recorded import RecordedStep
+    from chargehand.agents.tool_specs import ToolCall
 
 WORK = "attempt/{number}/work"
 """The step that is one attempt; the steps of its agent lie below it."""

@@ -19,7 +19,6 @@ from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.clis import SPECS, CliSpec
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
 from chargehand.agents.messages import UNANSWERED, message_address
-from chargehand.agents.programs.cli import environment_of, launch_of, text_output, write_files
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.agents.programs.last_message import (
     MESSAGE,
@@ -31,12 +30,13 @@ from chargehand.agents.programs.last_message import (
     offer_message,
     unreadable_file,
 )
+from chargehand.agents.programs.launching import environment_of, launch_of, require_launch, write_files
 from chargehand.agents.programs.running import (
     outcome_of,
     redacted_output,
     redactor,
-    require_launch,
     run_while_paid,
+    text_output,
     unable,
 )
 from chargehand.agents.prompts import briefing, person_message
@@ -124,24 +124,29 @@ class AcpAgent:
         log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
         # The log is the agent's own word: nothing is decided by it but that it can be read.
         client, run, began = AcpClient(context, log), AcpRun(), time.monotonic()
-        talk = _Talk(assignment, context, client, log, answers, repairs)
-        work = _work(talk, program, environment, run)
+        session = _AcpSession(assignment, context, client, log, answers, repairs)
+        work = _run_session(session, program, environment, run)
         finished = await run_while_paid(work, context.endpoint)
         client.updates.flush()
+        seconds = time.monotonic() - began
+        result = run.result or ExecResult(exit_code=0, stdout=b"", stderr=run.stderr, seconds=seconds)
+        # After a good session the exit code says nothing: nobody waited for the program to leave by itself.
+        if not result.timed_out and (run.stop_reason or not run.problem):
+            result = replace(result, exit_code=0)
         return await outcome_of(
             context,
             log,
-            _result_of(run, began) if finished else None,
+            replace(result, stdout=b"") if finished else None,
             program=program[0],
             problem=run.problem,
             malformed=client.connection.messages.malformed,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Talk:
-    """What one run of an agent is about."""
+class _AcpSession:
+    """One session with a running agent: what it is asked, and what it says to that."""
 
     assignment: Assignment
     context: AttemptContext
@@ -150,7 +155,7 @@ class _Talk:
     answers: tuple[str, ...]
     repairs: MessageRepairs
 
-    async def hold(self) -> str:
+    async def prompt(self) -> str:
         """Send the prompt, then what persons say meanwhile, and repairs; return why the agent stopped."""
         connection, updates = self.client.connection, self.client.updates
         hello = await greet(connection)
@@ -166,7 +171,7 @@ class _Talk:
             answer = await connection.request("session/prompt", {"sessionId": session, "prompt": prompt})
             acknowledge()
             updates.flush()
-            self.log.take(AgentEvent(kind="usage", usage=_usage(answer)))
+            self.log.take(AgentEvent(kind="usage", usage=_read_usage(answer)))
             # A closed word of the protocol. What the agent says beside it is never searched.
             if answer.get("stopReason") != "end_turn":
                 return text_at(answer, "stopReason")
@@ -180,48 +185,45 @@ class _Talk:
             text = more
 
 
-async def _work(talk: _Talk, program: tuple[str, ...], environment: Mapping[str, str], run: AcpRun) -> bool:
-    """Start the agent, talk with it, and end it; returns True, unlike a `run_while_paid` that cancelled it."""
-    context, connection = talk.context, talk.client.connection
+async def _run_session(
+    session: _AcpSession, program: tuple[str, ...], environment: Mapping[str, str], run: AcpRun
+) -> bool:
+    """Start the agent, hold a session with it, and end it; return True, unless `run_while_paid` cancels it."""
+    context, connection = session.context, session.client.connection
     environment = {**environment, **await offer_message(context.sandbox)}
     assert isinstance(context.sandbox, Converses)
     show = redacted_output(context)
-    seconds = talk.assignment.seconds
+    seconds = session.assignment.seconds
     async with running_agent(context.sandbox, show, program, connection, environment, seconds, run) as running:
-        talking = asyncio.ensure_future(talk.hold())
+        prompting = asyncio.ensure_future(session.prompt())
         try:
-            waited: list[asyncio.Future[Any]] = [running, talking, connection.failed]
+            waited: list[asyncio.Future[Any]] = [running, prompting, connection.failed]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if connection.failed.done():
                 connection.failed.result()
-            if not talking.done():
-                run.problem = "it ended before it had answered"
-            elif isinstance(error := talking.exception(), RpcError):
+            if not prompting.done():
+                run.problem = "it ended before it answered"
+            elif isinstance(error := prompting.exception(), RpcError):
                 run.problem = error.message
             else:
-                run.stop_reason = talking.result()
+                run.stop_reason = prompting.result()
                 if run.stop_reason != "end_turn":
-                    lines = connection.messages
-                    odd = (
-                        f"; {lines.malformed} lines were no JSON, the last: {lines.odd}" if lines.malformed else ""
-                    )
+                    lines, odd = connection.messages, ""
+                    if lines.malformed:
+                        odd = f"; {lines.malformed} lines were not JSON, the last: {lines.odd}"
                     run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}{odd}"
         finally:
-            await _end_talk(talking, connection, talk.log.session)
+            # In the middle of a turn the agent is told, and gets a moment to end by itself.
+            if not prompting.done():
+                if session.log.session:
+                    connection.notify("session/cancel", {"sessionId": session.log.session})
+                    await asyncio.wait([prompting], timeout=_LEAVE_SECONDS)
+                prompting.cancel()
+                await asyncio.wait([prompting])
+            if not prompting.cancelled():
+                prompting.exception()  # else asyncio warns of an exception that nobody looked at
+            await connection.cancel_handlers()
     return True
-
-
-async def _end_talk(talking: asyncio.Future[str], connection: AcpConnection, session: str) -> None:
-    """End the talk; an agent in the middle of a turn is told, and gets a moment."""
-    if not talking.done():
-        if session:
-            connection.notify("session/cancel", {"sessionId": session})
-            await asyncio.wait([talking], timeout=_LEAVE_SECONDS)
-        talking.cancel()
-        await asyncio.wait([talking])
-    if not talking.cancelled():
-        talking.exception()
-    await connection.cancel_handlers()
 
 
 @asynccontextmanager
@@ -292,7 +294,7 @@ async def _open_session(connection: AcpConnection, hello: Mapping[str, Any]) -> 
     except RpcError as error:
         ways = ", ".join(text_at(each, "id") for each in objects_at(hello, "authMethods"))
         logins = f" (logs in by: {ways})" if ways else ""
-        raise RpcError(f"it opened no session: {error.message}{logins}") from None
+        raise RpcError(f"it did not open a session: {error.message}{logins}") from None
     name = text_at(session, "sessionId")
     if not name:
         raise RpcError("it opened a session without an id")
@@ -313,7 +315,7 @@ def relayed_message_reader(connection: AcpConnection) -> ReadMessage:
     return read
 
 
-def _usage(answer: Mapping[str, Any]) -> Usage | None:
+def _read_usage(answer: Mapping[str, Any]) -> Usage | None:
     told = object_at(answer, "usage") or object_at(answer, "_meta", "usage")
     fresh, output = count_at(told, "inputTokens"), count_at(told, "outputTokens")
     if fresh is None:
@@ -327,13 +329,3 @@ def _usage(answer: Mapping[str, Any]) -> Usage | None:
         cached=read,
         cache_write=written,
     )
-
-
-def _result_of(run: AcpRun, began: float) -> ExecResult:
-    """Return how the process ended; after a good talk its exit code says nothing, for nobody waited for it."""
-    seconds = time.monotonic() - began
-    result = run.result or ExecResult(exit_code=0, stdout=b"", stderr=run.stderr, seconds=seconds)
-    result = replace(result, stdout=b"")
-    if result.timed_out or (run.problem and not run.stop_reason):
-        return result
-    return replace(result, exit_code=0)

@@ -55,10 +55,10 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
         case "think":
             return None
         case "read" | "search":
-            return _several([FileRead(path=path) for path in paths or (".",)])
+            return _combine([FileRead(path=path) for path in paths or (".",)])
         case "edit" | "delete" | "move" | "other" | None if paths:
             removal = kind == "delete"
-            return _several([FileWrite(path=path, removal=removal) for path in paths])
+            return _combine([FileWrite(path=path, removal=removal) for path in paths])
         case "fetch" if (host := urlsplit(text_at(raw, "url", "prompt")).hostname) is not None:
             return Network(host=host)
     # Never guessed from its title: a rule or a person decides about what is unknown.
@@ -73,10 +73,11 @@ def action_of_terminal(argv: Sequence[str], cwd: str) -> Action:
     return Command(argv=tuple(argv), cwd=cwd or None)
 
 
-def _several(actions: Sequence[Action]) -> Action:
+def _combine(actions: Sequence[Action]) -> Action:
     return actions[0] if len(actions) == 1 else Several(actions=tuple(actions))
 
 
+# Each field becomes a question to a person, one after the other.
 _MOST_FIELDS = 10
 _YES, _NO = ("yes", "y", "true"), ("no", "n", "false")
 
@@ -137,19 +138,19 @@ class UpdateReader:
         self._text = ""
         self._speaking: Literal["text", "thought"] = "text"
         self._calls: dict[str, dict[str, Any]] = {}
-        self._told: set[str] = set()
-        self._began: Callable[[], None] | None = None
+        self._logged: set[str] = set()
+        self._on_turn: Callable[[], None] | None = None
 
     def on_turn(self, began: Callable[[], None]) -> None:
         """Call `began` once, as soon as the agent tells anything of the turn that begins now."""
-        self._began = began
+        self._on_turn = began
 
     def take(self, method: str, params: Mapping[str, Any]) -> None:
         """Take one notification; only `session/update` says anything of the work."""
         update = object_at(params, "update")
         if method != "session/update":
             return
-        began, self._began = self._began, None
+        began, self._on_turn = self._on_turn, None
         if began is not None:
             began()
         match update.get("sessionUpdate"):
@@ -158,7 +159,20 @@ class UpdateReader:
             case "agent_thought_chunk":
                 self._add_text("thought", content_text(update.get("content")))
             case "tool_call" | "tool_call_update":
-                self._take_call(update)
+                call = self.merge_call(update)
+                number, status = text_at(call, "toolCallId"), call.get("status")
+                ended = status in ("completed", "failed")
+                # Logged once its input is known: agents announce a call first and fill it in with updates.
+                if number not in self._logged and (call.get("rawInput") or ended):
+                    self._logged.add(number)
+                    self.flush()
+                    tool = text_at(call, "kind", "title")
+                    self._log.take(AgentEvent(kind="call", tool=tool, call=number, arguments=call.get("rawInput")))
+                if ended and update.get("status") == status:
+                    contents = [each.get("content") for each in objects_at(call, "content")]
+                    text = content_text(contents) or content_text(call.get("rawOutput"))
+                    self.flush()
+                    self._log.take(AgentEvent(kind="result", call=number, text=text, failed=status == "failed"))
 
     def flush(self) -> None:
         """Make an event of the text that has come so far."""
@@ -186,21 +200,6 @@ class UpdateReader:
         self._speaking = kind
         self._text += text
 
-    def _take_call(self, update: Mapping[str, Any]) -> None:
-        call = self.merge_call(update)
-        number, status = text_at(call, "toolCallId"), call.get("status")
-        done = status in ("completed", "failed")
-        if number not in self._told and (call.get("rawInput") or done):
-            self._told.add(number)
-            self.flush()
-            tool = text_at(call, "kind", "title")
-            self._log.take(AgentEvent(kind="call", tool=tool, call=number, arguments=call.get("rawInput")))
-        if done and update.get("status") == status:
-            contents = [each.get("content") for each in objects_at(call, "content")]
-            text = content_text(contents) or content_text(call.get("rawOutput"))
-            self.flush()
-            self._log.take(AgentEvent(kind="result", call=number, text=text, failed=status == "failed"))
-
 
 CAPABILITIES: Mapping[str, Any] = {
     "fs": {"readTextFile": True, "writeTextFile": True},
@@ -209,8 +208,6 @@ CAPABILITIES: Mapping[str, Any] = {
 }
 # Each is a process with a megabyte of output in the sandbox.
 _MOST_TERMINALS = 32
-
-
 _TERMINAL_ORDERS = {
     "terminal/output": "terminal_output",
     "terminal/wait_for_exit": "terminal_wait",
@@ -228,20 +225,34 @@ class AcpClient:
         self._context = context
         self._terminals: set[str] = set()
         self._numbers = itertools.count(1)
-        self._methods = {
-            "session/request_permission": self._permission,
-            "fs/read_text_file": self._read,
-            "fs/write_text_file": self._write,
-            "terminal/create": self._create_terminal,
-            "elicitation/create": self._elicit,
-        }
 
     async def _handle(self, method: str, params: Mapping[str, Any]) -> Any:
-        if method in _TERMINAL_ORDERS:
-            return await self._order_terminal(_TERMINAL_ORDERS[method], text_at(params, "terminalId"))
-        if method not in self._methods:
+        match method:
+            case "session/request_permission":
+                return await self._answer_permission(params)
+            case "fs/read_text_file":
+                return await self._read_file(params)
+            case "fs/write_text_file":
+                path, text = _absolute_path(params), params.get("content")
+                if not isinstance(text, str):
+                    raise RpcError("content must be a text", number=INVALID_PARAMS)
+                await self._require(FileWrite(path=path))
+                await self.connection.order("write", path=path, text=text)
+                return None
+            case "terminal/create":
+                return await self._create_terminal(params)
+            case "elicitation/create":
+                return await self._ask_person(params)
+        order = _TERMINAL_ORDERS.get(method)
+        if order is None:
             raise RpcError(f"no such method: {method[:100]}", number=METHOD_NOT_FOUND)
-        return await self._methods[method](params)
+        name = text_at(params, "terminalId")
+        if name not in self._terminals:
+            raise RpcError(f"no such terminal: {name[:100]!r}", number=INVALID_PARAMS)
+        if order == "terminal_release":
+            self._terminals.discard(name)
+        answer = await self.connection.order(order, terminal=name)
+        return answer if order in ("terminal_output", "terminal_wait") else None
 
     async def _refusal_of(self, action: Action) -> str:
         """Return "" where an action is allowed, else why it is not; a person may be asked first."""
@@ -254,7 +265,7 @@ class AcpClient:
         if refused := await self._refusal_of(action):
             raise RpcError(refused)
 
-    async def _permission(self, params: Mapping[str, Any]) -> Any:
+    async def _answer_permission(self, params: Mapping[str, Any]) -> Any:
         call = self.updates.merge_call(object_at(params, "toolCall"))
         # A call without an act (thinking) needs no judgement; every other waits for one.
         action = action_of_call(call)
@@ -269,8 +280,8 @@ class AcpClient:
             return {"outcome": {"outcome": "cancelled"}}
         return {"outcome": {"outcome": "selected", "optionId": chosen}}
 
-    async def _read(self, params: Mapping[str, Any]) -> Any:
-        path = _path(params)
+    async def _read_file(self, params: Mapping[str, Any]) -> Any:
+        path = _absolute_path(params)
         await self._require(FileRead(path=path))
         text = str((await self.connection.order("read", path=path)).get("text", ""))
         first, limit = count_at(params, "line"), count_at(params, "limit")
@@ -280,18 +291,10 @@ class AcpClient:
         lines = text.splitlines(keepends=True)[start:]
         return {"content": "".join(lines if limit is None else lines[:limit])}
 
-    async def _write(self, params: Mapping[str, Any]) -> Any:
-        path, text = _path(params), params.get("content")
-        if not isinstance(text, str):
-            raise RpcError("content is no text", number=INVALID_PARAMS)
-        await self._require(FileWrite(path=path))
-        await self.connection.order("write", path=path, text=text)
-        return None
-
     async def _create_terminal(self, params: Mapping[str, Any]) -> Any:
         command, arguments = text_at(params, "command"), params.get("args") or []
         if not command or not isinstance(arguments, list) or not all(isinstance(each, str) for each in arguments):
-            raise RpcError("command or args are no texts", number=INVALID_PARAMS)
+            raise RpcError("command and args must be texts", number=INVALID_PARAMS)
         if len(self._terminals) >= _MOST_TERMINALS:
             raise RpcError(f"more than {_MOST_TERMINALS} terminals are open")
         # Some agents send a whole command line as the command.
@@ -311,15 +314,7 @@ class AcpClient:
         self._terminals.add(name)
         return {"terminalId": name}
 
-    async def _order_terminal(self, order: str, name: str) -> Any:
-        if name not in self._terminals:
-            raise RpcError(f"no such terminal: {name[:100]!r}", number=INVALID_PARAMS)
-        if order == "terminal_release":
-            self._terminals.discard(name)
-        answer = await self.connection.order(order, terminal=name)
-        return answer if order in ("terminal_output", "terminal_wait") else None
-
-    async def _elicit(self, params: Mapping[str, Any]) -> Any:
+    async def _ask_person(self, params: Mapping[str, Any]) -> Any:
         """Put what the agent wants to know to a person, one question for each field of its form."""
         fields = fields_of(params)
         if not fields:
@@ -335,8 +330,8 @@ class AcpClient:
         return {"action": "accept", "content": content}
 
 
-def _path(params: Mapping[str, Any]) -> str:
+def _absolute_path(params: Mapping[str, Any]) -> str:
     path = text_at(params, "path")
     if not path.startswith("/"):
-        raise RpcError(f"{path[:100]!r} is no absolute path", number=INVALID_PARAMS)
+        raise RpcError(f"{path[:100]!r} is not an absolute path", number=INVALID_PARAMS)
     return path

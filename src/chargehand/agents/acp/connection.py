@@ -29,13 +29,14 @@ class AcpConnection:
         self.channel = RpcChannel()
         self._handle = handle
         self._on_notification = on_notification
+        # Apart from the agent's messages, whose odd lines are counted as the agent's own.
         self._answers = JsonLines()
         self._open = bytearray()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send the agent a request; return its result, raises `RpcError`."""
-        return await self.channel.request({"jsonrpc": "2.0", "method": method, "params": params}, _AGENT)
+        return await self.channel.request(method, params, _AGENT)
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send the agent a notification."""
@@ -43,7 +44,7 @@ class AcpConnection:
 
     async def order(self, do: str, **more: Any) -> dict[str, Any]:
         """Let the relay do something; raises `RpcError` where it cannot."""
-        return await self.channel.request({"do": do, **more}, _ORDER)
+        return await self.channel.order({"do": do, **more}, _ORDER)
 
     def take(self, piece: bytes) -> None:
         """Take bytes of the relay's standard output."""
@@ -77,7 +78,8 @@ class AcpConnection:
             self._on_notification(method, params)
         # Refused and not queued: a hostile agent would fill the queue, an honest one never gets here.
         elif len(self._tasks) >= _MOST_AT_ONCE:
-            self._answer_error(message["id"], RpcError(f"more than {_MOST_AT_ONCE} requests at once"))
+            refusal = RpcError(f"more than {_MOST_AT_ONCE} requests at once")
+            self.channel.answer(message["id"], refusal, _AGENT)
         else:
             task = asyncio.get_running_loop().create_task(self._respond(message["id"], method, params))
             self._tasks.add(task)
@@ -85,16 +87,11 @@ class AcpConnection:
 
     async def _respond(self, number: Any, method: str, params: Mapping[str, Any]) -> None:
         try:
-            result = await self._handle(method, params)
-            self.channel.send({"jsonrpc": "2.0", "id": number, "result": result}, _AGENT)
+            self.channel.answer(number, await self._handle(method, params), _AGENT)
         except RpcError as error:
-            self._answer_error(number, error)
+            self.channel.answer(number, error, _AGENT)
 
     def _handler_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
             self.failed.set_exception(error)
-
-    def _answer_error(self, number: Any, error: RpcError) -> None:
-        document = {"code": error.number, "message": error.message}
-        self.channel.send({"jsonrpc": "2.0", "id": number, "error": document}, _AGENT)

@@ -1,1 +1,1 @@
-"""The native agent: its loop, conversation and model requests, and the patch agent that uses its tools."""
+"""The native agent: its loop, model requests, skills and MCP servers; and the patch agent, with the same tools."""

@@ -4,9 +4,9 @@ The loop is a function of the record. A worker that takes over runs the same cod
 return their outputs at once, and the first step that is not recorded is where the work goes on. So nothing may
 follow from a reply or a call before it is recorded, and all state below is derived from recorded outputs.
 
-One turn (docs/architecture.md, "One act of a native agent"):
+One turn (docs/inside.md, "One act of a native agent"):
 
-1. `_request_reply`: the conversation goes to the model, and the reply is recorded.
+1. `_begin_turn`: the conversation goes to the model, and the reply is recorded.
 2. `_run_call`: its calls run one after the other, each judged first and recorded.
 3. `AttemptContext.act`: a call that may change files ends with a checkpoint in the same record.
 4. `EscalationLadder`: the turn is watched for going in circles; what is due is done before the next request.
@@ -17,7 +17,7 @@ One turn (docs/architecture.md, "One act of a native agent"):
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,7 +64,6 @@ from chargehand.agents.prompts import (
 )
 from chargehand.agents.recorded import (
     OPENING,
-    ToolCall,
     call_step,
     notes_step,
     parse_step,
@@ -73,12 +72,12 @@ from chargehand.agents.recorded import (
     restore_step,
 )
 from chargehand.agents.stuck import EscalationLadder, LadderStep, ObservedCall, Turn, nudge_message
-from chargehand.agents.tool_specs import MUTATING, ToolResult, ToolSpec
+from chargehand.agents.tool_specs import MUTATING, ToolCall, ToolResult, ToolSpec
 from chargehand.agents.toolbox import Toolbox, action_of, checked_call, role_refusal
 from chargehand.core.codec import convert_to
 from chargehand.core.config import AgentKind
 from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError
-from chargehand.core.messages import ClarificationRequest, ProgressReport
+from chargehand.core.messages import ClarificationRequest, Message, ProgressReport
 
 # Replies of one attempt: far more than work that gets anywhere needs.
 _MOST_TURNS = 300
@@ -117,18 +116,18 @@ class NativeAgent:
                 outcome = await _AttemptLoop(self.name, assignment, context, client, self._mcp).run()
         except TimeoutError:
             reason = f"the agent was stopped at its time limit after {assignment.seconds:.1f} s"
-            outcome = _outcome("timed_out", reason, code="time")
+            outcome = _make_outcome("timed_out", reason, code="time")
         except ExhaustedError as error:
-            outcome = _outcome("exhausted", error.message, code=error.code)
+            outcome = _make_outcome("exhausted", error.message, code=error.code)
         except UpstreamError as error:
-            outcome = _outcome("failed", error.message, code=error.code)
+            outcome = _make_outcome("failed", error.message, code=error.code)
         if outcome.message is not None:
             return outcome
         address = message_address(assignment, self.name, "end")
         return replace(outcome, message=failure_message(address, outcome.reason, outcome.code))
 
 
-def _outcome(claim: Claim, reason: str, *, code: str = "", output: str = "") -> AgentOutcome:
+def _make_outcome(claim: Claim, reason: str, *, code: str = "", output: str = "") -> AgentOutcome:
     return AgentOutcome(claim=claim, reason=reason, output=output.encode(), seconds=0.0, code=code)
 
 
@@ -179,12 +178,13 @@ class _AttemptLoop:
 
     async def run(self) -> AgentOutcome:
         """Let the model work until it finishes; raises what `NativeAgent.run` turns into outcomes."""
+        # A repair continues the same conversation: a fresh one would pay for reading the project again.
         for earlier in range(1, self._assignment.number):
             self._replay_conversation(self._context.recorded(earlier))
         await self._open_conversation()
         for number in range(1, _MOST_TURNS + 1):
             # 1. The reply is recorded before anything follows from it: a crash below finds it in the log.
-            turn = await self._request_reply(number)
+            turn = await self._begin_turn(number)
             if outcome := self._count_malformed("reply", turn.problem):
                 return outcome
             # 2. and 3. Its calls run in the order of the reply and one by one: each is recorded with the tree that
@@ -198,7 +198,7 @@ class _AttemptLoop:
             # 4. Watched after its calls, acted upon before the next request: what is done then stands in that
             # turn's record, and a newer version with other rules resumes what this one did.
             self._ladder.add(Turn(text=turn.reply.text, calls=tuple(turn.calls), changed=turn.changed))
-        return _outcome("failed", f"the agent did not finish within {_MOST_TURNS} replies", code="turns")
+        return _make_outcome("failed", f"the agent did not finish within {_MOST_TURNS} replies", code="turns")
 
     # --- 0. The conversation so far, and what opens this attempt
 
@@ -258,8 +258,8 @@ class _AttemptLoop:
 
     # --- 1. The reply
 
-    async def _request_reply(self, number: int) -> _OpenTurn:
-        """Return the model's next reply, after whatever has to be done to get it out of a loop."""
+    async def _begin_turn(self, number: int) -> _OpenTurn:
+        """Return the turn that the model's next reply begins, after what is due to get it out of a loop."""
         name = reply_step(number)
         # Of a recorded reply the record says what was done before it; an older version may have had other rules.
         step = None if self._context.is_recorded(name) else self._ladder.due()
@@ -294,7 +294,19 @@ class _AttemptLoop:
                 return {**told, "step": step, **await self._send(model, told["notes"], kept=True)}
             except NotKeptError:
                 pass
-        told = await self._record_notes(number, notes)
+        # Told once, with the first request that goes out after a crash or a question.
+        resumed, self._resumed = self._resumed, None
+        interruption = [] if resumed is None else [resumed_message(ignored_lost=resumed == "lost")]
+        said = list(self._context.person_messages())
+        texts = [*interruption, *notes, *(person_message(text) for text in said[self._messages_seen :])]
+        told = fresh = {"notes": texts, "said": len(said)}
+
+        async def tell() -> object:
+            return fresh
+
+        # Recorded before it is sent, so that after a crash the very same request can be made again.
+        if texts:
+            told = dict(await self._context.step(notes_step(number), [fresh], tell))
         try:
             return {**told, "step": step, **await self._send(model, told["notes"])}
         except UpstreamError as error:
@@ -306,22 +318,6 @@ class _AttemptLoop:
     async def _send(self, model: EndpointModel, notes: Sequence[str], *, kept: bool = False) -> dict[str, Any]:
         entries = [*self._entries, *map(note_entry, notes)]
         return await self._requester.request(model, entries, self._offered_tools(), kept=kept)
-
-    async def _record_notes(self, number: int, notes: Sequence[str]) -> dict[str, Any]:
-        """Return what the model is told in addition; recorded first, so that the request can be made again."""
-        resumed, self._resumed = (
-            self._resumed,
-            None,
-        )  # told once: when the work goes on after a crash or a question
-        interruption = [] if resumed is None else [resumed_message(ignored_lost=resumed == "lost")]
-        said = list(self._context.person_messages())
-        texts = [*interruption, *notes, *(person_message(text) for text in said[self._messages_seen :])]
-        told = {"notes": texts, "said": len(said)}
-
-        async def compose() -> object:
-            return told
-
-        return dict(await self._context.step(notes_step(number), [told], compose)) if texts else told
 
     def _apply_recorded_reply(self, number: int, output: Any) -> _OpenTurn:
         """Add a recorded reply, and what the model was told before it, to the conversation."""
@@ -341,18 +337,32 @@ class _AttemptLoop:
     # --- 2. and 3. Its calls
 
     async def _run_call(self, turn: _OpenTurn, call: ToolCall, name: str) -> None:
+        """Carry out one call that role and rules allow; one that they do not is answered with the reason."""
+
         async def work() -> object:
-            if not self._assignment.role.may_use(call.name):
-                reason = role_refusal(self._assignment.role, call.name, self._offered_tools())
+            role = self._assignment.role
+            if not role.may_use(call.name):
+                reason = role_refusal(role, call.name, self._offered_tools())
                 self._context.refused(call.name, reason)
-                return {**_recorded_result(ToolResult(text=f"not done: {reason}", failed=True)), "seconds": 0.0}
-            if call.name != ASK:
-                return await self._run_if_allowed(name, call)
-            checked = checked_call(call.name, call.arguments)
-            if isinstance(checked, ToolResult):
-                return _recorded_result(checked)
-            answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
-            return _recorded_result(ToolResult(text=person_message(answer)))
+                return _recorded_result(ToolResult(text=f"not done: {reason}", failed=True), seconds=0.0)
+            if call.name == ASK:
+                checked = checked_call(call.name, call.arguments)
+                if isinstance(checked, ToolResult):
+                    return _recorded_result(checked)
+                answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
+                return _recorded_result(ToolResult(text=person_message(answer)))
+            # Tools of MCP servers know best what a call means: they judge it themselves, as an action of its own.
+            is_own = not self._mcp.knows(call.name)
+            if is_own and (action := action_of(call.name, call.arguments)) is not None:
+                judgement = await self._context.judge(name, action)
+                if judgement.effect != "allow":
+                    return _recorded_result(ToolResult(text=denial_text(judgement), failed=True), seconds=0.0)
+            began = time.monotonic()
+            if is_own:
+                result = await self._tools.call(call.name, call.arguments)
+            else:
+                result = await self._mcp.call(name, call.name, call.arguments)
+            return _recorded_result(result, seconds=time.monotonic() - began)
 
         if call.name in MUTATING or self._mcp.mutates(call.name):
             # Output and tree are one line of the log: after a crash the files are set back to the last such tree,
@@ -363,18 +373,6 @@ class _AttemptLoop:
         else:
             output = await self._context.step(name, [call.name, call.arguments], work)
         self._add_result(turn, call, output)
-
-    async def _run_if_allowed(self, name: str, call: ToolCall) -> dict[str, Any]:
-        """Run a call that the rules allow; one that they deny is answered with the rule and its reason."""
-        # Its tools know best what a call means: they judge it themselves, under an action of its own.
-        if self._mcp.knows(call.name):
-            return await _timed(self._mcp.call(name, call.name, call.arguments))
-        action = action_of(call.name, call.arguments)
-        if action is not None:
-            judgement = await self._context.judge(name, action)
-            if judgement.effect != "allow":
-                return {**_recorded_result(ToolResult(text=denial_text(judgement), failed=True)), "seconds": 0.0}
-        return await _timed(self._tools.call(call.name, call.arguments))
 
     def _offered_tools(self) -> tuple[ToolSpec, ...]:
         """Return the tools that the role has, the agent's own and those of MCP servers."""
@@ -388,34 +386,30 @@ class _AttemptLoop:
         """
         calls = [each for each in turn.reply.calls if each.name == FINISH]
         address = message_address(self._assignment, self._name, f"{turn.number}/{call.index}")
+        message: Message | MessageError
         try:
             # All calls of finish in the reply, as two that differ are as malformed as one without a summary.
             message = read_finish(calls, address)
         except MessageError as error:
-            rejection = ToolResult(text=finish_rejection(error), failed=True)
-            await self._record_answer(turn, call, name, _constant(_recorded_result(rejection)))
-            # Several calls in one reply are one mistake.
-            return self._count_malformed("finish", error.message) if call is calls[0] else None
-        self._count_malformed("finish", None)
-        if isinstance(message, ProgressReport):
-            noted = ToolResult(text=_PROGRESS_NOTED)
-            await self._record_answer(turn, call, name, _constant(_recorded_result(noted)))
+            message = error
+
+        async def answer() -> object:
+            match message:
+                case MessageError():
+                    return _recorded_result(ToolResult(text=finish_rejection(message), failed=True))
+                case ClarificationRequest(payload=question):
+                    said = await self._context.ask(name, question.question, question.options)
+                    return {**_recorded_result(ToolResult(text=person_message(said))), "asked": True}
+                case _:
+                    return _recorded_result(ToolResult(text=_PROGRESS_NOTED))
+
+        if not isinstance(message, MessageError | ProgressReport | ClarificationRequest):
+            return outcome_of_message(_make_outcome("done", "", output=message_text(message)), message)
+        self._add_result(turn, call, await self._context.step(name, [call.name, call.arguments], answer))
+        # Several malformed calls in one reply are one mistake.
+        if isinstance(message, MessageError) and call is not calls[0]:
             return None
-        if isinstance(message, ClarificationRequest):
-            question = message.payload
-
-            async def ask() -> object:
-                answer = await self._context.ask(name, question.question, question.options)
-                return {**_recorded_result(ToolResult(text=person_message(answer))), "asked": True}
-
-            await self._record_answer(turn, call, name, ask)
-            return None
-        return outcome_of_message(_outcome("done", "", output=message_text(message)), message)
-
-    async def _record_answer(
-        self, turn: _OpenTurn, call: ToolCall, name: str, work: Callable[[], Awaitable[Any]]
-    ) -> None:
-        self._add_result(turn, call, await self._context.step(name, [call.name, call.arguments], work))
+        return self._count_malformed("finish", message.message if isinstance(message, MessageError) else None)
 
     def _count_malformed(self, what: str, problem: str | None) -> AgentOutcome | None:
         """Count what was malformed in a row; return the end where it was asked for again often enough."""
@@ -423,7 +417,7 @@ class _AttemptLoop:
         if problem is None or self._malformed[what] <= ASKED_AGAIN:
             return None
         reason = f"the agent's {what} was malformed {self._malformed[what]} times in a row: {problem}"
-        return _outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
+        return _make_outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
 
     def _add_result(self, turn: _OpenTurn, call: ToolCall, output: Any) -> None:
         """Add a call's recorded output to the conversation and to what is watched."""
@@ -471,19 +465,8 @@ def note_entry(text: str) -> ConversationEntry:
     return ConversationEntry(kind="user", text=text, pinned=is_from_person(text))
 
 
-def _constant(document: object) -> Callable[[], Awaitable[object]]:
-    async def work() -> object:
-        return document
-
-    return work
-
-
-async def _timed(work: Awaitable[ToolResult]) -> dict[str, Any]:
-    began = time.monotonic()
-    result = await work
-    return {**_recorded_result(result), "seconds": time.monotonic() - began}
-
-
-def _recorded_result(result: ToolResult) -> dict[str, Any]:
+def _recorded_result(result: ToolResult, *, seconds: float | None = None) -> dict[str, Any]:
+    # The log keeps these documents: an absent key means the same to every version.
     document = {"text": result.text, "failed": result.failed, "artifact": result.artifact}
-    return document if result.image is None else {**document, "image": result.image}
+    more = {"image": result.image, "seconds": seconds}
+    return document | {key: value for key, value in more.items() if value is not None}

@@ -24,7 +24,7 @@ from chargehand.models.contract import Dialect
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
     from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.models import Model
     from pydantic_ai.settings import ModelSettings
 
 _LOADING = threading.Lock()
@@ -34,8 +34,8 @@ _MODULES: Mapping[Dialect, tuple[str, ...]] = {
 }
 _USUAL_DIALECTS: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
+# The gateway's code for a model whose provider is out of quota for hours.
 QUOTA = "quota_exhausted"
-"""The gateway's code for a model whose provider is out of quota for hours."""
 # The gateway's code for a call that no model behind a name takes, such as one with a picture.
 _UNCARRIED = "uncarried"
 _CONNECT_SECONDS = 30.0
@@ -94,7 +94,7 @@ class ModelRequester:
         first: UpstreamError | ExhaustedError | None = None
         for candidate in chain:
             try:
-                return await self._request_of(candidate, entries, specs, kept=kept)
+                return await self._request_fitting(candidate, entries, specs, kept=kept)
             except NotKeptError:
                 continue
             except (UpstreamError, ExhaustedError) as error:
@@ -107,19 +107,25 @@ class ModelRequester:
         assert first is not None
         raise first
 
-    async def _request_of(
+    async def _request_fitting(
         self, model: EndpointModel, entries: Sequence[ConversationEntry], specs: Sequence[ToolSpec], *, kept: bool
     ) -> dict[str, Any]:
         system = self._system if model.tools else f"{self._system}\n\n{describe(specs)}"
         limit = (model.context or _UNKNOWN_CONTEXT) * (_REPLY_SHARE - 1) // _REPLY_SHARE
+        show = self._context.on_output
+
+        def show_text(text: str) -> None:
+            if show is not None:
+                show("stdout", text.encode(errors="replace"))
+
         pictures = model.images and any(entry.image is not None for entry in entries)
         for attempt in range(1, _TRIES + 1):
-            picture = self._picture if pictures else None
+            picture = self._load_picture if pictures else None
             messages, pins = to_messages(system, entries, native=model.tools, picture=picture)
             fitting = compact(messages, limit=limit, pins=pins, calibration=self._calibration)
             try:
                 response = await self._client.request(
-                    model, fitting.messages, specs if model.tools else (), on_text=self._show, kept=kept
+                    model, fitting.messages, specs if model.tools else (), on_text=show_text, kept=kept
                 )
             except UpstreamError as error:
                 # A picture that a provider refuses must not end the work: it stands in every later request.
@@ -136,16 +142,12 @@ class ModelRequester:
                 }
         raise AssertionError("the last try returns or raises")
 
-    def _picture(self, artifact: str) -> bytes | None:
+    def _load_picture(self, artifact: str) -> bytes | None:
         """Return a picture that was read, `None` where it is gone; cached, as it is sent with every request."""
         if artifact not in self._pictures:
             with contextlib.suppress(NotFoundError):
                 self._pictures[artifact] = self._context.artifact(artifact)
         return self._pictures.get(artifact)
-
-    def _show(self, text: str) -> None:
-        if self._context.on_output is not None:
-            self._context.on_output("stdout", text.encode(errors="replace"))
 
 
 class ModelClient:
@@ -172,17 +174,28 @@ class ModelClient:
         """
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.tools import ToolDefinition
 
         if model.name not in self._models:
-            connect = _anthropic if model.dialect == "anthropic" else _openai
-            self._models[model.name] = connect(model.name, self._endpoint.token, self._http)
+            self._models[model.name] = _connect(model, self._endpoint.token, self._http)
         begun = False
         try:
             async with model_request_stream(
                 self._models[model.name],
                 list(messages),
-                model_settings=_settings(model, kept=kept),
-                model_request_parameters=_parameters(tools),
+                model_settings=_request_settings(model, kept=kept),
+                model_request_parameters=ModelRequestParameters(
+                    function_tools=[
+                        ToolDefinition(
+                            name=tool.name,
+                            description=tool.description,
+                            parameters_json_schema=dict(tool.parameters),
+                            strict=False,
+                        )
+                        for tool in tools
+                    ]
+                ),
                 # Prompts must not leak into somebody's tracing.
                 instrument=False,
             ) as stream:
@@ -197,7 +210,7 @@ class ModelClient:
         except ModelAPIError as error:
             if kept:
                 raise NotKeptError from error
-            raise _our_error(error, model.name, begun=begun) from error
+            raise _translate_error(error, model.name, begun=begun) from error
         except UnexpectedModelBehavior as error:
             message = f"model {model.name!r} gave no usable reply: {error}"
             raise UpstreamError(message, code="upstream_malformed") from error
@@ -229,28 +242,24 @@ async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
         os.close(directory)
 
 
-# Retries are the gateway's, which knows what a call may have cost: the clients below make none.
+def _connect(model: EndpointModel, token: str, http: Any) -> Model[Any]:
+    # Retries are the gateway's, which knows what a call may have cost: the clients make none.
+    if model.dialect == "anthropic":
+        from anthropic import AsyncAnthropic
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
 
-
-def _openai(name: str, token: str, http: Any) -> Model[Any]:
+        anthropic = AsyncAnthropic(base_url=_BASE_URL, api_key=token, http_client=http, max_retries=0)
+        return AnthropicModel(model.name, provider=AnthropicProvider(anthropic_client=anthropic))
     from openai import AsyncOpenAI
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    client = AsyncOpenAI(base_url=f"{_BASE_URL}/v1", api_key=token, http_client=http, max_retries=0)
-    return OpenAIChatModel(name, provider=OpenAICompatibleProvider("gateway", openai_client=client))
+    openai = AsyncOpenAI(base_url=f"{_BASE_URL}/v1", api_key=token, http_client=http, max_retries=0)
+    return OpenAIChatModel(model.name, provider=OpenAICompatibleProvider("gateway", openai_client=openai))
 
 
-def _anthropic(name: str, token: str, http: Any) -> Model[Any]:
-    from anthropic import AsyncAnthropic
-    from pydantic_ai.models.anthropic import AnthropicModel
-    from pydantic_ai.providers.anthropic import AnthropicProvider
-
-    client = AsyncAnthropic(base_url=_BASE_URL, api_key=token, http_client=http, max_retries=0)
-    return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
-
-
-def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
+def _request_settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
     from pydantic_ai.settings import ModelSettings
 
     settings = ModelSettings(timeout=_SILENCE_SECONDS)
@@ -266,23 +275,7 @@ def _settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
     return settings
 
 
-def _parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.tools import ToolDefinition
-
-    definitions = [
-        ToolDefinition(
-            name=tool.name,
-            description=tool.description,
-            parameters_json_schema=dict(tool.parameters),
-            strict=False,
-        )
-        for tool in tools
-    ]
-    return ModelRequestParameters(function_tools=definitions)
-
-
-def _our_error(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:
+def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:
     """Return the error as one of ours; the gateway's codes decide, never its sentences."""
     body: Any = error.body
     document = body.get("error", body) if isinstance(body, dict) else None

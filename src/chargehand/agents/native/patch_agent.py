@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
 from chargehand.agents.messages import denial_text, message_address, with_message
@@ -35,10 +36,6 @@ class PatchAgent:
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Apply the patch; see `Agent.run`."""
-        address = message_address(assignment, self.name, "end")
-        return with_message(await self._apply(assignment, context), address, None)
-
-    async def _apply(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         began = time.monotonic()
         patch = self._patch
         if patch is None:  # a request may say something above the patch
@@ -59,12 +56,14 @@ class PatchAgent:
             async with context.limited(assignment.seconds):
                 result, _ = await context.act(_STEP, [_TOOL, arguments], work)
         except TimeoutError:
-            reason = f"the agent was stopped at its time limit after {assignment.seconds:.1f} s"
-            return AgentOutcome(
-                claim="timed_out", reason=reason, output=b"", seconds=assignment.seconds, code="time"
-            )
-        seconds, output = time.monotonic() - began, result["text"].encode(errors="replace")
-        if result["failed"]:
-            reason = f"the patch does not apply: {result['text'][:300]}"
-            return AgentOutcome(claim="failed", reason=reason, output=output, seconds=seconds, code="patch_failed")
-        return AgentOutcome(claim="done", reason="the patch is applied", output=output, seconds=seconds)
+            seconds = assignment.seconds
+            reason = f"the agent was stopped at its time limit after {seconds:.1f} s"
+            outcome = AgentOutcome(claim="timed_out", reason=reason, output=b"", seconds=seconds, code="time")
+        else:
+            seconds, output = time.monotonic() - began, result["text"].encode(errors="replace")
+            reason = "the patch is applied"
+            outcome = AgentOutcome(claim="done", reason=reason, output=output, seconds=seconds)
+            if result["failed"]:
+                reason = f"the patch does not apply: {result['text'][:300]}"
+                outcome = replace(outcome, claim="failed", reason=reason, code="patch_failed")
+        return with_message(outcome, message_address(assignment, self.name, "end"), None)

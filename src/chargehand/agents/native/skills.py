@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import Sandbox
 
+# Directories whose subdirectories are skills; of two of one name the first is listed.
 PLACES = (".chargehand/skills", ".claude/skills")
-"""Directories whose subdirectories are skills; of two of one name the first is listed."""
 _MOST = 50
 _HEAD_BYTES = 4_000
 _LONGEST = 400

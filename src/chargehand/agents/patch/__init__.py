@@ -1,1 +1,1 @@
-"""Patches as models write them: reading and applying."""
+"""Reading the notations in which models write patches."""

@@ -64,7 +64,7 @@ class FileChange:
 def workspace_path(path: str) -> str:
     """Return a patch's path relative to the workspace; raises `PatchProblem` for one that is not inside it."""
     if "\0" in path or not path.strip():
-        raise PatchProblem(f"{path!r} is no path of a file")
+        raise PatchProblem(f"{path!r} is not the path of a file")
     # Worked out as text: the path is the model's, and must not be looked up on the host.
     relative = posixpath.relpath(posixpath.normpath(posixpath.join("/workspace", path)), "/workspace")
     parts = relative.split("/")
@@ -143,7 +143,19 @@ class _UnifiedReader:
         hunks = []
         while self._at < len(self._lines) and self._lines[self._at].startswith("@@"):
             hunks.append(self._read_hunk())
-        return self._change_of(headers, tuple(hunks))
+        old, new = self._read_paths(headers)
+        if headers.created or old == _NOWHERE:
+            path = workspace_path(new)
+            return FileChange(action="add", path=path, hunks=tuple(hunks), executable=headers.executable)
+        if headers.deleted or new == _NOWHERE:
+            return FileChange(action="delete", path=workspace_path(old), hunks=tuple(hunks))
+        if not hunks and headers.executable is None and headers.rename_to is None:
+            raise self._problem(f"the diff of {new!r} has no hunks ('@@ -1,3 +1,4 @@')", back=1)
+        path, target = workspace_path(old), workspace_path(new)
+        move_to = None if path == target else target
+        return FileChange(
+            action="update", path=path, move_to=move_to, hunks=tuple(hunks), executable=headers.executable
+        )
 
     def _is_header(self, at: int) -> bool:
         pair = self._lines[at : at + 2]
@@ -162,32 +174,16 @@ class _UnifiedReader:
         elif line.startswith("rename to "):
             headers.rename_to = _unquoted_path(line[len("rename to ") :])
         elif mode := re.fullmatch(r"(new file|deleted file|old|new) mode (\d{6})", line):
-            self._take_mode(headers, mode[1], mode[2])
+            which, bits = mode[1], mode[2]
+            if not bits.startswith("100"):
+                raise self._problem(f"mode {bits} (a link or submodule) cannot be applied: make it with bash")
+            headers.created |= which == "new file"
+            headers.deleted |= which == "deleted file"
+            if which in ("new file", "new"):
+                headers.executable = bits == "100755"
         return line.startswith(("rename ", "similarity ", "dissimilarity ", "index ", "new ", "deleted ", "old "))
 
-    def _take_mode(self, headers: _FileHeaders, which: str, mode: str) -> None:
-        if not mode.startswith("100"):
-            raise self._problem(f"mode {mode} (a link or submodule) cannot be applied: make it with bash")
-        headers.created |= which == "new file"
-        headers.deleted |= which == "deleted file"
-        if which in ("new file", "new"):
-            headers.executable = mode == "100755"
-
-    def _change_of(self, headers: _FileHeaders, hunks: tuple[PatchHunk, ...]) -> FileChange:
-        old, new = self._paths_of(headers)
-        if headers.created or old == _NOWHERE:
-            return FileChange(action="add", path=workspace_path(new), hunks=hunks, executable=headers.executable)
-        if headers.deleted or new == _NOWHERE:
-            return FileChange(action="delete", path=workspace_path(old), hunks=hunks)
-        if not hunks and headers.executable is None and headers.rename_to is None:
-            raise self._problem(f"the diff of {new!r} has no hunks ('@@ -1,3 +1,4 @@')", back=1)
-        source, target = workspace_path(old), workspace_path(new)
-        move_to = None if source == target else target
-        return FileChange(
-            action="update", path=source, move_to=move_to, hunks=hunks, executable=headers.executable
-        )
-
-    def _paths_of(self, headers: _FileHeaders) -> tuple[str, str]:
+    def _read_paths(self, headers: _FileHeaders) -> tuple[str, str]:
         if headers.rename_from and headers.rename_to:
             return headers.rename_from, headers.rename_to
         if headers.old is not None and headers.new is not None:
@@ -245,6 +241,8 @@ class _UnifiedReader:
         if line and line[0] not in _SIGNS:
             return True
         if max(left) > 0:
+            # Within the counted lines a removed '-- x' above an added '++ y' looks like a header; a hunk follows a
+            # real one.
             third = self._lines[self._at + 2 : self._at + 3]
             counted_too_many = left != [1, 1] and bool(third) and third[0].startswith("@@")
             last = not line and self._at == len(self._lines) - 1
@@ -282,10 +280,9 @@ _END_OF_FILE = "*** End of File"
 _NUMBERS = re.compile(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?| *$)")
 
 
-def looks_like_envelope(lines: Sequence[str]) -> bool:
-    """Say whether the text is meant in this notation."""
-    heads = (BEGIN, END, _ADD, _UPDATE, _DELETE)
-    return any(line.startswith(heads) for line in lines)
+def is_envelope(lines: Sequence[str]) -> bool:
+    """Tell whether a text is meant as an envelope, whole or not."""
+    return any(line.startswith((BEGIN, END, _ADD, _UPDATE, _DELETE)) for line in lines)
 
 
 def parse_envelope(lines: Sequence[str]) -> tuple[FileChange, ...]:
@@ -315,11 +312,11 @@ class _EnvelopeReader:
             head = self._lines[self._at].rstrip()
             self._at += 1
             if head.startswith(_ADD):
-                found.append(FileChange(action="add", path=_path(head, _ADD), hunks=self._read_added()))
+                found.append(FileChange(action="add", path=_path_after(head, _ADD), hunks=self._read_added()))
             elif head.startswith(_DELETE):
-                found.append(FileChange(action="delete", path=_path(head, _DELETE)))
+                found.append(FileChange(action="delete", path=_path_after(head, _DELETE)))
             elif head.startswith(_UPDATE):
-                found.append(self._read_update(_path(head, _UPDATE)))
+                found.append(self._read_update(_path_after(head, _UPDATE)))
             elif head:
                 raise self._problem(
                     f"expected {_ADD!r}, {_UPDATE!r} or {_DELETE!r} and a path, found {head[:80]!r}", back=1
@@ -328,7 +325,7 @@ class _EnvelopeReader:
 
     def _read_added(self) -> tuple[PatchHunk, ...]:
         lines: list[PatchLine] = []
-        while (line := self._next()) is not None:
+        while (line := self._peek_line()) is not None:
             if line.startswith("+"):
                 lines.append(PatchLine(sign="+", text=line[1:]))
             elif line.startswith("\\") and lines:
@@ -340,12 +337,12 @@ class _EnvelopeReader:
 
     def _read_update(self, path: str) -> FileChange:
         move_to = None
-        line = self._next(own=_MOVE)
+        line = self._peek_line(own=_MOVE)
         if line is not None and line.startswith(_MOVE):
-            move_to = _path(line.rstrip(), _MOVE)
+            move_to = _path_after(line.rstrip(), _MOVE)
             self._at += 1
         hunks: list[PatchHunk] = []
-        while (line := self._next()) is not None:
+        while (line := self._peek_line()) is not None:
             if line.strip() or hunks:
                 hunk = self._read_hunk()
                 if hunk.lines:
@@ -361,7 +358,7 @@ class _EnvelopeReader:
         lines: list[PatchLine] = []
         blank = 0
         at_end = False
-        while (line := self._next(own=_END_OF_FILE)) is not None and not line.startswith("@@"):
+        while (line := self._peek_line(own=_END_OF_FILE)) is not None and not line.startswith("@@"):
             self._at += 1
             if line.startswith(_END_OF_FILE):
                 at_end = True
@@ -379,7 +376,7 @@ class _EnvelopeReader:
     def _read_anchors(self) -> tuple[tuple[str, ...], int | None]:
         anchors: list[str] = []
         near = None
-        while (line := self._next()) is not None and line.startswith("@@"):
+        while (line := self._peek_line()) is not None and line.startswith("@@"):
             rest = line[2:].strip()
             if numbers := _NUMBERS.match(rest):
                 near = max(int(numbers[1]) - 1, 0)
@@ -406,7 +403,7 @@ class _EnvelopeReader:
             )
         lines.append(PatchLine(sign=sign, text=line[1:]))
 
-    def _next(self, *, own: str | None = None) -> str | None:
+    def _peek_line(self, *, own: str | None = None) -> str | None:
         """Return the line at hand, or None at the end or the head of another section."""
         if self._at >= len(self._lines):
             return None
@@ -419,17 +416,5 @@ class _EnvelopeReader:
         return PatchProblem(f"line {self._first + self._at - back} of the patch: {text}")
 
 
-def _path(line: str, head: str) -> str:
+def _path_after(line: str, head: str) -> str:
     return workspace_path(line.removeprefix(head).strip())
-
-
-def parse_patch(text: str) -> tuple[FileChange, ...]:
-    """Return the changes of a patch in either notation; raises `PatchProblem`, whose text says what is wrong."""
-    lines = text.split("\n")
-    changes = parse_envelope(lines) if looks_like_envelope(lines) else parse_unified(lines)
-    if not changes:
-        raise PatchProblem(
-            f"no change found in the patch: write {BEGIN!r} with '*** Update File: path' sections, or a unified "
-            "diff with '--- a/path' and '+++ b/path' lines"
-        )
-    return changes

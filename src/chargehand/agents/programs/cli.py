@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from chargehand.agents._json_rpc import JsonLines
@@ -14,26 +14,24 @@ from chargehand.agents.messages import message_address, with_message
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import SessionLog
 from chargehand.agents.programs.last_message import MessageRepairs, offer_message
+from chargehand.agents.programs.launching import environment_of, launch_of, require_launch, write_files
 from chargehand.agents.programs.running import (
     NO_USAGE,
     outcome_of,
     redacted_output,
     redactor,
-    require_launch,
     run_while_paid,
-    unable,
+    text_output,
     usage_so_far,
 )
-from chargehand.agents.prompts import briefing
 from chargehand.core.config import AgentKind, CliName
-from chargehand.sandbox.contract import ExecResult, Sandbox, Stream
+from chargehand.sandbox.contract import ExecResult, Stream
 
 _OUTPUT_LIMIT = 64 << 20
 # Of its time that must be left for a program to be asked again.
 _LEAST_SECONDS = 1.0
 # A session id that is accepted: it becomes a word of a command line, so it must not look like an option.
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-_WRITE = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
 
 
 class CliAgent:
@@ -77,9 +75,9 @@ class CliAgent:
             again = None
             if outcome.claim == "done":
                 # Only in its own session: a fresh start did not do the work, and would guess what was meant.
-                why_not = "" if _SESSION.fullmatch(session) else "it told no session to go on in"
+                why_not = "" if _SESSION.fullmatch(session) else "it reported no session to resume"
                 if not why_not and assignment.seconds - seconds <= _LEAST_SECONDS:
-                    why_not = "its time is up"
+                    why_not = "no time is left"
                 again = await repairs.again(why_not=why_not)
             if again is None:
                 return await repairs.conclude(outcome)
@@ -135,57 +133,10 @@ class CliAgent:
         return outcome, log.session
 
     def _problem(self, log: SessionLog, lines: JsonLines, result: ExecResult | None) -> str:
-        """Return why a run that ended with exit code 0 did not end well: its report is not complete."""
+        """Return why a run that ended with exit code 0 did not complete its run: its report is not complete."""
         if result is not None and result.truncated:
             return f"it wrote more than {_OUTPUT_LIMIT >> 20} MiB"
         if log.counts and (log.end is not None or not self._spec.tells_its_end):
             return ""
-        odd = f", among {lines.malformed} lines that are no JSON, the last: {lines.odd}" if lines.malformed else ""
-        return f"it did not tell how it ended{odd}"
-
-
-def launch_of(
-    spec: CliSpec, assignment: Assignment, context: AttemptContext, *, stand_in: bool, asks: bool = False
-) -> CliLaunch | AgentOutcome:
-    """Return what a CLI is started with, or why it cannot be: it is not for sandboxes, or has no model."""
-    if spec.outside and not stand_in:
-        return unable(f"{spec.name} cannot be driven: {spec.outside}")
-    endpoint = context.endpoint
-    model = endpoint.models[0] if endpoint is not None and endpoint.models else None
-    if model is None and spec.dialects:
-        return unable(f"{spec.name} needs a model: name one of [models] in the agent's `model`")
-    # The model's own dialect where the CLI speaks it; else the CLI's best, which the gateway translates.
-    dialect = (
-        model.dialect if model is not None and model.dialect in spec.dialects else next(iter(spec.dialects), "")
-    )
-    return CliLaunch(
-        prompt=briefing(assignment),
-        model=model.name if model else "",
-        dialect=dialect,
-        token=endpoint.token if endpoint else "",
-        asks=asks,
-    )
-
-
-def environment_of(spec: CliSpec | None, launch: CliLaunch | None, context: AttemptContext) -> dict[str, str]:
-    """Return the environment of a program of another vendor, besides the sandbox's own."""
-    gateway = dict(context.endpoint.environment) if context.endpoint else {}
-    own = spec.environment(launch) if spec is not None and launch is not None else {}
-    # Colours and spinners would be noise in the transcript, and telemetry would leave the sandbox.
-    return {**gateway, "CI": "1", "NO_COLOR": "1", "DO_NOT_TRACK": "1", **own}
-
-
-async def write_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
-    """Write settings files, by their paths below HOME."""
-    for path, text in files.items():
-        await sandbox.exec(["/bin/sh", "-c", _WRITE, "sh", path], stdin=text.encode(), cwd="/")
-
-
-def text_output(context: AttemptContext) -> Callable[[str], None]:
-    """Return a callback that shows a text to whoever watches."""
-
-    def show(text: str) -> None:
-        if context.on_output is not None:
-            context.on_output("stdout", text.encode(errors="replace"))
-
-    return show
+        odd = f"; {lines.malformed} lines were not JSON, the last: {lines.odd}" if lines.malformed else ""
+        return f"it did not report how it ended{odd}"

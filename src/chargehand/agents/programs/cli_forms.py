@@ -20,17 +20,17 @@ def stream_json(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="session", text=text_at(line, "session_id"))
         case ("assistant" | "user") as speaker, _:
             for block in objects_at(object_at(line, "message"), "content"):
-                yield from _block(block, speaker)
+                yield from _read_block(block, speaker)
         case "tool_call", stage:  # cursor-agent's
-            yield from _cursor_call(line, stage)
+            yield from _read_cursor_call(line, stage)
         case "result", _:
             failed = line.get("is_error", False) is not False or line.get("subtype") != "success"
             text = text_at(line, "result") or (content_text(line.get("errors")) if failed else "")
             text = text or (str(line.get("subtype")) if failed else "")
-            yield AgentEvent(kind="end", text=text, failed=failed, usage=_anthropic_usage(line))
+            yield AgentEvent(kind="end", text=text, failed=failed, usage=_read_session_usage(line))
 
 
-def _block(block: Mapping[str, Any], speaker: str) -> Iterator[AgentEvent]:
+def _read_block(block: Mapping[str, Any], speaker: str) -> Iterator[AgentEvent]:
     match block.get("type"):
         case "text" if speaker == "assistant":
             yield AgentEvent(kind="text", text=text_at(block, "text"))
@@ -46,7 +46,7 @@ def _block(block: Mapping[str, Any], speaker: str) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="result", call=text_at(block, "tool_use_id"), text=text, failed=failed)
 
 
-def _anthropic_usage(line: Mapping[str, Any]) -> Usage | None:
+def _read_session_usage(line: Mapping[str, Any]) -> Usage | None:
     """Return tokens of the whole session, as Anthropic counts them; qwen counts as OpenAI does."""
     usage = object_at(line, "usage")
     fresh, output = count_at(usage, "input_tokens"), count_at(usage, "output_tokens")
@@ -54,13 +54,13 @@ def _anthropic_usage(line: Mapping[str, Any]) -> Usage | None:
         return None
     written, read = count_at(usage, "cache_creation_input_tokens"), count_at(usage, "cache_read_input_tokens")
     if "total_tokens" in usage:  # qwen's
-        return _openai_usage(usage, "cache_read_input_tokens")
+        return _read_openai_usage(usage, "cache_read_input_tokens")
     cost = line.get("total_cost_usd")
     known = isinstance(cost, int | float) and not isinstance(cost, bool) and cost >= 0
-    return _usage_beside_cache(fresh, output, read=read, written=written, cost=cost if known else None)
+    return _add_cached_usage(fresh, output, read=read, written=written, cost=cost if known else None)
 
 
-def _usage_beside_cache(
+def _add_cached_usage(
     fresh: int | None, output: int | None, *, read: int | None, written: int | None, cost: float | None = None
 ) -> Usage:
     # `Usage.input` includes what was read from and written to a cache; here these are counted apart.
@@ -68,7 +68,7 @@ def _usage_beside_cache(
     return Usage(input=total, output=output, cached=read, cache_write=written, cost_usd=cost)
 
 
-def _openai_usage(usage: Mapping[str, Any], cached: str) -> Usage:
+def _read_openai_usage(usage: Mapping[str, Any], cached: str) -> Usage:
     return Usage(
         input=count_at(usage, "input_tokens"),
         output=count_at(usage, "output_tokens"),
@@ -76,7 +76,7 @@ def _openai_usage(usage: Mapping[str, Any], cached: str) -> Usage:
     )
 
 
-def _cursor_call(line: Mapping[str, Any], stage: Any) -> Iterator[AgentEvent]:
+def _read_cursor_call(line: Mapping[str, Any], stage: Any) -> Iterator[AgentEvent]:
     call = text_at(line, "call_id")
     for name, made in object_at(line, "tool_call").items():
         if not isinstance(made, Mapping):
@@ -113,7 +113,7 @@ def opencode(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             output, reasoning = count_at(tokens, "output"), count_at(tokens, "reasoning")
             output = None if output is None else output + (reasoning or 0)
             read, written = count_at(cache, "read"), count_at(cache, "write")
-            usage = _usage_beside_cache(count_at(tokens, "input"), output, read=read, written=written)
+            usage = _add_cached_usage(count_at(tokens, "input"), output, read=read, written=written)
             yield AgentEvent(kind="usage", usage=usage)
         case "error":
             error = object_at(line, "error")
@@ -134,9 +134,9 @@ def codex(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             arguments = {key: item[key] for key in ("command", "tool", "arguments", "query") if key in item}
             yield AgentEvent(kind="call", tool=_CODEX_TOOLS[kind], call=text_at(item, "id"), arguments=arguments)
         case "item.completed":
-            yield from _codex_completed(item)
+            yield from _read_codex_item(item)
         case "turn.completed":
-            usage = _openai_usage(object_at(line, "usage"), "cached_input_tokens")
+            usage = _read_openai_usage(object_at(line, "usage"), "cached_input_tokens")
             yield AgentEvent(kind="end", usage=usage)
         case "turn.failed":
             yield AgentEvent(kind="end", text=text_at(object_at(line, "error"), "message"), failed=True)
@@ -144,7 +144,7 @@ def codex(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="error", text=text_at(line, "message"))
 
 
-def _codex_completed(item: Mapping[str, Any]) -> Iterator[AgentEvent]:
+def _read_codex_item(item: Mapping[str, Any]) -> Iterator[AgentEvent]:
     call, failed = text_at(item, "id"), item.get("status") == "failed"
     match item.get("type"):
         case "agent_message":
@@ -182,7 +182,7 @@ def gemini(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="error", text=text_at(line, "message"))
         case "result":
             failed, stats = line.get("status") == "error", object_at(line, "stats")
-            usage = _openai_usage(stats, "cached") if stats else None
+            usage = _read_openai_usage(stats, "cached") if stats else None
             text = text_at(object_at(line, "error"), "message")
             yield AgentEvent(kind="end", text=text, failed=failed, usage=usage)
 

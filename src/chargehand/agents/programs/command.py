@@ -11,6 +11,7 @@ import msgspec
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext, Claim
 from chargehand.agents.messages import message_address
 from chargehand.agents.programs.last_message import MessageRepairs, offer_message
+from chargehand.agents.programs.launching import require_launch
 from chargehand.agents.programs.running import (
     CANNOT_RUN,
     QUOTA_WAIT,
@@ -18,18 +19,15 @@ from chargehand.agents.programs.running import (
     redact_bytes,
     redacted_output,
     redactor,
-    require_launch,
     run_while_paid,
     usage_so_far,
 )
 from chargehand.core.config import AgentKind
 from chargehand.sandbox.contract import ExecResult, LimitName
 
+# Where the report on the attempt before lies; $CHARGEHAND_REPORT holds its path from the second run on.
 REPORT = "/home/agent/.chargehand/report.json"
-"""Where the report on the attempt before lies; $CHARGEHAND_REPORT holds its path from the second run on."""
-_WRITE_REPORT = 'mkdir -p "${1%/*}" && cat > "$1"'
 _OUTPUT_LIMIT = 1_000_000
-_RUN_ONCE = "a command is run once in an attempt"
 _LIMITS: Mapping[LimitName, str] = {
     "wall_time": "time",
     "output": "output (sandbox.output_mb)",
@@ -71,11 +69,13 @@ class CommandAgent:
             **(context.endpoint.environment if context.endpoint else {}),
         }
         report = assignment.report
+        # A command hears nothing while it runs: what persons said comes with the report.
         if assignment.messages:
             document = msgspec.json.decode(report) if report else {}
             report = msgspec.json.encode({**document, "messages": assignment.messages})
         if report is not None:
-            await context.sandbox.exec(["/bin/sh", "-c", _WRITE_REPORT, "sh", REPORT], stdin=report, cwd="/")
+            script = 'mkdir -p "${1%/*}" && cat > "$1"'
+            await context.sandbox.exec(["/bin/sh", "-c", script, "sh", REPORT], stdin=report, cwd="/")
             environment["CHARGEHAND_REPORT"] = REPORT
         # Judged before it starts; what an opaque program does afterwards the sandbox bounds.
         await require_launch(context, self._command)
@@ -102,7 +102,7 @@ class CommandAgent:
         outcome = _outcome(result, self._command[0])
         said = redact_bytes(redact, result.stdout).decode(errors="replace")
         outcome = replace(outcome, output=redact_bytes(redact, outcome.output), said=said)
-        return await repairs.conclude(outcome, why_not=_RUN_ONCE)
+        return await repairs.conclude(outcome, why_not="a command runs once in an attempt")
 
 
 def _outcome(result: ExecResult, program: str) -> AgentOutcome:

@@ -70,16 +70,16 @@ class SessionLog:
             self._piece += event.text
             if len(self._piece) < _LONGEST_TEXT:
                 return
-        self._end_pieces()
+        self._record_pieces()
         if not event.piece:
-            self._take_whole(event)
+            self._record_event(event)
 
-    def _end_pieces(self) -> None:
+    def _record_pieces(self) -> None:
         text, self._piece = self._piece, ""
         if text:
-            self._take_whole(AgentEvent(kind="text", text=text))
+            self._record_event(AgentEvent(kind="text", text=text))
 
-    def _take_whole(self, event: AgentEvent) -> None:
+    def _record_event(self, event: AgentEvent) -> None:
         text = self._redact(event.text)[:_LONGEST_TEXT]
         self.counts[event.kind] = self.counts.get(event.kind, 0) + 1
         match event.kind:
@@ -91,8 +91,8 @@ class SessionLog:
                 self.error = text
             case "usage" if event.usage is not None:
                 self._summed = Usage(
-                    input=_sum(self._summed.input, event.usage.input),
-                    output=_sum(self._summed.output, event.usage.output),
+                    input=_add_counts(self._summed.input, event.usage.input),
+                    output=_add_counts(self._summed.output, event.usage.output),
                 )
             case "end":
                 self.end = event
@@ -110,11 +110,11 @@ class SessionLog:
                 self._show(f"[{event.tool}] {arguments[:_SHOWN]}\n")
             case "error":
                 self._show(f"error: {text}\n")
-        self._keep(event, text, arguments)
+        self._append_line(event, text, arguments)
 
     def transcript(self) -> bytes:
         """Return the events as JSON Lines, "" where there are none."""
-        self._end_pieces()
+        self._record_pieces()
         return b"".join(self._lines)
 
     def document(self, metered: MeteredUsage, *, malformed: int) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class SessionLog:
             "agrees": reported == counted if known else None,
         }
 
-    def _keep(self, event: AgentEvent, text: str, arguments: str) -> None:
+    def _append_line(self, event: AgentEvent, text: str, arguments: str) -> None:
         kept = {
             "kind": event.kind,
             "text": text,
@@ -158,6 +158,6 @@ class SessionLog:
         self._lines.append(line)
 
 
-def _sum(first: int | None, second: int | None) -> int | None:
+def _add_counts(first: int | None, second: int | None) -> int | None:
     """Add counts of which either may be unknown; the sum is unknown only while both are."""
     return first if second is None else (first or 0) + second

@@ -25,12 +25,12 @@ from chargehand.core.messages import (
 )
 from chargehand.sandbox.contract import Sandbox
 
+# Where the file lies in the sandbox; $CHARGEHAND_MESSAGE holds its path.
 MESSAGE = "/home/agent/.chargehand/message.json"
-"""Where the file lies in the sandbox; $CHARGEHAND_MESSAGE holds its path."""
+# Bytes that are read of it: one more than a message may have, so that a longer one is noticed.
 MESSAGE_BYTES = 4 * LONGEST_TEXT + 1
-"""Bytes that are read of it: one more than a message may have, so that a longer one is noticed."""
+# The messages that an attempt may end with.
 ENDS: tuple[type[Message], ...] = (TaskCompletion, InformationReport, ErrorReport, ClarificationRequest)
-"""The messages that an attempt may end with."""
 _ABSENT = 3
 _READ_SECONDS = 10.0
 # Only a plain file: a link could lead to something else, and a pipe would never end.
@@ -61,13 +61,13 @@ class FoundMessage:
     text: str = ""
 
 
+# Returns the first bytes of the file, `None` where there is none; raises `MessageError`.
 ReadMessage = Callable[[], Awaitable[bytes | None]]
-"""Returns the first bytes of the file, `None` where there is none; raises `MessageError`."""
 
 
 def unreadable_file() -> MessageError:
     """Return the error for a file that is a link, a directory or not readable."""
-    return MessageError("the message is no plain file that can be read", value=MESSAGE)
+    return MessageError("the message is not a readable plain file", value=MESSAGE)
 
 
 def message_reader(sandbox: Sandbox) -> ReadMessage:
@@ -124,7 +124,7 @@ class MessageRepairs:
             return {"problem": error.message, "received": text[:_SHOWN]}
 
         await self._context.step(_repair_step(self._run, self.asked), [self.asked], problem)
-        return _unreadable_text(error, text)
+        return _repair_request(error, text)
 
     async def conclude(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
         """Return the outcome of an attempt's last run together with the message that its program left.
@@ -149,7 +149,7 @@ class MessageRepairs:
         if content is None:
             # Once it was asked again, no message is an error: else the program's exit code would speak for it, and
             # make a success of what could not be read.
-            gone = MessageError("the message that could not be read was taken away, and none is in its place")
+            gone = MessageError("the unreadable message was removed and not replaced")
             return FoundMessage(message=gone if self.asked else None)
         content = redact_bytes(redactor(self._context.endpoint), content)
         try:
@@ -162,7 +162,7 @@ def _repair_step(run: int, number: int) -> str:
     return f"asked-again/{run}/{number}"
 
 
-def _unreadable_text(error: MessageError, text: str) -> str:
+def _repair_request(error: MessageError, text: str) -> str:
     """Return what to tell a program whose message is malformed; `text` is what it left, shown cut short."""
     kinds = ENDS
     try:
@@ -175,7 +175,7 @@ def _unreadable_text(error: MessageError, text: str) -> str:
     words = _UNREADABLE.format(
         problem=error.message,
         forms="this form" if len(kinds) == 1 else "one of these forms",
-        lines="\n".join(map(_form_of, kinds)),
+        lines="\n".join(map(_describe_form, kinds)),
     )
     left = text.replace("\0", "").strip()
     if not left:
@@ -183,7 +183,7 @@ def _unreadable_text(error: MessageError, text: str) -> str:
     return f"{words}\n\nWhat is there now begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
 
 
-def _form_of(kind: type[Message]) -> str:
+def _describe_form(kind: type[Message]) -> str:
     """Return one line with the form of a message, made of its class."""
     hints = get_type_hints(kind)
     payload = hints["payload"]

@@ -1,40 +1,27 @@
-"""Running an agent's own program: its start is judged, its output is redacted, and its end becomes an outcome."""
+"""Running an agent's own program: its output is redacted, its money is watched, its end becomes an outcome."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
 from chargehand.agents.programs.events import SessionLog
 from chargehand.models.redaction import Redactor
-from chargehand.policy.actions import Run
-from chargehand.policy.judgement import denied
 from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")
+# What a program gets to end by itself once its calls are refused for money.
 GRACE_SECONDS = 2.0
-"""What a program gets to end by itself once its calls are refused for money."""
+# The name of what an attempt of a program waits for when it is out of quota.
 QUOTA_WAIT = "quota"
-"""The name of what an attempt of a program waits for when it is out of quota."""
 NO_USAGE = MeteredUsage()
+# Exit codes with which a shell, and our exec server, say "not executable" and "not found".
 CANNOT_RUN = (126, 127)
-"""Exit codes with which a shell, and our exec server, say "not executable" and "not found"."""
 _LOOK_SECONDS = 0.25
 _LONGEST_OUTPUT = 1_000_000
-
-
-async def require_launch(context: AttemptContext, command: Sequence[str]) -> None:
-    """Have the start of a program judged; raises `RefusedError` (`policy_denied`) unless it is allowed.
-
-    What it does afterwards is the sandbox's to bound.
-    """
-    action = Run(kind="launch", run=tuple(command), trusted=True)
-    judgement = await context.judge("launch", action)
-    if judgement.effect != "allow":
-        raise denied(action.kind, judgement)
 
 
 def redactor(endpoint: Endpoint | None) -> Callable[[str], str]:
@@ -57,6 +44,16 @@ def redacted_output(context: AttemptContext) -> OnOutput | None:
         show(stream, redact_bytes(redact, piece))
 
     return show_redacted
+
+
+def text_output(context: AttemptContext) -> Callable[[str], None]:
+    """Return a callback that shows a text to whoever watches."""
+
+    def show(text: str) -> None:
+        if context.on_output is not None:
+            context.on_output("stdout", text.encode(errors="replace"))
+
+    return show
 
 
 def usage_so_far(endpoint: Endpoint | None) -> MeteredUsage:
@@ -150,7 +147,7 @@ def claim_of(
     if spent.refused:  # before the exit code: some programs end with 0 and the refusal as their last word
         return out_of_money(spent)
     if result is None:
-        return _failed(f"the agent {program!r} was stopped")
+        return _failure_outcome(f"the agent {program!r} was stopped")
     if result.exit_code in CANNOT_RUN and not log.counts:
         reason = f"the agent's program {program!r} cannot be run in the sandbox"
         return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_missing")
@@ -161,8 +158,8 @@ def claim_of(
         )
     stderr = result.stderr.decode(errors="replace").splitlines()
     why = log.error or problem or next((line for line in reversed(stderr) if line.strip()), "")
-    how = f"ended with exit code {result.exit_code}" if result.exit_code else "did not end well"
-    return _failed(f"the agent {how}: {why[:300]}".rstrip(": "))
+    how = f"ended with exit code {result.exit_code}" if result.exit_code else "did not complete its run"
+    return _failure_outcome(f"the agent {how}: {why[:300]}".rstrip(": "))
 
 
 def out_of_money(spent: MeteredUsage) -> AgentOutcome:
@@ -178,5 +175,5 @@ def unable(reason: str) -> AgentOutcome:
     return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_unable")
 
 
-def _failed(reason: str) -> AgentOutcome:
+def _failure_outcome(reason: str) -> AgentOutcome:
     return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_failed")

@@ -10,11 +10,12 @@ import tomllib
 import warnings
 from collections import Counter
 
-from chargehand.agents.patch.parsing import PatchProblem, parse_patch
+from chargehand.agents.patch.parsing import PatchProblem
 from chargehand.agents.patches import (
     PlannedFile,
     diff_text,
     nearest_region,
+    parse_patch,
     paths_of,
     plan_changes,
     whitespace_hint,
@@ -23,8 +24,8 @@ from chargehand.agents.tool_specs import Mistake, ToolResult
 from chargehand.agents.tools.files import PathStatus, PendingWrite, SandboxFiles, writable
 from chargehand.agents.tools.reading import missing
 
+# Bytes of a file whose syntax is checked.
 LARGEST_CHECKED = 200_000
-"""Bytes of a file whose syntax is checked."""
 # JSON files by these names hold comments by custom: they are not checked.
 _WITH_COMMENTS = ("tsconfig", "jsconfig", ".eslintrc", "devcontainer", "settings", "launch", "tasks")
 _SHOWN_PLACES = 10
@@ -60,28 +61,23 @@ def replace_text(text: str, old: str, new: str, *, path: str, every: bool = Fals
     # Overlapping places too: which of them is meant would be a guess.
     places = [found.start() for found in re.finditer(f"(?={re.escape(old)})", text)]
     if not places:
-        raise Mistake(_not_found(text, old, path))
+        if not text:
+            raise Mistake(f"{path} is empty: write it with an empty `old`")
+        wanted = old.removesuffix("\n").splitlines()
+        region = nearest_region(text.splitlines(), wanted)
+        if region is None:
+            raise Mistake(f"`old` is not in {path}, nor anything like it: read the file again")
+        hint = whitespace_hint(region.lines, wanted)
+        shown = str(region).encode("utf-8", "replace").decode()
+        raise Mistake(f"`old` is not in {path} as written.{hint} The nearest place is:\n{shown}")
     if len(places) > 1 and not every:
         numbers = [str(text.count("\n", 0, at) + 1) for at in places[:_SHOWN_PLACES]]
         more = ", ..." if len(places) > _SHOWN_PLACES else ""
         raise Mistake(
-            f"`old` stands in {path} {len(places)} times (from lines {', '.join(numbers)}{more}): "
+            f"`old` occurs in {path} {len(places)} times (from lines {', '.join(numbers)}{more}): "
             "add lines around it until it is the only one, or set all=true"
         )
     return text.replace(old, new)
-
-
-def _not_found(text: str, old: str, path: str) -> str:
-    if not text:
-        return f"{path} is empty: write it with an empty `old`"
-    wanted = old.removesuffix("\n").splitlines()
-    region = nearest_region(text.splitlines(), wanted)
-    if region is None:
-        return f"`old` is not in {path}, nor anything like it: read the file again"
-    shown = str(region).encode("utf-8", "replace").decode()
-    return (
-        f"`old` is not in {path} as written.{whitespace_hint(region.lines, wanted)} The nearest place is:\n{shown}"
-    )
 
 
 async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:

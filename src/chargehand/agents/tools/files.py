@@ -16,8 +16,8 @@ from chargehand.agents.tool_specs import Mistake
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, ExecResult, Sandbox
 
+# Bytes of a file that is read as a whole.
 LARGEST_TEXT = 4_000_000
-"""Bytes of a file that is read as a whole."""
 Kind = Literal["file", "directory", "other", "dangling"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -116,7 +116,7 @@ class SandboxFiles:
     async def look(self, path: str) -> PathStatus:
         """Return what stands at a path; raises `Mistake` for what cannot be a path."""
         if not path or "\0" in path:
-            raise Mistake(f"{path!r} is no path")
+            raise Mistake(f"{path!r} is not a path")
         full = posixpath.normpath(posixpath.join(WORKSPACE, path)).replace("//", "/")
         word = "." if full == WORKSPACE else full
         if full.startswith(WORKSPACE + "/"):  # "./" so that no name can look like an option
@@ -194,10 +194,10 @@ def writable(path: str, entry: PathStatus) -> str:
     if in_git(entry.real) or in_git(entry.word):
         raise Mistake(f"{path!r} is inside .git, which only git itself may change")
     if entry.exists and entry.kind != "file":
-        noun = {"directory": "a directory", "dangling": "a link to nothing"}.get(entry.kind, "no regular file")
+        noun = {"directory": "a directory", "dangling": "a dangling link"}.get(entry.kind, "not a regular file")
         raise Mistake(f"{path!r} is {noun}")
     if not entry.exists and entry.kind != "directory":
-        raise Mistake(f"{path!r} cannot exist: what stands above it is no directory")
+        raise Mistake(f"{path!r} cannot exist: its parent is not a directory")
     return entry.real
 
 

@@ -13,10 +13,10 @@ from chargehand.core.text import printable, shown_path
 
 DEFAULT_LINES = 400
 LONGEST_LINE = 2000
+# Characters of one reply of `read`; further lines are asked for with `offset`.
 MOST_CHARACTERS = 30_000
-"""Characters of one reply of `read`; further lines are asked for with `offset`."""
+# Bytes of a picture that a model is shown.
 LARGEST_PICTURE = 2_000_000
-"""Bytes of a picture that a model is shown."""
 _MOST_NAMES = 500
 _SNIFFED = 8192
 _SLICE_BYTES = 2_000_000
@@ -61,7 +61,7 @@ async def read(
         listing = "\n".join(names[:_MOST_NAMES])
         return ToolResult(text=f"{path} is a directory with {len(names)} entries:\n{listing}{more}")
     if status.kind == "other":
-        raise Mistake(f"{path} is no regular file (a device, socket or pipe)")
+        raise Mistake(f"{path} is not a regular file (a device, socket or pipe)")
     begin = (await files.run('head -c "$2" -- "$1"', status.word, str(_SNIFFED))).stdout
     picture = next((media for magic, media in _PICTURES if magic.match(begin)), None)
     if picture is not None:
@@ -75,15 +75,15 @@ async def read(
         noun = next((noun for magic, noun in _MAGIC.items() if begin.startswith(magic)), "a binary file")
         size, start = status.size, begin[:16].hex(" ")
         return ToolResult(text=f"[{path} is {noun} of {size} bytes; it begins with the bytes {start}]")
-    return ToolResult(text=_numbered(path, await _slice_of(files, path, status, offset, limit)))
+    return ToolResult(text=_number_lines(path, await _read_slice(files, path, status, offset, limit)))
 
 
 async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
     """Return the complaint about a path that is not there, with the names that are nearest to it."""
     if status.exists:
-        return f"{path} is a link to nothing"
+        return f"{path} is a dangling link"
     if status.kind != "directory":
-        return f"{path} does not exist: what stands above it is no directory"
+        return f"{path} does not exist: its parent is not a directory"
     wanted = status.missing.split("/")[0]
     above = status.word.removesuffix(status.missing).rstrip("/") or "/"
     names = await files.names(above)
@@ -96,7 +96,7 @@ async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
     return f"{path} does not exist; in {where} there is: {few}"
 
 
-async def _slice_of(files: SandboxFiles, path: str, status: PathStatus, offset: int, limit: int) -> _FileSlice:
+async def _read_slice(files: SandboxFiles, path: str, status: PathStatus, offset: int, limit: int) -> _FileSlice:
     if status.size <= LARGEST_TEXT:
         data = await files.content(path, status)
         lines = data.split(b"\n")
@@ -113,7 +113,7 @@ async def _slice_of(files: SandboxFiles, path: str, status: PathStatus, offset: 
     return _FileSlice(lines=rest.removesuffix(b"\n").split(b"\n"), first=offset, total=int(count), ended=True)
 
 
-def _numbered(path: str, part: _FileSlice) -> str:
+def _number_lines(path: str, part: _FileSlice) -> str:
     """Return lines with their numbers, as many as fit, and a note on what is left."""
     if part.total == 0:
         return f"[{path} is empty]"
@@ -184,9 +184,14 @@ async def search(
     result = await files.run(_GREP, str(_MOST_BYTES), *words)
     complaint = printable(result.stderr.decode("utf-8", "replace")).strip().splitlines()
     code = int(complaint.pop()) if complaint and complaint[-1].isdigit() else 2
-    blocks = list(_blocks(result.stdout.split(b"\n")[:-1], _path_pattern(glob)))
+    path_pattern = None
+    if glob and "/" in glob:  # grep's --include sees names alone
+        parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob.removeprefix("/workspace/").removeprefix("./").lstrip("/"))
+        plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+        path_pattern = re.compile("".join(plain.get(part) or re.escape(part) for part in parts), re.DOTALL)
+    blocks = list(_group_matches(result.stdout.split(b"\n")[:-1], path_pattern))
     if blocks:
-        return ToolResult(text=_shown_matches(blocks, cut=len(result.stdout) >= _MOST_BYTES))
+        return ToolResult(text=_render_matches(blocks, cut=len(result.stdout) >= _MOST_BYTES))
     if code > 1 and complaint:
         why = "; ".join(complaint)[:500]
         raise Mistake(
@@ -195,16 +200,7 @@ async def search(
     return ToolResult(text=f"no line matches {pattern!r}")
 
 
-def _path_pattern(glob: str | None) -> re.Pattern[str] | None:
-    """Return a glob with a slash as an expression for whole paths: grep's --include only sees names."""
-    if not glob or "/" not in glob:
-        return None
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob.removeprefix("/workspace/").removeprefix("./").lstrip("/"))
-    plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(plain.get(part) or re.escape(part) for part in parts), re.DOTALL)
-
-
-def _blocks(lines: Iterable[bytes], pattern: re.Pattern[str] | None) -> Iterator[list[_FoundLine]]:
+def _group_matches(lines: Iterable[bytes], pattern: re.Pattern[str] | None) -> Iterator[list[_FoundLine]]:
     """Yield lines that belong together: with context, those that grep put between two `--`."""
     block: list[_FoundLine] = []
     for line in lines:
@@ -228,7 +224,7 @@ def _blocks(lines: Iterable[bytes], pattern: re.Pattern[str] | None) -> Iterator
         yield block
 
 
-def _shown_matches(blocks: list[list[_FoundLine]], *, cut: bool) -> str:
+def _render_matches(blocks: list[list[_FoundLine]], *, cut: bool) -> str:
     # grep goes through a directory in its own order; sorted, the same search reads the same each time.
     blocks.sort(key=lambda block: (block[0].path, block[0].number))
     out: list[str] = []

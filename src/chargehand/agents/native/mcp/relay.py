@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import socket
     import subprocess
 
+# Bytes that a server may say in one talk.
 MOST = 16 << 20
-"""Bytes that a server may say in one talk."""
 KILL = 9
 _PIECE = 65536
 _TAIL = 4096
@@ -48,11 +48,18 @@ class ServerKeeper:
         for reader in self._readers:
             reader.start()
         _thread.start_new_thread(self._watch, ())
+        stdin = self._server.stdin
         while True:
             talk, _ = self._listener.accept()
             # One talk at a time: the host runs one exchange after another, and answers go to the open one.
             self._switch_talk(talk)
-            self._copy_input(talk)
+            # What the host says is handed on until it says no more.
+            try:
+                while stdin is not None and (piece := talk.recv(_PIECE)):
+                    stdin.write(piece)
+                    stdin.flush()
+            except OSError:
+                pass  # the host or the server is gone: the talk is over
             self._switch_talk(None)
             talk.close()
 
@@ -60,16 +67,6 @@ class ServerKeeper:
         with self._changed:
             self._talk = talk
             self._changed.notify_all()
-
-    def _copy_input(self, talk: socket.socket) -> None:
-        """Hand on what the host says until it says no more."""
-        stdin = self._server.stdin
-        try:
-            while stdin is not None and (piece := talk.recv(_PIECE)):
-                stdin.write(piece)
-                stdin.flush()
-        except OSError:
-            return
 
     def _copy_output(self) -> None:
         """Hand on what the server says; while nobody listens it stands still in its pipe."""

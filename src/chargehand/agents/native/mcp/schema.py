@@ -56,10 +56,14 @@ class _SchemaSimplifier:
             return {}
         # Put in place, so that the result is complete by itself wherever it is shown.
         if isinstance(reference := schema.get("$ref"), str):
-            return self.node(self._resolve(reference), depth + 1)
-        return {**_plain_keywords(schema), **self._subschemas(schema, depth + 1)}
+            found: object = self._root if reference.startswith("#/") else {}
+            for word in reference[2:].split("/"):
+                name = word.replace("~1", "/").replace("~0", "~")
+                found = found.get(name) if isinstance(found, dict) else None
+            return self.node(found, depth + 1)
+        return {**_copy_keywords(schema), **self._simplify_parts(schema, depth + 1)}
 
-    def _subschemas(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    def _simplify_parts(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         if isinstance(properties := schema.get("properties"), dict):
             named = {name: each for name, each in properties.items() if _is_name(name)}
@@ -74,16 +78,8 @@ class _SchemaSimplifier:
                 made[word] = [self.node(part, depth) for part in parts]
         return made
 
-    def _resolve(self, reference: str) -> object:
-        if not reference.startswith("#/"):
-            return {}
-        found: object = self._root
-        for word in reference[2:].split("/"):
-            found = found.get(word.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found
 
-
-def _plain_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     kinds = schema.get("type")
     known = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind in _TYPES]
@@ -124,7 +120,7 @@ def _is_name(name: object) -> bool:
 def faults(schema: Mapping[str, Any], value: object) -> list[str]:
     """Return what is wrong with a value by a schema of `plain_schema`, the first few, each with its place."""
     found: list[str] = []
-    for fault in _faults(schema, value, "arguments"):
+    for fault in _find_faults(schema, value, "arguments"):
         found.append(fault)
         if len(found) >= _MOST_FAULTS:
             break
@@ -142,7 +138,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
+def _find_faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
     kinds = schema.get("type")
     wanted = kinds if isinstance(kinds, list) else [kinds] if kinds else []
     # Nothing else can be said of a value of the wrong type.
@@ -153,16 +149,6 @@ def _faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
         yield f"{place} must be one of {_short_json(schema['enum'])}, not {_short_json(value)}"
     if "const" in schema and value != schema["const"]:
         yield f"{place} must be {_short_json(schema['const'])}, not {_short_json(value)}"
-    yield from _size_faults(schema, value, place)
-    if isinstance(value, dict):
-        yield from _object_faults(schema, value, place)
-    if isinstance(value, list) and "items" in schema:
-        for number, each in enumerate(value):
-            yield from _faults(schema["items"], each, f"{place}[{number}]")
-    yield from _combined_faults(schema, value, place)
-
-
-def _size_faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
     for words, measured in (
         (_OF_NUMBERS, value if _is_number(value) else None),
         (_OF_TEXTS, len(value) if isinstance(value, str) else None),
@@ -171,9 +157,15 @@ def _size_faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[
         for word, holds in words.items():
             if word in schema and measured is not None and not holds(measured, schema[word]):
                 yield f"{place} breaks {word} {schema[word]}"
+    if isinstance(value, dict):
+        yield from _find_object_faults(schema, value, place)
+    if isinstance(value, list) and "items" in schema:
+        for number, each in enumerate(value):
+            yield from _find_faults(schema["items"], each, f"{place}[{number}]")
+    yield from _find_combined_faults(schema, value, place)
 
 
-def _object_faults(schema: Mapping[str, Any], value: Mapping[str, Any], place: str) -> Iterator[str]:
+def _find_object_faults(schema: Mapping[str, Any], value: Mapping[str, Any], place: str) -> Iterator[str]:
     properties = schema.get("properties", {})
     more = schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
@@ -181,19 +173,19 @@ def _object_faults(schema: Mapping[str, Any], value: Mapping[str, Any], place: s
             yield f"{place}.{name} is missing"
     for name, each in value.items():
         if name in properties:
-            yield from _faults(properties[name], each, f"{place}.{name}")
+            yield from _find_faults(properties[name], each, f"{place}.{name}")
         elif more is False:
             yield f"there is no {place}.{str(name)[:80]}"
         elif isinstance(more, dict):
-            yield from _faults(more, each, f"{place}.{str(name)[:80]}")
+            yield from _find_faults(more, each, f"{place}.{str(name)[:80]}")
 
 
-def _combined_faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
+def _find_combined_faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
     for part in schema.get("allOf", ()):
-        yield from _faults(part, value, place)
+        yield from _find_faults(part, value, place)
     for word in ("anyOf", "oneOf"):
         parts = schema.get(word)
-        if parts and not any(next(_faults(part, value, place), None) is None for part in parts):
+        if parts and not any(next(_find_faults(part, value, place), None) is None for part in parts):
             yield f"{place} fits none of {word}: {_short_json(parts)}"
 
 

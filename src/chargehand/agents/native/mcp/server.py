@@ -31,8 +31,8 @@ from chargehand.core.text import printable
 from chargehand.sandbox.contract import Converses, ExecResult, Stream
 
 # The client is our own: the SDK takes seconds to import, and five methods are needed (decision 0028).
+# Revisions of the protocol that begin with `initialize`, the one that is offered first.
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Revisions of the protocol that begin with `initialize`, the one that is offered first."""
 LONGEST_LINE = 8 << 20
 _RELAY = ("python3", "-I", "-S", "-c", inspect.getsource(relay))
 _MOST_PAGES = 20
@@ -66,6 +66,7 @@ class McpServerProcess:
         self._context = context
         self._initialised = False
         self._ids = itertools.count(1)  # over all exchanges: a late answer must not fit a newer request
+        # The same name in every exchange, so that each finds the server that an earlier one started.
         identity = "\0".join((context.sandbox.id, server.name, *server.command))
         digest = sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._directory = f"/tmp/.chargehand-mcp-{digest}"  # short: a socket's path has 107 bytes
@@ -85,7 +86,7 @@ class McpServerProcess:
                     break
             return found[:_MOST_TOOLS]
 
-        return await self._exchange(list_tools)
+        return await self._run_exchange(list_tools)
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result of a call as the server gives it; raises `McpError`."""
@@ -93,9 +94,9 @@ class McpServerProcess:
         async def call_tool(exchange: McpExchange) -> dict[str, Any]:
             return await exchange.request("tools/call", {"name": tool, "arguments": dict(arguments)})
 
-        return await self._exchange(call_tool)
+        return await self._run_exchange(call_tool)
 
-    async def _exchange(self, work: Callable[[McpExchange], Awaitable[_Result]]) -> _Result:
+    async def _run_exchange(self, work: Callable[[McpExchange], Awaitable[_Result]]) -> _Result:
         seconds = self._server.seconds
         try:
             async with self._open_exchange() as exchange:
@@ -112,6 +113,7 @@ class McpServerProcess:
         except McpError as error:
             if error.broken:
                 self._initialised = False
+                # Its session alone: a kill of everything in the sandbox would take the agent's programs too.
                 await self._context.sandbox.exec((*_RELAY, "kill", self._directory), cwd="/")
             raise
 
@@ -189,7 +191,7 @@ class McpExchange:
         if self._problem is not None:
             raise self._problem
         try:
-            return await self.channel.request({"jsonrpc": "2.0", "method": method, "params": params})
+            return await self.channel.request(method, params)
         except RpcError as error:
             raise McpError(f"it answered with an error: {_one_line(error.message)}") from None
 
@@ -202,7 +204,7 @@ class McpExchange:
         """Return a clause about lines that were no message, "" where there were none."""
         if not self._lines.malformed:
             return ""
-        return f"; {self._lines.malformed} lines were no message, the last: {printable(self._lines.odd)!r}"
+        return f"; {self._lines.malformed} lines were not messages, the last: {printable(self._lines.odd)!r}"
 
     def take(self, stream: Stream, piece: bytes) -> None:
         """Take output of the relay: on stdout the server's messages, on stderr the relay's own words."""
@@ -213,30 +215,21 @@ class McpExchange:
         # The relay's own words come on stderr, so that nothing has to be framed and no server can forge them.
         *complete, self._stderr = (self._stderr + piece)[-(64 << 10) :].split(b"\n")
         for line in complete:
-            self._take_relay_line(*line.decode(errors="replace").partition(" ")[::2])
+            word, _, rest = line.decode(errors="replace").partition(" ")
+            match word:
+                case "new" | "old" if not self.started.done():
+                    self.started.set_result(word == "new")
+                case "absent":
+                    self._fail(McpError(f"it could not be started: {_one_line(rest)}"))
+                case "flood":
+                    self._fail(McpError(f"it sent more than {relay.MOST >> 20} MiB", broken=True))
+                case "ended":
+                    self._fail(McpError(f"{_describe_end(rest)}{self.oddities()}", broken=True))
 
     def relay_ended(self, running: asyncio.Future[ExecResult]) -> None:
         """Fail what still waits once the relay has ended; a sandbox that died stays that error."""
         error = None if running.cancelled() else running.exception()
         self._fail(error or McpError(f"the connection to it was lost{self.oddities()}", broken=True))
-
-    def _take_relay_line(self, word: str, rest: str) -> None:
-        match word:
-            case "new" | "old" if not self.started.done():
-                self.started.set_result(word == "new")
-            case "absent":
-                self._fail(McpError(f"it could not be started: {_one_line(rest)}"))
-            case "flood":
-                self._fail(McpError(f"it said more than {relay.MOST >> 20} MiB", broken=True))
-            case "ended":
-                try:
-                    ended = msgspec.json.decode(rest)
-                except (msgspec.DecodeError, RecursionError):
-                    ended = None
-                ended = ended if isinstance(ended, dict) else {}
-                last = _one_line(text_at(ended, "stderr")[-LONGEST_ERROR:])
-                how = f"it ended with exit code {ended.get('code')!s:.10}" + (f": {last}" if last else "")
-                self._fail(McpError(how + self.oddities(), broken=True))
 
     def _fail(self, error: BaseException) -> None:
         self._problem = self._problem or error
@@ -256,10 +249,19 @@ class McpExchange:
         # A request of the server: it may see that we live, and gets nothing else of us.
         elif self._answered < _MOST_ANSWERED and isinstance(number, int | str) and len(str(number)) <= _LONGEST_ID:
             self._answered += 1
-            refusal = {"error": {"code": METHOD_NOT_FOUND, "message": "not offered by this client"}}
-            self.channel.send(
-                {"jsonrpc": "2.0", "id": number, **({"result": {}} if method == "ping" else refusal)}
-            )
+            refusal = RpcError("not offered by this client", number=METHOD_NOT_FOUND)
+            self.channel.answer(number, {} if method == "ping" else refusal)
+
+
+def _describe_end(report: str) -> str:
+    """Return how a server ended, by the relay's report, which the server may have forged."""
+    try:
+        ended = msgspec.json.decode(report)
+    except (msgspec.DecodeError, RecursionError):
+        ended = None
+    ended = ended if isinstance(ended, dict) else {}
+    last = _one_line(text_at(ended, "stderr")[-LONGEST_ERROR:])
+    return f"it ended with exit code {ended.get('code')!s:.10}" + (f": {last}" if last else "")
 
 
 def _one_line(text: str) -> str:

@@ -35,8 +35,8 @@ _MOST_TOOLS = 64
 _LONGEST_ARGUMENTS = 200_000
 _MOST_PARTS = 200
 
+# Makes a text short enough for a model; returns it with the artifact of the whole one.
 Shorten = Callable[[str], Awaitable[tuple[str, str | None]]]
-"""Makes a text short enough for a model; returns it with the artifact of the whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +107,21 @@ class McpTools:
         problems: list[str] = []
         for server in self._configured:
             try:
-                await self._require_start(server)
+                if not isinstance(self._context.sandbox, Converses):
+                    tier = self._context.sandbox.tier
+                    raise McpError(f"sandboxes of tier {tier!r} cannot talk with a running program")
+                # Its start is judged, as that of every agent's program is.
+                if server.name not in self._admitted:
+                    action = Run(kind="launch", run=server.command, trusted=True)
+                    judgement = await self._context.judge(f"mcp/launch/{server.name}", action)
+                    if judgement.effect != "allow":
+                        raise McpError(denial_text(judgement))
+                    self._admitted.add(server.name)
                 offered = await self._servers[server.name].tools()
             except McpError as error:
                 problems.append(f"The tools of the MCP server {server.name!r} are missing: {error.message}")
                 continue
-            for tool in _tools_of(server, offered):
+            for tool in _allowed_tools(server, offered):
                 if len(tools) < _MOST_TOOLS:
                     name = tool.name
                     if len(name) > _LONGEST_NAME or name in tools:
@@ -120,19 +129,6 @@ class McpTools:
                         name = f"{name[: _LONGEST_NAME - 9]}_{sha256(identity).hexdigest()[:8]}"
                     tools[name] = replace(tool, name=name)
         return McpListing(tools=tuple(tools.values()), problems=tuple(problems))
-
-    async def _require_start(self, server: McpServer) -> None:
-        """Have the start of a server judged, as every agent's program is; raises `McpError` where it is denied."""
-        if not isinstance(self._context.sandbox, Converses):
-            tier = self._context.sandbox.tier
-            raise McpError(f"sandboxes of tier {tier!r} cannot talk with a running program")
-        if server.name in self._admitted:
-            return
-        action = Run(kind="launch", run=server.command, trusted=True)
-        judgement = await self._context.judge(f"mcp/launch/{server.name}", action)
-        if judgement.effect != "allow":
-            raise McpError(denial_text(judgement))
-        self._admitted.add(server.name)
 
     def knows(self, name: str) -> bool:
         """Tell whether a call is meant for a server, known or not."""
@@ -149,43 +145,44 @@ class McpTools:
         """
         server = name
         try:
-            tool, checked = self._check_call(name, arguments)
+            tool = self._tools.get(name)
+            if tool is None:
+                raise Mistake(f"there is no tool {name[:80]!r}: {nearest(name[:80], self._tools)}")
             server = tool.server
+            checked = _check_arguments(tool, arguments)
             document = msgspec.json.encode(checked, order="sorted").decode()
             action = McpCall(server=server, tool=tool.tool, arguments=document, reads=tool.reads)
             # An action of its own kind, with typed facts, so that rules can name a server's tool.
             judgement = await self._context.judge(step, action)
             if judgement.effect != "allow":
                 return ToolResult(text=denial_text(judgement), failed=True)
-            result = await self._servers[tool.server].call(tool.tool, checked)
+            result = await self._servers[server].call(tool.tool, checked)
         except Mistake as mistake:
             return ToolResult(text=str(mistake), failed=True)
         except McpError as error:
-            return ToolResult(text=f"the MCP server {server!r} did not do it: {error.message}", failed=True)
+            return ToolResult(text=f"the MCP server {server!r} failed: {error.message}", failed=True)
         text, artifact = await self._shorten(read_content(result, keep=self._context.keep))
         return ToolResult(text=text, failed=result.get("isError") is True, artifact=artifact)
 
-    def _check_call(self, name: str, arguments: object) -> tuple[McpTool, dict[str, Any]]:
-        tool = self._tools.get(name)
-        if tool is None:
-            raise Mistake(f"there is no tool {name[:80]!r}: {nearest(name[:80], self._tools)}")
-        if not isinstance(arguments, dict):
-            raise Mistake(f"the arguments of {name} must be a JSON object, not {str(arguments)[:60]!r}")
-        properties, required = tool.parameters["properties"], tool.parameters["required"]
-        # Several models write null for what they leave out; it stays where the schema lets null be a value.
-        arguments = {
-            key: value
-            for key, value in arguments.items()
-            if value is not None or key in required or key not in properties or not faults(properties[key], None)
-        }
-        if len(msgspec.json.encode(arguments)) > _LONGEST_ARGUMENTS:
-            raise Mistake(f"the arguments of {name} are longer than {_LONGEST_ARGUMENTS} bytes")
-        if wrong := faults(tool.parameters, arguments):
-            raise Mistake(f"wrong arguments for {name}: {'; '.join(wrong)}")
-        return tool, arguments
+
+def _check_arguments(tool: McpTool, given: object) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise Mistake(f"the arguments of {tool.name} must be a JSON object, not {str(given)[:60]!r}")
+    properties, required = tool.parameters["properties"], tool.parameters["required"]
+    # Several models write null for what they leave out; it stays where the schema lets null be a value.
+    arguments = {
+        key: value
+        for key, value in given.items()
+        if value is not None or key in required or key not in properties or not faults(properties[key], None)
+    }
+    if len(msgspec.json.encode(arguments)) > _LONGEST_ARGUMENTS:
+        raise Mistake(f"the arguments of {tool.name} are longer than {_LONGEST_ARGUMENTS} bytes")
+    if wrong := faults(tool.parameters, arguments):
+        raise Mistake(f"wrong arguments for {tool.name}: {'; '.join(wrong)}")
+    return arguments
 
 
-def _tools_of(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[McpTool]:
+def _allowed_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[McpTool]:
     """Return the tools of a server that are allowed; what has no usable name is as if it were not there."""
     found = []
     for each in offered:
@@ -212,13 +209,13 @@ def read_content(result: Mapping[str, Any], *, keep: Callable[[bytes], str]) -> 
 
     Structured content is shown where there is no other.
     """
-    parts = [_text_of_part(part, keep) for part in list(objects_at(result, "content"))[:_MOST_PARTS]]
+    parts = [_render_part(part, keep) for part in list(objects_at(result, "content"))[:_MOST_PARTS]]
     if not parts and result.get("structuredContent") is not None:
         parts = [msgspec.json.encode(result["structuredContent"]).decode()]
-    return printable("\n".join(parts)) or "(the server answered with nothing)"
+    return printable("\n".join(parts)) or "(the server sent an empty result)"
 
 
-def _text_of_part(part: Mapping[str, Any], keep: Callable[[bytes], str]) -> str:
+def _render_part(part: Mapping[str, Any], keep: Callable[[bytes], str]) -> str:
     match part.get("type"):
         case "text":
             return text_at(part, "text")

@@ -1,0 +1,62 @@
+"""Starting an agent's own program: judged first, given its model, its settings files and its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chargehand.agents.clis import CliLaunch, CliSpec
+from chargehand.agents.contract import AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.programs.running import unable
+from chargehand.agents.prompts import briefing
+from chargehand.policy.actions import Run
+from chargehand.policy.judgement import denied
+from chargehand.sandbox.contract import Sandbox
+
+
+async def require_launch(context: AttemptContext, command: Sequence[str]) -> None:
+    """Have the start of a program judged; raises `RefusedError` (`policy_denied`) unless it is allowed.
+
+    What it does afterwards is the sandbox's to bound.
+    """
+    action = Run(kind="launch", run=tuple(command), trusted=True)
+    judgement = await context.judge("launch", action)
+    if judgement.effect != "allow":
+        raise denied(action.kind, judgement)
+
+
+def launch_of(
+    spec: CliSpec, assignment: Assignment, context: AttemptContext, *, stand_in: bool, asks: bool = False
+) -> CliLaunch | AgentOutcome:
+    """Return what a CLI is started with, or why it cannot be: it is not for sandboxes, or has no model."""
+    if spec.outside and not stand_in:
+        return unable(f"{spec.name} cannot be driven: {spec.outside}")
+    endpoint = context.endpoint
+    model = endpoint.models[0] if endpoint is not None and endpoint.models else None
+    if model is None and spec.dialects:
+        return unable(f"{spec.name} needs a model: name one of [models] in the agent's `model`")
+    # The model's own dialect where the CLI speaks it; else the CLI's best, which the gateway translates.
+    dialect = (
+        model.dialect if model is not None and model.dialect in spec.dialects else next(iter(spec.dialects), "")
+    )
+    return CliLaunch(
+        prompt=briefing(assignment),
+        model=model.name if model else "",
+        dialect=dialect,
+        token=endpoint.token if endpoint else "",
+        asks=asks,
+    )
+
+
+def environment_of(spec: CliSpec | None, launch: CliLaunch | None, context: AttemptContext) -> dict[str, str]:
+    """Return the environment of a program of another vendor, besides the sandbox's own."""
+    gateway = dict(context.endpoint.environment) if context.endpoint else {}
+    own = spec.environment(launch) if spec is not None and launch is not None else {}
+    # Colours and spinners would be noise in the transcript, and telemetry would leave the sandbox.
+    return {**gateway, "CI": "1", "NO_COLOR": "1", "DO_NOT_TRACK": "1", **own}
+
+
+async def write_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
+    """Write settings files, by their paths below HOME."""
+    script = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
+    for path, text in files.items():
+        await sandbox.exec(["/bin/sh", "-c", script, "sh", path], stdin=text.encode(), cwd="/")
