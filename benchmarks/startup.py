@@ -1,4 +1,7 @@
-"""What the program takes before it does anything: processor time, user and system."""
+"""What commands take that only read, and what a start takes: processor time, user and system, of whole processes.
+
+The bare interpreter and `git log` stand beside them: what a person compares a quick command with.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,52 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Sample, Side, compare, spend
 from benchmarks.shop import Shop
+from chargehand.core.attempt_events import AttemptStarted, CommandFinished
+from chargehand.core.records import Base, MissionRequest
+from chargehand.missions.journal import create_mission
+from chargehand.store.store import open_store
 
-AIM = 0.2
+HELP_AIM, LIST_AIM, LONG_LIST_AIM = 0.2, 0.35, 0.5
+MISSIONS, EVENTS = 1_000, 37
 _PROGRAM = Path(sys.executable).with_name("chargehand")
-_PACKAGES = ("core", "workspace", "sandbox", "store", "checks", "agents", "missions", "app", "cli")
+_NOTE = "processor time, user and system, of the whole process"
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
     """Compare with the bare interpreter."""
-    interpreter = Side(name="python -c pass", sample=_cpu(shop, [sys.executable, "-c", "pass"]))
-    help_side = Side(name="chargehand --help", sample=_cpu(shop, [str(_PROGRAM), "--help"]))
-    help_result = await compare("startup", "help", [help_side, interpreter], rounds=rounds, aim=AIM, note=_NOTE)
-    imports = [
-        Side(
-            name=f"import chargehand.{package}",
-            sample=_cpu(shop, [sys.executable, "-c", f"import chargehand.{package}"]),
+    interpreter = Side(name="python -c pass", sample=_cpu([sys.executable, "-c", "pass"], shop.environ))
+    history = ["git", "-C", str(shop.repository), "log"]
+    git_log = Side(name="git log", sample=_cpu(history, shop.environ))
+    many = shop.environ | {"CHARGEHAND_HOME": str(shop.place / "many")}
+    _fill(shop.place / "many")
+    results = []
+    for case, words, environ, aim in (
+        ("help", ["--help"], shop.environ, HELP_AIM),
+        ("mission list, none", ["mission", "list"], shop.environ, LIST_AIM),
+        (f"mission list, {MISSIONS:,} of {EVENTS} events", ["mission", "list"], many, LONG_LIST_AIM),
+        (f"stats, {MISSIONS:,} of {EVENTS} events", ["stats"], many, LONG_LIST_AIM),
+    ):
+        ours = Side(name=f"chargehand {' '.join(words)}", sample=_cpu([str(_PROGRAM), *words], environ))
+        results.append(
+            await compare("startup", case, [ours, interpreter, git_log], rounds=rounds, aim=aim, note=_NOTE)
         )
-        for package in _PACKAGES
-    ]
-    return [help_result, await compare("startup", "imports", [interpreter, *imports], rounds=rounds, note=_NOTE)]
+    return results
 
 
-_NOTE = "processor time, user and system, of the whole process"
+def _fill(home: Path) -> None:
+    """Write a state directory with many missions whose logs are long."""
+    base = Base(revision="HEAD", commit="0" * 40, tree="0" * 40)
+    with open_store(home) as store:
+        for number in range(MISSIONS):
+            request = MissionRequest(text=f"task {number}", agent="a", command=(), slug=f"task-{number}")
+            mission = create_mission(store, project="p", request=request, repository="/r", base=base, config={})
+            started = AttemptStarted(attempt="a-1", number=1, agent="a", workspace="w-1", tree=base.tree)
+            command = CommandFinished(sandbox="s-1", argv=("true",), exit_code=0, seconds=0.1)
+            store.log.append(mission, started, *[command] * (EVENTS - 3))  # after two of its creation
 
 
-def _cpu(shop: Shop, argv: list[str]) -> Sample:
+def _cpu(argv: list[str], environ: dict[str, str]) -> Sample:
     async def sample() -> float:
-        return spend(argv, environment=shop.environ).cpu
+        return spend(argv, environment=environ).cpu
 
     return sample
