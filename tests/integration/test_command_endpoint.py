@@ -22,6 +22,7 @@ from chargehand.app.wiring.gateways import AttemptGateways
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
+from chargehand.missions.services import EndpointRequest
 from chargehand.sandbox.contract import GATEWAY_PORT
 
 pytestmark = pytest.mark.needs_bwrap
@@ -242,9 +243,16 @@ async def _revoked(shop: EndpointShop) -> None:
             environ=app.environ,
             scratch=shop.place / "scratch",
         )
-        given = {"mission": "m-1", "attempt": "a-1", "number": 1, "first_turn": 1}
-        block = opened(("served",), **given, on_call=lambda _: None, on_alert=lambda _: None)
-        async with block as endpoint:
+        wanted = EndpointRequest(
+            models=("served",),
+            mission="m-1",
+            attempt="a-1",
+            number=1,
+            first_turn=1,
+            on_call=lambda _: None,
+            on_alert=lambda _: None,
+        )
+        async with opened(wanted) as endpoint:
             assert (await asyncio.to_thread(_post, endpoint))[0] == 200
             endpoint.revoke()
             status, body = await asyncio.to_thread(_post, endpoint)

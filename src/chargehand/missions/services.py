@@ -56,12 +56,9 @@ class Registries(Protocol):
         ...
 
 
-class OpenRegistries(Protocol):
-    """Opens the mirror of the user's package registries for one setup."""
-
-    def __call__(self, *, log: Callable[[MirrorRequest], None]) -> AbstractAsyncContextManager[Registries]:
-        """Serve the registries; call `log` in the event loop with each request as it ends."""
-        ...
+OpenRegistries = Callable[[Callable[[MirrorRequest], None]], AbstractAsyncContextManager[Registries]]
+"""Serves the user's package registries for one setup; what it is given is called in the event loop with each
+request as it ends."""
 
 
 class Egress(Protocol):
@@ -74,40 +71,36 @@ class Egress(Protocol):
         ...
 
 
-class OpenEgress(Protocol):
-    """Opens the way of one sandbox to the configured hosts, and closes it with every connection through it."""
-
-    def __call__(self, *, log: Callable[[EgressRequest], None]) -> AbstractAsyncContextManager[Egress]:
-        """Let requests through; call `log` in the event loop with each as it ends."""
-        ...
+OpenEgress = Callable[[Callable[[EgressRequest], None]], AbstractAsyncContextManager[Egress]]
+"""Opens the way of one sandbox to the configured hosts, and closes it with every connection through it; what it is
+given is called in the event loop with each request as it ends."""
 
 
-class OpenGateway(Protocol):
-    """Opens the model endpoint of one attempt, and closes it with every connection to it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointRequest:
+    """Which models one attempt calls, at the cost of `user`, and who hears of the calls.
 
-    def __call__(
-        self,
-        models: Sequence[str],
-        /,
-        *,
-        mission: str,
-        attempt: str,
-        number: int,
-        first_turn: int,
-        user: str = "",
-        on_call: Callable[[CallRecord], None],
-        on_alert: Callable[[Spent], None],
-        kept: Path | None = None,
-        strict: bool = True,
-        on_diverged: Callable[[Divergence], None] | None = None,
-    ) -> AbstractAsyncContextManager[Endpoint]:
-        """Serve the models of these names at the cost of `user`; raises `ConfigError` where one cannot be.
+    `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: an attempt
+    that is resumed gets them from there. Where it is `strict`, `on_diverged` is called with the first request that
+    differs, from another thread; the other two callbacks are called on the event loop.
+    """
 
-        `kept` is the file that keeps the replies; an attempt that is resumed gets them from there. Where it is
-        `strict`, `on_diverged` is called with the first request that differs, from another thread. The other two
-        callbacks are called on the event loop.
-        """
-        ...
+    models: Sequence[str]
+    mission: str
+    attempt: str
+    number: int
+    first_turn: int
+    on_call: Callable[[CallRecord], None]
+    on_alert: Callable[[Spent], None]
+    user: str = ""
+    kept: Path | None = None
+    strict: bool = True
+    on_diverged: Callable[[Divergence], None] | None = None
+
+
+OpenGateway = Callable[[EndpointRequest], AbstractAsyncContextManager[Endpoint]]
+"""Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` where a
+model cannot be served."""
 
 
 def available_cores() -> int:

@@ -23,15 +23,15 @@ from chargehand.app.providers.served import (
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
-from chargehand.core.ports import KeySource, Ledger, Spent
+from chargehand.core.ports import KeySource, Ledger
 from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
 from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.store.ledger import Spending, SpendingLimits
 
 if TYPE_CHECKING:
+    from chargehand.missions.services import EndpointRequest
     from chargehand.models.gateway import Gateway
     from chargehand.models.providers import ProviderLimits, Providers
-    from chargehand.models.replay import Divergence
 
 _OPEN_FILES = 16_384
 
@@ -67,47 +67,39 @@ class AttemptGateways:
     standings: ProviderHealthRegistry = field(default_factory=ProviderHealthRegistry)
 
     @contextlib.asynccontextmanager
-    async def __call__(
-        self,
-        models: Sequence[str],
-        /,
-        *,
-        mission: str,
-        attempt: str,
-        number: int,
-        first_turn: int,
-        user: str = "",
-        on_call: Callable[[CallRecord], None],
-        on_alert: Callable[[Spent], None],
-        kept: Path | None = None,
-        strict: bool = True,
-        on_diverged: Callable[[Divergence], None] | None = None,
-    ) -> AsyncIterator[Endpoint]:
-        """Serve the models of these names for the block; see `OpenGateway`."""
+    async def __call__(self, wanted: EndpointRequest, /) -> AsyncIterator[Endpoint]:
+        """Serve the models of one attempt for the block; see `OpenGateway`."""
         from chargehand.models.gateway import Gateway, new_token
         from chargehand.models.redaction import Redactor
         from chargehand.models.replay_cache import ReplayCache
 
         _make_room()
-        served = [self._served(name, attempt, number) for name in models]
-        meter = _Meter(on_call)
+        attempt = wanted.attempt
+        served = [self._served(name, attempt, wanted.number) for name in wanted.models]
+        meter = _Meter(wanted.on_call)
         socket = self._socket(attempt)
         secrets, token = self._secrets(served), new_token()
         async with contextlib.AsyncExitStack() as stack:
             calls = None
-            if kept is not None:
-                calls = ReplayCache(kept, secrets=secrets, token=token, strict=strict, on_diverged=on_diverged)
+            if wanted.kept is not None:
+                calls = ReplayCache(
+                    wanted.kept,
+                    secrets=secrets,
+                    token=token,
+                    strict=wanted.strict,
+                    on_diverged=wanted.on_diverged,
+                )
                 stack.callback(calls.close)
             for model in with_fallbacks(served):
                 stack.push_async_callback(model.upstream.close)
             gateway = await stack.enter_async_context(
                 Gateway(
                     served,
-                    ledger=self._ledger(mission, attempt, user or self.user),
+                    ledger=self._ledger(wanted.mission, attempt, wanted.user or self.user),
                     attempt=attempt,
-                    first_turn=first_turn,
+                    first_turn=wanted.first_turn,
                     on_call=meter.called,
-                    on_alert=on_alert,
+                    on_alert=wanted.on_alert,
                     on_quota=meter.rested,
                     on_loop=True,
                     clock=self.clock,

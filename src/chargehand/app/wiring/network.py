@@ -24,7 +24,7 @@ class SandboxNetwork:
     scratch: Path
 
     @contextlib.asynccontextmanager
-    async def __call__(self, *, log: Callable[[EgressRequest], None]) -> AsyncIterator[Egress]:
+    async def __call__(self, log: Callable[[EgressRequest], None], /) -> AsyncIterator[Egress]:
         """Let requests to the configured hosts through for the block; see `OpenEgress`."""
         from chargehand.network.egress import EgressProxy
 
@@ -43,7 +43,7 @@ class PackageMirrors:
     scratch: Path
 
     @contextlib.asynccontextmanager
-    async def __call__(self, *, log: Callable[[MirrorRequest], None]) -> AsyncIterator[Registries]:
+    async def __call__(self, log: Callable[[MirrorRequest], None], /) -> AsyncIterator[Registries]:
         """Serve the person's registries for the block; see `OpenRegistries`."""
         from chargehand.network.registries import RegistryConfig, RegistryMirror
 

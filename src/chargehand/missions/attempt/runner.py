@@ -47,7 +47,7 @@ from chargehand.missions.sandboxes.provisioning import (
     SlotQueue,
     attempt_purpose,
 )
-from chargehand.missions.services import Services
+from chargehand.missions.services import EndpointRequest, Services
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import count_replies
 from chargehand.models.replay import Divergence
@@ -276,8 +276,8 @@ class AttemptRunner:
             # The gateway calls from a thread of its own; the journal belongs to the event loop.
             loop.call_soon_threadsafe(record, event)
 
-        opened = self._services.open_gateway(
-            agent.models,
+        wanted = EndpointRequest(
+            models=agent.models,
             mission=self._journal.mission,
             attempt=attempt,
             number=assignment.number,
@@ -291,7 +291,7 @@ class AttemptRunner:
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
             ),
         )
-        async with opened as endpoint:
+        async with self._services.open_gateway(wanted) as endpoint:
             yield endpoint
 
     async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:

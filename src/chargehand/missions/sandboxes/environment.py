@@ -216,7 +216,7 @@ async def _point_cargo(sandbox: Sandbox, registries: Registries) -> None:
 async def _open_registries(services: Services, journal: EventSink) -> AsyncIterator[Registries]:
     """Open the mirror for one setup; its requests are logged as those of a sandbox are."""
     requests = NetworkLog(journal, clock=services.clock, purpose=SETUP, attempt=None)
-    async with services.open_registries(log=lambda request: requests.see(as_egress_request(request))) as opened:
+    async with services.open_registries(lambda request: requests.see(as_egress_request(request))) as opened:
         try:
             yield opened
         finally:

@@ -212,7 +212,7 @@ class SandboxProvisioner:
             yield None
             return
         requests = NetworkLog(self._journal, clock=self._services.clock, purpose=purpose, attempt=attempt)
-        async with self._services.open_egress(log=requests.see) as opened:
+        async with self._services.open_egress(requests.see) as opened:
             try:
                 yield opened
             finally:
