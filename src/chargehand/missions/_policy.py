@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.text import printable
@@ -85,37 +85,30 @@ _SHOWN = 2_000
 _REDACTOR = Redactor()
 
 
+@dataclass(eq=False, slots=True)
 class Judge:
     """Judges the actions of one attempt; each judgement is an event.
 
     `ask` puts a question to a person, as `AttemptContext.ask` does; the scripts of `sandbox` are looked into.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        attempt: str,
-        ask: Callable[[str, str, Sequence[str]], Awaitable[str]],
-        sandbox: Sandbox,
-    ) -> None:
-        self._services = services
-        self._journal = journal
-        self._attempt = attempt
-        self._ask = ask
-        self._sandbox = sandbox
+    services: Services
+    journal: Journal
+    attempt: str
+    ask: Callable[[str, str, Sequence[str]], Awaitable[str]]
+    sandbox: Sandbox
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action is allowed or denied; see `AttemptContext.judge`."""
-        rules = self._services.rules
+        rules = self.services.rules
         around = Surroundings(
-            sandboxed=self._services.config.sandbox.tier != "none",
-            hosts=self._services.config.sandbox.network,
-            script=scripts_of(self._sandbox),
+            sandboxed=self.services.config.sandbox.tier != "none",
+            hosts=self.services.config.sandbox.network,
+            script=scripts_of(self.sandbox),
         )
         # In a thread: a long shell line takes time to parse, and reading its scripts waits for the sandbox.
         judgement = await asyncio.to_thread(judge, action, around, rules)
-        asked = self._journal.state.questions.get(f"{self._attempt}/{name}")
+        asked = self.journal.state.questions.get(f"{self.attempt}/{name}")
         answered = asked is not None and asked.answer is not None
         if judgement.effect != "ask" or not answered:  # an answer is recorded with the decision it led to
             self._record(action, judgement)
@@ -125,7 +118,7 @@ class Judge:
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]} … ({len(shown)} characters)"
         question = f"May the agent do this? {shown}\n(rule {judgement.rule}: {judgement.reason})"
-        answer = await self._ask(name, question, OPTIONS)
+        answer = await self.ask(name, question, OPTIONS)
         if answer.strip().lower() in YES:
             decided = replace(judgement, effect="allow", reason="a person allowed it, this once")
         else:
@@ -134,10 +127,8 @@ class Judge:
         return decided
 
     def _record(self, action: Action, judgement: Judgement, answer: str = "") -> None:
-        digest = self._services.rules.digest
-        self._journal.record(
-            judgement_event(action, judgement, attempt=self._attempt, answer=answer, rules=digest)
-        )
+        digest = self.services.rules.digest
+        self.journal.record(judgement_event(action, judgement, attempt=self.attempt, answer=answer, rules=digest))
 
 
 async def admit(services: Services, journal: EventSink, action: Action, *, purpose: Purpose) -> Judgement:

@@ -8,18 +8,19 @@ under it failed. What it wrote, and what checks say of it, does not.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, Literal, NoReturn
 
-import msgspec
 from msgspec import structs
 
 from chargehand.core.attempt_events import BreakerChanged
 from chargehand.core.errors import StoreError, WaitingError
-from chargehand.core.events import Event, Payload, decode
+from chargehand.core.events import Event, Payload
+from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import (
     AgentSelected,
     AttemptFinished,
@@ -30,25 +31,26 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import AttemptStatus, MissionRequest, Reason
 from chargehand.core.state import AttemptState
-from chargehand.missions.causes import Cause, attempt_cause
+from chargehand.missions.causes import attempt_cause
 from chargehand.missions.journal import Journal
 from chargehand.missions.sandboxes.provisioning import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store
 
+# Failures in a row after which nothing more is begun, and how long that holds until one probe is let through.
 FAILURES = 3
-"""Failures in a row after which nothing more is begun."""
 COOL_DOWN = timedelta(minutes=5)
-"""How long nothing is begun then; afterwards one probe is let through."""
+# The code of an agent whose program cannot be run: of class agent, and still no word on its work.
 PROGRAM_MISSING = "agent_missing"
-"""The code of an agent whose program cannot be run: of class agent, and still no word on its work."""
+# What a person has to fix and the next attempt finds out at once, at no cost: it opens no breaker.
 _FIXED_BY_PERSONS = frozenset({"no_key", "no_space", "not_permitted", "store_full", "too_many_files"})
-"""What a person has to fix and the next attempt finds out at once, at no cost: it opens no breaker."""
+# How many of a project's missions are read, the last ones that were created: a breaker is looked at before each
+# attempt, and that must not cost more with every mission.
 _MISSIONS = 12
-"""How many of a project's missions are read: the last ones that were created."""
 _READ = {MissionCreated.type, MissionClaimed.type, StepFinished.type, AttemptFinished.type}
 _STEP_SUFFIX = "/agent"
+_CHOICE_STEP = re.compile(r"attempt/[^/]+/agent")
 
 BreakerState = Literal["closed", "open", "half_open"]
 BreakerEventKind = Literal["worked", "failed", "void", "probe", "forced"]
@@ -136,89 +138,66 @@ def _read_mission(lines: Iterable[Event], who: AgentModel) -> Iterator[BreakerEv
     """Yield what one mission shows of `who`."""
     current, claimed = None, False
     for line in lines:
-        payload = _decode_relevant(line)
+        # Most lines are steps that choose nobody: they are told apart by their bytes, without decoding them.
+        if line.type == StepFinished.type and _STEP_SUFFIX.encode() not in (line.payload or b""):
+            continue
         time = datetime.fromisoformat(line.time)
-        if isinstance(payload, MissionCreated):
-            current = AgentModel(agent=payload.request.agent, model=payload.request.model)
-        elif isinstance(payload, MissionClaimed):
-            claimed = True  # what comes before, a fork copied: it happened in another mission
-        elif isinstance(payload, StepFinished):
-            model, probe = payload.output.get("model"), payload.output.get("probe")
-            agent = str(payload.output.get("agent"))
-            current = AgentModel(agent=agent, model=None if model is None else str(model))
-            if current == who and probe in ("probe", "forced") and claimed:
-                yield BreakerEvent(time=time, mission=line.mission, kind=probe)
-        elif isinstance(payload, AttemptFinished) and current == who and claimed:
-            kind, why = _classify_end(payload)
-            yield BreakerEvent(time=time, mission=line.mission, kind=kind, why=why)
+        match read_payload(line):
+            case MissionCreated(request=request):
+                current = AgentModel(agent=request.agent, model=request.model)
+            case MissionClaimed():
+                claimed = True  # what comes before, a fork copied: it happened in another mission
+            case StepFinished(step=step, output=dict(choice)) if _CHOICE_STEP.fullmatch(step):
+                model, probe = choice.get("model"), choice.get("probe")
+                current = AgentModel(agent=str(choice.get("agent")), model=None if model is None else str(model))
+                if current == who and probe in ("probe", "forced") and claimed:
+                    yield BreakerEvent(time=time, mission=line.mission, kind=probe)
+            case AttemptFinished() as ended if current == who and claimed:
+                kind, why = _judge_machinery(ended.status, ended.reasons)
+                yield BreakerEvent(time=time, mission=line.mission, kind=kind, why=why)
 
 
-def _decode_relevant(line: Event) -> Payload | None:
-    """Return the payload of a line about a breaker, `None` for any other; most steps are not even decoded."""
-    if line.type not in _READ or line.payload is None:
-        return None
-    if line.type == StepFinished.type and _STEP_SUFFIX.encode() not in line.payload:
-        return None
-    try:
-        payload = decode(line.type, line.payload)
-    except msgspec.ValidationError:  # a newer version's
-        return None
-    if isinstance(payload, StepFinished):
-        parts = payload.step.split("/")
-        is_choice = len(parts) == 3 and parts[0] == "attempt" and parts[2] == "agent"
-        return payload if is_choice and isinstance(payload.output, dict) else None
-    return payload
-
-
-def _classify_end(ended: AttemptFinished) -> tuple[BreakerEventKind, str]:
+def _judge_machinery(status: AttemptStatus, reasons: tuple[Reason, ...]) -> tuple[BreakerEventKind, str]:
     """Return what the end of an attempt says of the machinery that made it, and why."""
-    if ended.status in ("succeeded", "refused"):
+    if status in ("succeeded", "refused"):
         return "worked", ""
-    cause = _find_cause(ended.status, ended.reasons)
-    if cause is None or cause.kind not in ("agent", "engine", "provider"):  # a person, the clock or the money
+    cause = attempt_cause(AttemptState(id="", number=0, agent="", workspace="", status=status, reasons=reasons))
+    # Neither a person's doing nor time nor money says anything of the machinery.
+    if cause is None or cause.kind not in ("agent", "engine", "provider"):
         return "void", ""
-    if not _is_machinery(cause):
-        return "worked" if cause.kind == "agent" else "void", ""
-    message = next((reason.message for reason in ended.reasons if reason.code == cause.code), "")
+    if cause.code in _FIXED_BY_PERSONS:
+        return "void", ""
+    if cause.kind == "agent" and cause.code != PROGRAM_MISSING:
+        return "worked", ""
+    message = next((reason.message for reason in reasons if reason.code == cause.code), "")
     return "failed", f"{cause.code}: {message}" if message else str(cause.code)
 
 
 def counts_as_failure(code: str) -> bool:
     """Tell whether an attempt that ends with this code counts as a failure of what its agent runs on."""
-    cause = _find_cause("failed", (Reason(code=code, message=""),))
-    return cause is not None and _is_machinery(cause)
-
-
-def _find_cause(status: AttemptStatus, reasons: tuple[Reason, ...]) -> Cause | None:
-    return attempt_cause(AttemptState(id="", number=0, agent="", workspace="", status=status, reasons=reasons))
-
-
-def _is_machinery(cause: Cause) -> bool:
-    if cause.code in _FIXED_BY_PERSONS:
-        return False
-    return cause.kind in ("engine", "provider") or cause.code == PROGRAM_MISSING
+    return _judge_machinery("failed", (Reason(code=code, message=""),))[0] == "failed"
 
 
 _ANYWAY = "try anyway"
 _USE = "use "
 
 
+@dataclass(eq=False, slots=True)
 class Admission:
     """Decides for one mission who makes each attempt, and records what its end changed."""
 
-    def __init__(self, services: Services, journal: Journal, queue: SlotQueue) -> None:
-        self._services = services
-        self._journal = journal
-        self._queue = queue
+    services: Services
+    journal: Journal
+    queue: SlotQueue
 
     async def admitted(self, request: MissionRequest, number: int) -> MissionRequest:
         """Return the request with the agent and models that make an attempt; asked and begun once, it stays so.
 
         Raises `WaitingError` (`breaker_open`) where only a person can say how to go on.
         """
-        name, state = agent_step(number), self._journal.state
+        name, state = agent_step(number), self.journal.state
         if name in state.steps:
-            return _with_choice(request, self._journal.recall(state.steps[name]))
+            return _with_choice(request, self.journal.recall(state.steps[name]))
         # An attempt that was begun goes on with the agent that began it.
         if state.attempt(number) is not None or self._breaker(_who(request)).state == "closed":
             return request
@@ -227,21 +206,31 @@ class Admission:
             choice = self._take_answer(request, number) or self._find_model(request)
             return choice or self._ask_person(request, number)
 
+        def events(choice: dict[str, Any]) -> Sequence[Payload]:
+            agent = self.services.config.agents.get(choice["agent"])
+            kind = agent.kind if agent is not None else choice["agent"].partition(":")[0]
+            selected = AgentSelected(agent=choice["agent"], kind=kind, reason=choice["why"])
+            who = AgentModel(agent=choice["agent"], model=choice["model"])
+            breaker = self._breaker(who)
+            if not choice["probe"] or breaker.state != "open":
+                return (selected,)
+            return (selected, _change_event(who, replace(breaker, state="half_open")))
+
         # The input of the step: with another request the choice would be made anew.
         given = [request.agent, request.model, *request.fallback]
-        async with self._queue.turn("probes"):  # of two missions that find the cool-down over, one probes
-            choice: dict[str, Any] = await self._journal.step(name, given, choose, events=self._events)
+        async with self.queue.turn("probes"):  # of two missions that find the cool-down over, one probes
+            choice: dict[str, Any] = await self.journal.step(name, given, choose, events=events)
         return _with_choice(request, choice)
 
     def _take_answer(self, request: MissionRequest, number: int) -> dict[str, Any] | None:
         """Return the choice that a person answered, `None` where nobody did or the answer names none."""
-        asked = [found for found in self._journal.state.questions.values() if found.id.startswith(_prefix(number))]
+        asked = [found for found in self.journal.state.questions.values() if found.id.startswith(_prefix(number))]
         answer = (asked[-1].answer or "").strip() if asked else ""
         if answer.lower() == _ANYWAY:
             return _choice(request, why="a person asked to try anyway", probe="forced")
         name = answer[len(_USE) :].strip() if answer.lower().startswith(_USE) else ""
         if name in self._other_agents(request):
-            agent = self._services.config.agents[name]
+            agent = self.services.config.agents[name]
             request = structs.replace(request, agent=name, model=agent.model, fallback=agent.fallback)
         elif name in self._other_models(request):
             request = structs.replace(request, model=name, fallback=())
@@ -251,7 +240,7 @@ class Admission:
 
     def _find_model(self, request: MissionRequest) -> dict[str, Any] | None:
         """Return the first of the models whose breaker is closed, or that may be probed."""
-        now = self._services.clock.now()
+        now = self.services.clock.now()
         models = [request.model, *request.fallback]
         breakers = {model: self._breaker(_who(structs.replace(request, model=model))) for model in models}
         for place, model in enumerate(models):
@@ -273,11 +262,11 @@ class Admission:
         when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
         text = f"{who} failed {breaker.failures} times in a row{last}{when}. Try anyway, or use another one?"
         others = (*self._other_agents(request), *self._other_models(request))
-        assert self._journal.state.base is not None
-        self._journal.record(
+        assert self.journal.state.base is not None
+        self.journal.record(
             QuestionAsked(
-                question=f"{_prefix(number)}{len(self._journal.state.questions) + 1}",
-                tree=self._journal.state.base.tree,
+                question=f"{_prefix(number)}{len(self.journal.state.questions) + 1}",
+                tree=self.journal.state.base.tree,
                 reasons=(Reason(code="breaker_open", message=text),),
                 text=text,
                 options=(_ANYWAY, *(f"{_USE}{name}" for name in others)),
@@ -288,7 +277,7 @@ class Admission:
 
     def _other_agents(self, request: MissionRequest) -> list[str]:
         """Return the other agents that can be started by name alone."""
-        agents = self._services.config.agents
+        agents = self.services.config.agents
         ready = (name for name, agent in agents.items() if agent.kind == "command" or agent.model)
         return sorted(name for name in ready if name != request.agent)
 
@@ -296,37 +285,27 @@ class Admission:
         """Return the other models, where the agent has one at all."""
         if request.model is None:
             return []
-        return sorted(set(self._services.config.models) - {request.model, *request.fallback})
-
-    def _events(self, choice: dict[str, Any]) -> Sequence[Payload]:
-        agent = self._services.config.agents.get(choice["agent"])
-        kind = agent.kind if agent is not None else choice["agent"].partition(":")[0]
-        selected = AgentSelected(agent=choice["agent"], kind=kind, reason=choice["why"])
-        who = AgentModel(agent=choice["agent"], model=choice["model"])
-        breaker = self._breaker(who)
-        if not choice["probe"] or breaker.state != "open":
-            return (selected,)
-        return (selected, _change_event(who, replace(breaker, state="half_open")))
+        return sorted(set(self.services.config.models) - {request.model, *request.fallback})
 
     def record_change(self, request: MissionRequest, number: int) -> None:
         """Record how the end of an attempt, just recorded, changed its breaker."""
-        steps = self._journal.state.steps
+        steps = self.journal.state.steps
         chosen = [agent_step(each) for each in range(number, 0, -1) if agent_step(each) in steps]
-        who = _who(_with_choice(request, self._journal.recall(steps[chosen[0]])) if chosen else request)
+        who = _who(_with_choice(request, self.journal.recall(steps[chosen[0]])) if chosen else request)
         with contextlib.suppress(StoreError):  # the state follows from what is recorded already
             events = self._read_events(who)
             # Up to this mission's own last event: what others added meanwhile is theirs to record.
-            own = [place for place, event in enumerate(events) if event.mission == self._journal.mission]
+            own = [place for place, event in enumerate(events) if event.mission == self.journal.mission]
             before = fold_breaker(events[: own[-1]]) if own else Breaker()
             after = fold_breaker(events[: own[-1] + 1]) if own else Breaker()
             if before.state != after.state:
-                self._journal.record(_change_event(who, after))
+                self.journal.record(_change_event(who, after))
 
     def _breaker(self, who: AgentModel) -> Breaker:
         return fold_breaker(self._read_events(who))
 
     def _read_events(self, who: AgentModel) -> list[BreakerEvent]:
-        services = self._services
+        services = self.services
         return read_breaker_events(services.store, services.project, who, live=services.live)
 
 

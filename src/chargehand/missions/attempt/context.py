@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NoReturn
 
 from chargehand.agents.contract import Endpoint, Resumed, Snippets
@@ -39,47 +40,35 @@ def find_last_tree(journal: Journal, number: int) -> str | None:
     return None
 
 
+@dataclass(eq=False, slots=True)
 class RecordedContext:
     """The `AttemptContext` of one attempt: each step and act is in the log before the agent goes on."""
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        control: Control,
-        *,
-        attempt: str,
-        number: int,
-        workspace: Workspace,
-        sandbox: Sandbox,
-        tree: str,
-        endpoint: Endpoint | None,
-        on_output: OnOutput | None,
-        resumed: Resumed | None,
-        inspector: Inspector,
-        snippets: Snippets | None = None,
-    ) -> None:
-        self.sandbox = sandbox
-        self.endpoint = endpoint
-        self.on_output = on_output
-        self.resumed: Resumed | None = resumed
-        self.snippets = snippets
-        self._services = services
-        self._journal = journal
-        self._control = control
-        self._attempt = attempt
-        self._number = number
-        self._workspace = workspace
-        self._tree = tree
-        self._inspector = inspector
-        self._uninspected: Scan | None = None
-        self._judge = Judge(services, journal, attempt, self.ask, sandbox)
+    services: Services
+    journal: Journal
+    control: Control
+    _: KW_ONLY
+    attempt: str
+    number: int
+    workspace: Workspace
+    sandbox: Sandbox
+    tree: str
+    endpoint: Endpoint | None
+    on_output: OnOutput | None
+    resumed: Resumed | None
+    inspector: Inspector
+    snippets: Snippets | None = None
+    _uninspected: Scan | None = field(init=False, default=None)
+    _judge: Judge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._judge = Judge(self.services, self.journal, self.attempt, self.ask, self.sandbox)
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
         # A pause is waited out between steps, never inside one: a step that was cut in half is done again.
-        await self._control.may_go_on()
-        return await self._journal.step(acts_prefix(self._number) + name, input, work)
+        await self.control.may_go_on()
+        return await self.journal.step(acts_prefix(self.number) + name, input, work)
 
     async def act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
         """Run a recorded step that may change files; see `AttemptContext.act`."""
@@ -91,62 +80,62 @@ class RecordedContext:
         # Inspected only once the act is recorded: what it did stays in the log even where it ends the attempt.
         scan, self._uninspected = self._uninspected, None
         if scan is not None:
-            await self._inspector.inspect_scan(scan)
+            await self.inspector.inspect_scan(scan)
         return done["output"], done["tree"]
 
     async def restore(self, name: str, input: object, tree: str) -> None:
         """Set the workspace back to a tree, as a recorded step; see `AttemptContext.restore`."""
 
         async def reset() -> object:
-            async with self._control.frozen(self.sandbox):
-                await asyncio.to_thread(self._workspace.reset, tree, "rolled back")
+            async with self.control.frozen(self.sandbox):
+                await asyncio.to_thread(self.workspace.reset, tree, "rolled back")
             return await self._checkpoint("rolled back")
 
         await self._record_act(name, input, reset)
 
     async def _record_act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
-        await self._control.may_go_on()
+        await self.control.may_go_on()
         # Output and checkpoint in one append: a resumed agent never has an output whose files are not there.
-        done = await self._journal.step(
-            acts_prefix(self._number) + name, input, work, events=self._checkpoint_events
+        done = await self.journal.step(
+            acts_prefix(self.number) + name, input, work, events=self._checkpoint_events
         )
-        self._tree = done["tree"]
+        self.tree = done["tree"]
         return done
 
     async def _checkpoint(self, trigger: str) -> dict[str, Any]:
         """Checkpoint the workspace unless it is as it was; return what the recorded step says of it."""
-        began = self._services.clock.monotonic()
-        async with self._control.frozen(self.sandbox):
-            scan = await asyncio.to_thread(self._workspace.scan)
+        began = self.services.clock.monotonic()
+        async with self.control.frozen(self.sandbox):
+            scan = await asyncio.to_thread(self.workspace.scan)
             self._uninspected = scan  # also where the tree is as it was: what breaks a rule does not enter it
-            if scan.tree == self._tree:
+            if scan.tree == self.tree:
                 return {"tree": scan.tree}
-            made = await asyncio.to_thread(self._workspace.checkpoint, trigger, scan=scan)
-        return {"tree": made.tree, "checkpoint": made, "seconds": self._services.clock.monotonic() - began}
+            made = await asyncio.to_thread(self.workspace.checkpoint, trigger, scan=scan)
+        return {"tree": made.tree, "checkpoint": made, "seconds": self.services.clock.monotonic() - began}
 
     def _checkpoint_events(self, done: dict[str, Any]) -> Sequence[Payload]:
         made = done.get("checkpoint")
         if not isinstance(made, Checkpoint) or not made.changed:
             return ()
-        if any(made.commit == known.commit for known in self._journal.state.checkpoints):
+        if any(made.commit == known.commit for known in self.journal.state.checkpoints):
             return ()
-        return (CheckpointMade(attempt=self._attempt, checkpoint=made, seconds=done["seconds"]),)
+        return (CheckpointMade(attempt=self.attempt, checkpoint=made, seconds=done["seconds"]),)
 
     def is_recorded(self, name: str) -> bool:
         """Tell whether a step is in the log; see `AttemptContext.is_recorded`."""
-        return acts_prefix(self._number) + name in self._journal.state.steps
+        return acts_prefix(self.number) + name in self.journal.state.steps
 
     def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
         """Return the recorded steps of an attempt; see `AttemptContext.recorded`."""
-        return self._journal.recorded(acts_prefix(attempt))
+        return self.journal.recorded(acts_prefix(attempt))
 
     def keep(self, content: bytes) -> str:
         """Keep what is too large for the log; see `AttemptContext.keep`."""
-        return self._services.store.artifacts.put(content, kind="agent", mission=self._journal.mission)
+        return self.services.store.artifacts.put(content, kind="agent", mission=self.journal.mission)
 
     def artifact(self, id: str) -> bytes:
         """Return the content of an artifact; see `AttemptContext.artifact`."""
-        return self._services.store.artifacts.get(id)
+        return self.services.store.artifacts.get(id)
 
     def person_messages(self) -> Sequence[str]:
         """Return what people have said; see `AttemptContext.person_messages`."""
@@ -154,43 +143,43 @@ class RecordedContext:
 
     def _messages(self) -> Iterator[MessageSent]:
         """Yield the messages up to the first one that a person wants delivered with the next attempt."""
-        state = self._journal.state
+        state = self.journal.state
         for message in state.messages:
-            if answer_about(state, self._attempt, message.message) == NEXT:
+            if answer_about(state, self.attempt, message.message) == NEXT:
                 return
             yield message
 
     def mark_delivered(self, count: int, *, acknowledged: bool) -> None:
         """Record which messages reached the agent; see `AttemptContext.delivered`."""
-        state = self._journal.state
+        state = self.journal.state
         events: list[Payload] = []
         for each in itertools.islice(self._messages(), count):
             if each.message not in state.delivered:
-                events.append(MessageDelivered(message=each.message, attempt=self._attempt))
+                events.append(MessageDelivered(message=each.message, attempt=self.attempt))
             if acknowledged and each.message not in state.acknowledged:
-                events.append(MessageAcknowledged(message=each.message, attempt=self._attempt))
+                events.append(MessageAcknowledged(message=each.message, attempt=self.attempt))
         if events:
-            self._journal.record(*events)
-            self._control.wake_waiters()
+            self.journal.record(*events)
+            self.control.wake_waiters()
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
         """Return a person's answer; see `AttemptContext.ask`."""
-        await self._control.may_go_on()
+        await self.control.may_go_on()
         # Named after the attempt: the same question of the next attempt is a new one.
-        name = f"{self._attempt}/{question}"
-        asked = self._journal.state.questions.get(name)
+        name = f"{self.attempt}/{question}"
+        asked = self.journal.state.questions.get(name)
         if asked is not None and asked.answer is not None:
             return asked.answer
         reason = Reason(code="question", message=text)
         if asked is None:
-            self._journal.record(
+            self.journal.record(
                 QuestionAsked(
                     question=name,
-                    tree=self._tree,
+                    tree=self.tree,
                     reasons=(reason,),
                     text=text,
                     options=tuple(options),
-                    attempt=self._attempt,
+                    attempt=self.attempt,
                 ),
                 durable=True,
             )
@@ -199,14 +188,14 @@ class RecordedContext:
 
     async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
         """Let the mission wait until there is quota again; see `AttemptContext.park`."""
-        await self._control.may_go_on()
+        await self.control.may_go_on()
         if seconds:
             # A program begins anew when it is resumed, and has used its time up all the same.
-            prefix = f"{acts_prefix(self._number)}{name}/"
-            number = sum(step.startswith(prefix) for step in self._journal.state.steps) + 1
+            prefix = f"{acts_prefix(self.number)}{name}/"
+            number = sum(step.startswith(prefix) for step in self.journal.state.steps) + 1
             output = {"model": rest.model, "provider": rest.provider, "until": rest.until.isoformat()}
-            self._journal.record(StepFinished(step=f"{prefix}{number}", input="", output=output, seconds=seconds))
-        raise wait_for_quota(self._journal, name, rest, attempt=self._attempt, tree=self._tree)
+            self.journal.record(StepFinished(step=f"{prefix}{number}", input="", output=output, seconds=seconds))
+        raise wait_for_quota(self.journal, name, rest, attempt=self.attempt, tree=self.tree)
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action may happen; see `AttemptContext.judge`."""
@@ -215,16 +204,16 @@ class RecordedContext:
     def refused(self, tool: str, reason: str) -> None:
         """Record a call that the role does not allow; see `AttemptContext.refused`."""
         denied = ActionJudged(
-            attempt=self._attempt,
+            attempt=self.attempt,
             kind="tool",
             text=printable(tool)[:200],
             effect="deny",
             rule="role_tool",
             reason=reason,
-            rules=self._services.rules.digest,
+            rules=self.services.rules.digest,
         )
-        self._journal.record(denied)
+        self.journal.record(denied)
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Bound a block, pauses not counted; see `AttemptContext.limited`."""
-        return self._control.limited(seconds)
+        return self.control.limited(seconds)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from chargehand.agents.contract import Agent, AgentOutcome, Assignment, Endpoint, Resumed, Snippets
@@ -106,29 +106,19 @@ class AttemptResult:
         return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)
 
 
+@dataclass(eq=False, slots=True)
 class AttemptRunner:
     """Runs the attempts of one mission on one base."""
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        control: Control,
-        *,
-        environment: BaseEnvironment,
-        inspector: Inspector,
-        provisioner: SandboxProvisioner,
-        queue: SlotQueue,
-        on_output: OnOutput | None,
-    ) -> None:
-        self._services = services
-        self._journal = journal
-        self._control = control
-        self._environment = environment
-        self._inspector = inspector
-        self._on_output = on_output
-        self._provisioner = provisioner
-        self._queue = queue
+    services: Services
+    journal: Journal
+    control: Control
+    _: KW_ONLY
+    environment: BaseEnvironment
+    inspector: Inspector
+    provisioner: SandboxProvisioner
+    queue: SlotQueue
+    on_output: OnOutput | None
 
     async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> AttemptResult:
         """Let the agent work on `tree` and return what is left of its changes after inspection.
@@ -136,29 +126,29 @@ class AttemptRunner:
         An attempt whose worker was lost, or that waited for a person, goes on in its own workspace: at the tree
         of its agent's last recorded act, where that records any, else from the start.
         """
-        lost = self._journal.state.attempt(assignment.number)
+        lost = self.journal.state.attempt(assignment.number)
         if lost is None:
             opened = self._new_workspace(agent, assignment, tree)
         else:
-            tree = find_last_tree(self._journal, assignment.number) or tree
+            tree = find_last_tree(self.journal, assignment.number) or tree
             opened = self._resume_workspace(lost, tree)
         # The slot comes first: a mission that waits for one holds neither disk nor memory.
-        async with self._queue.turn("attempts"), opened as (workspace, resumed):
+        async with self.queue.turn("attempts"), opened as (workspace, resumed):
             outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
             result = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
         if assignment.role.writes or outcome.claim != "done" or not outcome.said.strip():
             return result
         report = outcome.said.encode(errors="replace")
-        artifacts, kind = self._services.store.artifacts, assignment.role.output
-        return replace(result, report=artifacts.put(report, kind=kind, mission=self._journal.mission))
+        artifacts, kind = self.services.store.artifacts, assignment.role.output
+        return replace(result, report=artifacts.put(report, kind=kind, mission=self.journal.mission))
 
     @contextlib.asynccontextmanager
     async def _new_workspace(
         self, agent: Agent, assignment: Assignment, tree: str
     ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
         purpose = attempt_purpose(assignment.number)
-        async with self._provisioner.workspace(self._environment, purpose=purpose, tree=tree) as workspace:
-            self._journal.record(
+        async with self.provisioner.workspace(self.environment, purpose=purpose, tree=tree) as workspace:
+            self.journal.record(
                 AttemptStarted(
                     attempt=assignment.attempt,
                     number=assignment.number,
@@ -173,19 +163,17 @@ class AttemptRunner:
     async def _resume_workspace(
         self, lost: AttemptState, tree: str
     ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
-        before = self._journal.state.worker_before
+        before = self.journal.state.worker_before
         # A worker that was given up, but whose processes may live on, could still write there.
-        idle = before is None or self._services.workers.gone(before)
-        again = self._provisioner.resume_workspace(lost.workspace, self._environment, tree=tree, idle=idle)
+        idle = before is None or self.services.workers.gone(before)
+        again = self.provisioner.resume_workspace(lost.workspace, self.environment, tree=tree, idle=idle)
         async with again as (workspace, kept):
             # A crash may have come between a checkpoint in the depot and its line in the log.
-            known = {checkpoint.commit for checkpoint in self._journal.state.checkpoints}
+            known = {checkpoint.commit for checkpoint in self.journal.state.checkpoints}
             unlogged = [found for found in workspace.checkpoints() if found.commit not in known]
-            self._journal.record(
-                *(CheckpointMade(attempt=lost.id, checkpoint=each) for each in reversed(unlogged))
-            )
+            self.journal.record(*(CheckpointMade(attempt=lost.id, checkpoint=each) for each in reversed(unlogged)))
             state: Resumed = "kept" if kept else "lost"
-            self._journal.record(
+            self.journal.record(
                 AttemptResumed(attempt=lost.id, workspace=workspace.id, tree=tree, ignored_state=state)
             )
             yield workspace, state
@@ -195,16 +183,16 @@ class AttemptRunner:
     ) -> tuple[AgentOutcome, Scan, tuple[Finding, ...]]:
         """Run the agent in a sandbox of its own; return its outcome, the last scan, and critical findings."""
         attempt = assignment.attempt
-        own = (self._services, self._journal, self._control)
+        own = (self.services, self.journal, self.control)
         async with contextlib.AsyncExitStack() as stack:
             endpoint = await stack.enter_async_context(self._open_endpoint(agent, assignment))
             # Where nothing inside calls models, nothing inside can reach them.
             gateway = None if endpoint is None or agent.checkpoints_itself else endpoint.socket
-            egress = await stack.enter_async_context(self._provisioner.egress(purpose=AGENT, attempt=attempt))
+            egress = await stack.enter_async_context(self.provisioner.egress(purpose=AGENT, attempt=attempt))
             sandbox = await stack.enter_async_context(
-                self._provisioner.sandbox(
+                self.provisioner.sandbox(
                     workspace,
-                    self._environment,
+                    self.environment,
                     purpose=AGENT,
                     gateway=gateway,
                     egress=egress,
@@ -213,7 +201,7 @@ class AttemptRunner:
                 )
             )
             snapshot = FailureSnapshot(
-                *own, attempt=attempt, workspace=workspace, sandbox=sandbox, on_output=self._on_output
+                *own, attempt=attempt, workspace=workspace, sandbox=sandbox, next_output=self.on_output
             )
             context = RecordedContext(
                 *own,
@@ -225,7 +213,7 @@ class AttemptRunner:
                 endpoint=endpoint,
                 on_output=snapshot.on_output,
                 resumed=resumed,
-                inspector=self._inspector,
+                inspector=self.inspector,
                 snippets=await self._open_snippets(agent, attempt),
             )
             async with self._watch(agent, attempt, workspace, sandbox) as watch:
@@ -235,12 +223,12 @@ class AttemptRunner:
                     endpoint.revoke()
                 if egress is not None:
                     await egress.close()
-                await self._control.may_go_on()
-                self._control.detach(sandbox)  # frozen for good: a resume must not thaw it
+                await self.control.may_go_on()
+                self.control.detach(sandbox)  # frozen for good: a resume must not thaw it
                 self._record_command(agent, sandbox, outcome)
                 await sandbox.freeze()
                 await watch.finish()
-            since = self._services.clock.monotonic()
+            since = self.services.clock.monotonic()
             # A file mapped into memory changes without a new time stamp: the last scan trusts none.
             scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
@@ -255,15 +243,15 @@ class AttemptRunner:
             return
         attempt = assignment.attempt
         # The ledger is written before a call, the log after it: what a dead worker left open is recorded as lost.
-        spending = self._services.store.spending
+        spending = self.services.store.spending
         spending.abandon(attempt)
-        unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self._journal.state.calls]
-        self._journal.record(*(lost_call_event(attempt, booked) for booked in unlogged))
+        unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self.journal.state.calls]
+        self.journal.record(*(lost_call_event(attempt, booked) for booked in unlogged))
         loop = asyncio.get_running_loop()
 
         def record(payload: Payload) -> None:
             with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
-                self._journal.record(payload)
+                self.journal.record(payload)
 
         def record_divergence(found: Divergence) -> None:
             event = ReplayDiverged(
@@ -278,12 +266,12 @@ class AttemptRunner:
 
         wanted = EndpointRequest(
             models=agent.models,
-            mission=self._journal.mission,
+            mission=self.journal.mission,
             attempt=attempt,
             number=assignment.number,
-            first_turn=count_replies(self._journal.state, assignment.number) + 1,
-            user=self._journal.state.user,
-            kept=replies_path(self._services.home, attempt),
+            first_turn=count_replies(self.journal.state, assignment.number) + 1,
+            user=self.journal.state.user,
+            kept=replies_path(self.services.home, attempt),
             strict=not agent.checkpoints_itself,
             on_diverged=record_divergence,
             on_call=lambda call: record(call_event(call)),
@@ -291,12 +279,12 @@ class AttemptRunner:
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
             ),
         )
-        async with self._services.open_gateway(wanted) as endpoint:
+        async with self.services.open_gateway(wanted) as endpoint:
             yield endpoint
 
     async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:
         """Return what runs a native agent's snippets; where there can be none, the log says why."""
-        opening = self._services.open_snippets
+        opening = self.services.open_snippets
         if agent.kind != "native" or opening is None:
             return None
         try:
@@ -309,9 +297,9 @@ class AttemptRunner:
                 effect="deny",
                 rule=error.code,
                 reason=f"the tool is not available: {error.message}",
-                rules=self._services.rules.digest,
+                rules=self.services.rules.digest,
             )
-            self._journal.record(missing)
+            self.journal.record(missing)
             return None
 
     def _watch(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> WorkspaceWatch:
@@ -321,16 +309,16 @@ class AttemptRunner:
             return scan
 
         return WorkspaceWatch(
-            self._services.depot,
-            self._journal,
-            self._control,
-            clock=self._services.clock,
+            self.services.depot,
+            self.journal,
+            self.control,
+            clock=self.services.clock,
             attempt=attempt,
             workspace=workspace,
             sandbox=sandbox,
             # A driven agent has a checkpoint after each act; any other gets them by what is seen.
             keep=None if agent.checkpoints_itself else keep,
-            inspect=self._inspector.inspect_scan,
+            inspect=self.inspector.inspect_scan,
             pace=PACE,
         )
 
@@ -343,14 +331,14 @@ class AttemptRunner:
         watch: WorkspaceWatch,
     ) -> tuple[AgentOutcome, tuple[Finding, ...]]:
         """Let the agent work to its end, or until it writes too much, or what is critical (returned too)."""
-        began = self._services.clock.monotonic()
+        began = self.services.clock.monotonic()
         work = functools.partial(self._run_supervised, agent, assignment, context, snapshot)
         try:
             async with stopped_by(watch.follow()):
                 quota = await open_quota(snapshot.workspace)
-                return await run_within_quota(quota, work(), clock=self._services.clock), ()
+                return await run_within_quota(quota, work(), clock=self.services.clock), ()
         except CriticalFoundError as error:
-            seconds = self._services.clock.monotonic() - began
+            seconds = self.services.clock.monotonic() - began
             outcome = AgentOutcome(
                 claim="failed", reason=error.message, output=b"", seconds=seconds, code=error.code
             )
@@ -361,10 +349,10 @@ class AttemptRunner:
     ) -> AgentOutcome:
         """Let the agent work; where it times out or what it runs on fails, a snapshot of its sandbox is kept."""
         guard = CriticalMessageGuard(
-            self._journal,
-            self._control,
+            self.journal,
+            self.control,
             attempt=assignment.attempt,
-            tree=assignment.tree or self._environment.base.tree,
+            tree=assignment.tree or self.environment.base.tree,
             able=agent.abilities.acknowledges,
             before=len(assignment.messages),
         )
@@ -372,7 +360,7 @@ class AttemptRunner:
             async with snapshot.before_timeout(assignment.seconds), stopped_by(guard.follow()):
                 if not agent.abilities.acknowledges:
                     context.mark_delivered(len(assignment.messages), acknowledged=False)
-                outcome = reject_repeated_message(await agent.run(assignment, context), self._journal.state)
+                outcome = reject_repeated_message(await agent.run(assignment, context), self.journal.state)
         except SandboxDiedError:
             await snapshot.store("sandbox_died")
             raise
@@ -386,10 +374,10 @@ class AttemptRunner:
         if outcome.exit_code is None and agent.checkpoints_itself:  # its steps contain all of it
             return
         # Stored before the event that names it: the log never names an artifact that is not there.
-        artifacts, artifact = self._services.store.artifacts, None
+        artifacts, artifact = self.services.store.artifacts, None
         if outcome.output:
-            artifact = artifacts.put(outcome.output, kind="agent", mission=self._journal.mission)
-        self._journal.record(
+            artifact = artifacts.put(outcome.output, kind="agent", mission=self.journal.mission)
+        self.journal.record(
             CommandFinished(
                 sandbox=sandbox.id,
                 argv=(agent.name,),
@@ -405,15 +393,15 @@ class AttemptRunner:
     async def _checkpoint(
         self, attempt: str, workspace: Workspace, trigger: str, scan: Scan, *, since: float | None = None
     ) -> None:
-        clock = self._services.clock
+        clock = self.services.clock
         since = clock.monotonic() if since is None else since
         made = await asyncio.to_thread(workspace.checkpoint, trigger, scan=scan)
         if made.changed:
             self._record_checkpoint(attempt, made, seconds=clock.monotonic() - since)
 
     def _record_checkpoint(self, attempt: str, made: Checkpoint, *, seconds: float | None = None) -> None:
-        if all(made.commit != known.commit for known in self._journal.state.checkpoints):
-            self._journal.record(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
+        if all(made.commit != known.commit for known in self.journal.state.checkpoints):
+            self.journal.record(CheckpointMade(attempt=attempt, checkpoint=made, seconds=seconds))
 
     async def _inspect(
         self,
@@ -424,8 +412,8 @@ class AttemptRunner:
         critical: tuple[Finding, ...],
     ) -> AttemptResult:
         """Act on what inspection finds: critical, on the way too, discards everything, error sets a path back."""
-        base_tree = self._environment.base.tree
-        inspection = await self._inspector.inspect_all(scan.changes)
+        base_tree = self.environment.base.tree
+        inspection = await self.inspector.inspect_all(scan.changes)
         # A finding of the quick inspections on the way comes again here: it is listed once.
         findings = tuple(dict.fromkeys((*critical, *scan.findings, *inspection.findings)))
         critical = tuple(found for found in findings if found.severity == "critical")
@@ -444,7 +432,7 @@ class AttemptRunner:
             reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
             # Inspected once more without them: what a path set back leaves behind may break another rule.
             scan = await asyncio.to_thread(workspace.scan)
-            inspection = await self._inspector.inspect_all(scan.changes)
+            inspection = await self.inspector.inspect_all(scan.changes)
             findings = (*scan.findings, *inspection.findings)
         return AttemptResult(
             outcome=outcome,

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Coroutine
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -34,6 +35,7 @@ _TRIES = 2
 _SYSTEM = "chargehand"
 
 
+@dataclass(eq=False, slots=True)
 class CriticalMessageGuard:
     """Watches over the critical messages of one attempt.
 
@@ -42,49 +44,39 @@ class CriticalMessageGuard:
     that takes the mission over asks again only what nobody answered.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        control: Control,
-        *,
-        attempt: str,
-        tree: str,
-        able: bool,
-        before: int,
-        seconds: float = ACKNOWLEDGE_SECONDS,
-    ) -> None:
-        self._journal = journal
-        self._control = control
-        self._attempt = attempt
-        self._tree = tree
-        self._able = able
-        self._before = before
-        self._seconds = seconds
+    journal: Journal
+    control: Control
+    _: KW_ONLY
+    attempt: str
+    tree: str
+    able: bool
+    before: int
+    seconds: float = ACKNOWLEDGE_SECONDS
 
     async def follow(self) -> None:
         """Handle one critical message after the other, for as long as the attempt runs."""
         while True:
-            state = self._journal.state
+            state = self.journal.state
             # An agent that cannot acknowledge has the messages that it began with in its request.
-            messages = state.messages if self._able else state.messages[self._before :]
+            messages = state.messages if self.able else state.messages[self.before :]
             message = next((each for each in messages if each.critical and not self._is_settled(each)), None)
             if message is None:
-                await self._control.wait_for_news()
-            elif not self._able or not await self._wait_for_acknowledgement(message):
+                await self.control.wait_for_news()
+            elif not self.able or not await self._wait_for_acknowledgement(message):
                 await self._ask_person(message)
 
     def _is_settled(self, message: MessageSent) -> bool:
-        state = self._journal.state
-        answered = answer_about(state, self._attempt, message.message) is not None
+        state = self.journal.state
+        answered = answer_about(state, self.attempt, message.message) is not None
         return answered or message.message in state.acknowledged
 
     async def _wait_for_acknowledgement(self, message: MessageSent) -> bool:
         """Wait for the acknowledgement; in the middle of the time the message is sent once more."""
-        if question_about(self._attempt, message.message) in self._journal.state.questions:
+        if question_about(self.attempt, message.message) in self.journal.state.questions:
             return False  # a worker before asked already
         for number in range(1, _TRIES + 1):
             with contextlib.suppress(TimeoutError):
-                async with self._control.limited(self._seconds / _TRIES):
+                async with self.control.limited(self.seconds / _TRIES):
                     async for _ in self._changes():
                         if self._is_settled(message):
                             return True
@@ -92,48 +84,48 @@ class CriticalMessageGuard:
                 again = MessageSent(
                     identity=message.identity, text="", message=message.message, critical=True, again=True
                 )
-                self._journal.record(again)
+                self.journal.record(again)
         return self._is_settled(message)
 
     async def _changes(self) -> AsyncIterator[None]:
         while True:
             yield
-            await self._control.wait_for_news()
+            await self.control.wait_for_news()
 
     async def _ask_person(self, message: MessageSent) -> None:
         """Freeze what runs and let a person say how to go on."""
-        name = question_about(self._attempt, message.message)
+        name = question_about(self.attempt, message.message)
         why = (
-            f"the agent did not acknowledge a critical message within {self._seconds:.0f} s"
-            if self._able
+            f"the agent did not acknowledge a critical message within {self.seconds:.0f} s"
+            if self.able
             else "there is a critical message, and the agent cannot receive it while it works"
         )
-        await self._control.may_go_on()
-        await self._control.pause(_SYSTEM, why)
-        if not self._control.paused:  # it is being stopped
-            await self._control.wait_for_news()
+        await self.control.may_go_on()
+        await self.control.pause(_SYSTEM, why)
+        if not self.control.paused:  # it is being stopped
+            await self.control.wait_for_news()
             return
-        if name not in self._journal.state.questions:
+        if name not in self.journal.state.questions:
             question = QuestionAsked(
                 question=name,
-                tree=self._tree,
+                tree=self.tree,
                 reasons=(Reason(code="not_acknowledged", message=why),),
                 text=f"{why}: {message.text}\nWhat now?",
                 options=OPTIONS,
                 attempt=None,
             )
-            self._journal.record(question, durable=True)
+            self.journal.record(question, durable=True)
         async for _ in self._changes():
-            answer = answer_about(self._journal.state, self._attempt, message.message)
+            answer = answer_about(self.journal.state, self.attempt, message.message)
             if answer is not None:
                 break
-            if not self._control.paused:  # a person resumed it without a word
-                self._journal.record(QuestionAnswered(question=name, text=GO_ON, identity=_SYSTEM))
+            if not self.control.paused:  # a person resumed it without a word
+                self.journal.record(QuestionAnswered(question=name, text=GO_ON, identity=_SYSTEM))
                 return
         if answer == CANCEL:
-            self._control.stop("cancel", identity=_SYSTEM)
+            self.control.stop("cancel", identity=_SYSTEM)
         else:
-            await self._control.resume(_SYSTEM)
+            await self.control.resume(_SYSTEM)
 
 
 # --- snapshots of failed attempts
@@ -143,36 +135,27 @@ _LEAD_SECONDS, _LEAD_SHARE = 1.0, 0.1
 """A time limit kills what runs, so processes are listed before it: a second, or a tenth of a short limit."""
 
 
+@dataclass(eq=False, slots=True)
 class FailureSnapshot:
     """Stores what ran in a failed attempt's sandbox, and the end of its output, as an artifact."""
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        control: Control,
-        *,
-        attempt: str,
-        workspace: Workspace,
-        sandbox: Sandbox,
-        on_output: OnOutput | None,
-    ) -> None:
-        self.workspace = workspace
-        self._services = services
-        self._journal = journal
-        self._control = control
-        self._attempt = attempt
-        self._sandbox = sandbox
-        self._next_output = on_output
-        self._tail = bytearray()
-        self._before_timeout: tuple[RunningProcess, ...] | None = None
+    services: Services
+    journal: Journal
+    control: Control
+    _: KW_ONLY
+    attempt: str
+    workspace: Workspace
+    sandbox: Sandbox
+    next_output: OnOutput | None
+    _tail: bytearray = field(init=False, default_factory=bytearray)
+    _before_timeout: tuple[RunningProcess, ...] | None = field(init=False, default=None)
 
     def on_output(self, stream: Stream, piece: bytes) -> None:
         """Remember the end of the output, and hand the piece on."""
         self._tail += piece[-_TAIL_BYTES:]
         del self._tail[:-_TAIL_BYTES]
-        if self._next_output is not None:
-            self._next_output(stream, piece)
+        if self.next_output is not None:
+            self.next_output(stream, piece)
 
     @contextlib.asynccontextmanager
     async def before_timeout(self, seconds: float) -> AsyncIterator[None]:
@@ -180,7 +163,7 @@ class FailureSnapshot:
 
         async def list_late() -> None:
             with contextlib.suppress(TimeoutError):
-                async with self._control.limited(seconds - min(_LEAD_SECONDS, seconds * _LEAD_SHARE)):
+                async with self.control.limited(seconds - min(_LEAD_SECONDS, seconds * _LEAD_SHARE)):
                     await asyncio.Event().wait()
             self._before_timeout = await asyncio.to_thread(self._list_processes)
 
@@ -194,7 +177,7 @@ class FailureSnapshot:
 
     def _list_processes(self) -> tuple[RunningProcess, ...] | None:
         """Return what runs in the sandbox, `None` where its tier cannot tell."""
-        sandbox = self._sandbox
+        sandbox = self.sandbox
         return sandbox.processes() if isinstance(sandbox, ShowsProcesses) else None
 
     async def store(self, why: Literal["timeout", "sandbox_died", "failed"]) -> None:
@@ -208,9 +191,9 @@ class FailureSnapshot:
             disk = shutil.disk_usage(self.workspace.directory)
             document = {
                 "why": why,
-                "sandbox": self._sandbox.id,
+                "sandbox": self.sandbox.id,
                 "processes": processes,
-                "limits": dict(self._sandbox.limits_in_force),
+                "limits": dict(self.sandbox.limits_in_force),
                 "disk": {"written_entries": entries, "written_bytes": size, "free_bytes": disk.free},
                 "output": bytes(self._tail).decode(errors="replace"),
             }
@@ -218,9 +201,9 @@ class FailureSnapshot:
             return encode_json(Redactor().tree(msgspec.to_builtins(document)))
 
         content = await asyncio.to_thread(encode)
-        artifact = self._services.store.artifacts.put(content, kind="state", mission=self._journal.mission)
+        artifact = self.services.store.artifacts.put(content, kind="state", mission=self.journal.mission)
         count = len(processes or ())
-        self._journal.record(StateCaptured(attempt=self._attempt, why=why, processes=count, artifact=artifact))
+        self.journal.record(StateCaptured(attempt=self.attempt, why=why, processes=count, artifact=artifact))
 
 
 # --- disk quota

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from chargehand.core.attempt_events import FilesSeen
@@ -156,6 +156,7 @@ class FileChangeLog:
         return FilesSeen(attempt=self._attempt, changes=tuple(changes), gap=bool(gap), reasons=reasons)
 
 
+@dataclass(eq=False, slots=True)
 class WorkspaceWatch:
     """Watches one attempt: `follow` while its agent works, `finish` once everything in its sandbox is frozen.
 
@@ -165,34 +166,28 @@ class WorkspaceWatch:
     critical was found) ends `follow`.
     """
 
-    def __init__(
-        self,
-        depot: Depot,
-        journal: Journal,
-        control: Control,
-        *,
-        clock: Clock,
-        attempt: str,
-        workspace: Workspace,
-        sandbox: Sandbox,
-        keep: Keep | None,
-        inspect: Callable[[Scan], Awaitable[object]],
-        pace: CheckpointPacing,
-    ) -> None:
-        self._depot = depot
-        self._control = control
-        self._clock = clock
-        self._workspace = workspace
-        self._sandbox = sandbox
-        self._keep = keep
-        self._inspect = inspect
-        self._pace = pace
-        self._timer = CheckpointTimer(pace)
-        self._log = FileChangeLog(journal, attempt)
-        self._logged = clock.monotonic()
-        self._ready = asyncio.Event()
-        self._watcher: Watcher | None = None
-        self._root: Path | None = None
+    depot: Depot
+    journal: Journal
+    control: Control
+    _: KW_ONLY
+    clock: Clock
+    attempt: str
+    workspace: Workspace
+    sandbox: Sandbox
+    keep: Keep | None
+    inspect: Callable[[Scan], Awaitable[object]]
+    pace: CheckpointPacing
+    _timer: CheckpointTimer = field(init=False)
+    _log: FileChangeLog = field(init=False)
+    _logged: float = field(init=False)
+    _ready: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _watcher: Watcher | None = field(init=False, default=None)
+    _root: Path | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._timer = CheckpointTimer(self.pace)
+        self._log = FileChangeLog(self.journal, self.attempt)
+        self._logged = self.clock.monotonic()
 
     async def __aenter__(self) -> WorkspaceWatch:
         await self._open()
@@ -224,9 +219,9 @@ class WorkspaceWatch:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                 loop.call_soon_threadsafe(self._ready.set)
 
-        self._root = self._workspace.scan_root()
+        self._root = self.workspace.scan_root()
         opening = asyncio.ensure_future(
-            asyncio.to_thread(Watcher.open, self._depot, self._workspace, on_ready=ready)
+            asyncio.to_thread(Watcher.open, self.depot, self.workspace, on_ready=ready)
         )
         try:
             self._watcher = await asyncio.shield(opening)
@@ -252,7 +247,7 @@ class WorkspaceWatch:
     def _gather(self) -> None:
         if self._watcher is not None:
             batch = self._watcher.take()
-            self._timer.see(batch, now=self._clock.monotonic())
+            self._timer.see(batch, now=self.clock.monotonic())
             self._log.see(batch)
 
     # --- the loop
@@ -264,7 +259,7 @@ class WorkspaceWatch:
                     await self._ready.wait()
             self._ready.clear()
             # A reset lays the files out anew in another directory, which the old watcher does not see.
-            if self._workspace.scan_root() != self._root:
+            if self.workspace.scan_root() != self._root:
                 self._gather()
                 await self._close()
                 self._gather()
@@ -272,51 +267,51 @@ class WorkspaceWatch:
                 self._log.write_gap("reset")  # changes in the new directory until now were not seen
                 await self._open()
             self._gather()
-            now = self._clock.monotonic()
-            if self._log.has_batches and now - self._logged >= self._pace.note:
+            now = self.clock.monotonic()
+            if self._log.has_batches and now - self._logged >= self.pace.note:
                 self._log.write()
                 self._logged = now
             due = self._timer.at
-            if self._keep is not None and due is not None and self._clock.monotonic() >= due[0]:
-                await self._checkpoint(self._keep, due[1])
-            await asyncio.sleep(min(0.05, self._pace.quiet))  # a busy agent must not keep this loop spinning
+            if self.keep is not None and due is not None and self.clock.monotonic() >= due[0]:
+                await self._checkpoint(self.keep, due[1])
+            await asyncio.sleep(min(0.05, self.pace.quiet))  # a busy agent must not keep this loop spinning
         if self._watcher is not None:
             self._log.write_gap("no_watcher")
 
     def _seconds_idle(self) -> float:
         """Return for how many seconds nothing needs to be done unless something changes."""
-        now, at = self._clock.monotonic(), [self._pace.look]
+        now, at = self.clock.monotonic(), [self.pace.look]
         if self._log.has_batches:
-            at.append(self._logged + self._pace.note - now)
-        if self._keep is not None and self._timer.at is not None:
+            at.append(self._logged + self.pace.note - now)
+        if self.keep is not None and self._timer.at is not None:
             at.append(self._timer.at[0] - now)
         return max(0.0, min(at))
 
     async def _checkpoint(self, keep: Keep, trigger: str) -> None:
-        await self._control.may_go_on()
+        await self.control.may_go_on()
         # Frozen, so that the checkpoint holds a tree that existed at one moment.
-        async with self._control.frozen(self._sandbox):
+        async with self.control.frozen(self.sandbox):
             await self._sync()
             self._log.write()
             scan = await keep(trigger)
             self._timer.reset()
         # Inspected after the thaw: the agent need not stand still for the rules.
-        await self._inspect(scan)
+        await self.inspect(scan)
 
     async def _poll(self) -> None:
         """Do without a watcher: scan every few seconds."""
-        if self._keep is None:
+        if self.keep is None:
             return
-        last, files = self._clock.monotonic(), 0
+        last, files = self.clock.monotonic(), 0
         while True:
-            await asyncio.sleep(self._pace.look)
+            await asyncio.sleep(self.pace.look)
             # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
-            now = (await asyncio.to_thread(self._workspace.scan)).files
-            due = self._clock.monotonic() - last >= self._pace.seconds
-            if not due and abs(now - files) < self._pace.files:
+            now = (await asyncio.to_thread(self.workspace.scan)).files
+            due = self.clock.monotonic() - last >= self.pace.seconds
+            if not due and abs(now - files) < self.pace.files:
                 continue
-            await self._control.may_go_on()
-            async with self._control.frozen(self._sandbox):
-                scan = await self._keep("time" if due else "count")
-            await self._inspect(scan)
-            last, files = self._clock.monotonic(), now
+            await self.control.may_go_on()
+            async with self.control.frozen(self.sandbox):
+                scan = await self.keep("time" if due else "count")
+            await self.inspect(scan)
+            last, files = self.clock.monotonic(), now

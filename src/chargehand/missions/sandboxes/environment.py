@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chargehand.core.attempt_events import CommandFinished
@@ -68,6 +69,7 @@ async def environment_layer(
     ).path
 
 
+@dataclass(eq=False, slots=True)
 class CandidateLayers:
     """The environments of candidate trees: the base's, or one of its own where a tree changes the inputs.
 
@@ -75,21 +77,17 @@ class CandidateLayers:
     end of the block. Where its setup fails that way, the base's layer is used and `findings` says so.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        journal: EventSink,
-        provisioner: SandboxProvisioner,
-        environment: BaseEnvironment,
-    ) -> None:
-        self._services = services
-        self._journal = journal
-        self._provisioner = provisioner
-        self._environment = environment
-        self._layers = EnvironmentLayers(services.depot)
-        self._made: dict[str, BaseEnvironment] = {}
-        self._own: list[FrozenLayer] = []
-        self.findings: list[Finding] = []
+    services: Services
+    journal: EventSink
+    provisioner: SandboxProvisioner
+    base_environment: BaseEnvironment
+    findings: list[Finding] = field(init=False, default_factory=list)
+    _made: dict[str, BaseEnvironment] = field(init=False, default_factory=dict)
+    _own: list[FrozenLayer] = field(init=False, default_factory=list)
+    _layers: EnvironmentLayers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._layers = EnvironmentLayers(self.services.depot)
 
     async def __aenter__(self) -> CandidateLayers:
         return self
@@ -100,14 +98,14 @@ class CandidateLayers:
 
     async def environment(self, tree: str) -> BaseEnvironment:
         """Return the environment that a workspace of `tree` starts from."""
-        project, base = self._services.config.project, self._environment.base
+        project, base = self.services.config.project, self.base_environment.base
         if not project.setup:
-            return self._environment
+            return self.base_environment
         changed = self._layers.changed(base, tree, inputs=project.setup_inputs)
         if not changed:
-            return self._environment
+            return self.base_environment
         setup, bare = project.setup, BaseEnvironment(base=base)
-        key = _layer_key(self._services, self._layers, base, setup, tree=tree)
+        key = _layer_key(self.services, self._layers, base, setup, tree=tree)
         if key in self._made:
             return self._made[key]
         found = self._layers.find(key)  # of a base commit with the same inputs
@@ -116,13 +114,13 @@ class CandidateLayers:
             return self._made[key]
         try:
             layer = await _build_layer(
-                self._services, self._journal, self._layers, self._provisioner, bare, setup, key, tree=tree
+                self.services, self.journal, self._layers, self.provisioner, bare, setup, key, tree=tree
             )
         except RefusedError:
             message = "changes an input of setup, which failed without network: the base's environment was used"
             finding = Finding(rule="setup_offline", severity="warning", path=changed[0], message=message)
             self.findings.append(finding)
-            self._made[key] = self._environment
+            self._made[key] = self.base_environment
         else:
             self._own.append(layer)
             self._made[key] = BaseEnvironment(base=base, layer=layer.path)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from msgspec import structs
@@ -29,21 +29,21 @@ from chargehand.workspace.workspace import Workspace
 _WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
 
 
+@dataclass(eq=False, slots=True)
 class SlotQueue:
     """The turns of one mission at what runs only so many at once on a state directory.
 
     Nothing holds a slot while it waits for another one, so nobody waits for ever.
     """
 
-    def __init__(self, services: Services, journal: Journal, control: Control) -> None:
-        self._services = services
-        self._journal = journal
-        self._control = control
+    services: Services
+    journal: Journal
+    control: Control
 
     @contextlib.asynccontextmanager
     async def turn(self, what: SlotName) -> AsyncIterator[None]:
         """Hold a slot for the block; until there is one the mission is queued and its time limits stand still."""
-        slots, clock = self._services.slots(what), self._services.clock
+        slots, clock = self.services.slots(what), self.services.clock
         queued = False
 
         def record_wait(before: int) -> None:
@@ -55,7 +55,7 @@ class SlotQueue:
             message = (
                 f"{slots.places} {_WAITS[what]} already (engine.{what}_at_once){ahead}; it starts automatically"
             )
-            self._journal.record(
+            self.journal.record(
                 MissionQueued(
                     waits_for=what,
                     before=before,
@@ -66,13 +66,13 @@ class SlotQueue:
 
         since = clock.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            with self._control.queued(), system_errors():
-                slot = slots.place(urgent=self._services.in_front, gate=self._control, on_wait=record_wait)
+            with self.control.queued(), system_errors():
+                slot = slots.place(urgent=self.services.in_front, gate=self.control, on_wait=record_wait)
                 await stack.enter_async_context(slot)
             waited = clock.monotonic() - since
-            self._journal.queued_seconds += waited
+            self.journal.queued_seconds += waited
             if queued:
-                self._journal.record(MissionAdmitted(waits_for=what, seconds=waited))
+                self.journal.record(MissionAdmitted(waits_for=what, seconds=waited))
             yield
 
 
@@ -107,17 +107,18 @@ class BaseEnvironment:
         return found
 
 
+@dataclass(eq=False, slots=True)
 class SandboxProvisioner:
     """Opens workspaces and sandboxes for one mission, always takes them down again, and records each in its log.
 
     Where `control` is given, nothing new begins while the mission is paused, and what runs can be paused.
     """
 
-    def __init__(self, services: Services, journal: EventSink, *, control: Control | None = None) -> None:
-        self._services = services
-        self._journal = journal
-        self._control = control
-        self._making: dict[str, float] = {}
+    services: Services
+    journal: EventSink
+    _: KW_ONLY
+    control: Control | None = None
+    _making: dict[str, float] = field(init=False, default_factory=dict)
 
     @contextlib.asynccontextmanager
     async def workspace(
@@ -128,13 +129,13 @@ class SandboxProvisioner:
         A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first. The
         claim is part of the name: a worker that was given up and still works keeps out of its successor's files.
         """
-        mission, epoch = self._journal.mission, self._journal.epoch
+        mission, epoch = self.journal.mission, self.journal.epoch
 
         def make() -> Workspace:
             if mission is None:
                 return self._create(environment, tree)
             # Under any epoch: an earlier claim's files carry another name.
-            _remove(self._services, mission, f"{purpose}-*")
+            _remove(self.services, mission, f"{purpose}-*")
             return self._create(environment, tree, id=f"{workspace_prefix(mission)}{purpose}-{epoch or 0}")
 
         async with self._until_done(make) as workspace:
@@ -154,7 +155,7 @@ class SandboxProvisioner:
         def find() -> Workspace:
             nonlocal kept
             try:
-                found = Workspace.load(self._services.depot, id)
+                found = Workspace.load(self.services.depot, id)
             except NotFoundError:
                 kept = False
                 return self._create(environment, tree, id=id)
@@ -171,32 +172,32 @@ class SandboxProvisioner:
     @contextlib.asynccontextmanager
     async def _until_done(self, make: Callable[[], Workspace]) -> AsyncIterator[Workspace]:
         """Have a workspace for the block; its files are removed at the end unless a later run needs them."""
-        if self._control is not None:
-            await self._control.may_go_on()
-        began = self._services.clock.monotonic()
+        if self.control is not None:
+            await self.control.may_go_on()
+        began = self.services.clock.monotonic()
         making = asyncio.ensure_future(asyncio.to_thread(make))
         waiting = False
         try:
             made = await asyncio.shield(making)
             # Making the files counts towards the time until the sandbox over them is ready.
-            self._making[made.id] = self._services.clock.monotonic() - began
+            self._making[made.id] = self.services.clock.monotonic() - began
             yield made
         except WaitingError:
             waiting = True
             raise
         finally:
             made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
-            stopped = self._control is not None and self._control.stopped in ("release", "lost")
+            stopped = self.control is not None and self.control.stopped in ("release", "lost")
             # Files stay for whoever resumes the attempt; a fenced worker's are its successor's by now.
-            if not (stopped or waiting or self._journal.fenced):
+            if not (stopped or waiting or self.journal.fenced):
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
     def _create(self, environment: BaseEnvironment, tree: str | None, *, id: str | None = None) -> Workspace:
-        config = self._services.config
+        config = self.services.config
         return Workspace.create(
-            self._services.depot,
+            self.services.depot,
             environment.base,
-            driver=self._services.driver,
+            driver=self.services.driver,
             tree=tree,
             environment=environment.layer,
             include=config.project.include,
@@ -207,12 +208,12 @@ class SandboxProvisioner:
     @contextlib.asynccontextmanager
     async def egress(self, *, purpose: str, attempt: str | None = None) -> AsyncIterator[Egress | None]:
         """Open one sandbox's way to the configured hosts, `None` where it has none; requests are logged."""
-        config = self._services.config.sandbox
+        config = self.services.config.sandbox
         if not config.network or (purpose == CHECKS and not config.network_checks):
             yield None
             return
-        requests = NetworkLog(self._journal, clock=self._services.clock, purpose=purpose, attempt=attempt)
-        async with self._services.open_egress(requests.see) as opened:
+        requests = NetworkLog(self.journal, clock=self.services.clock, purpose=purpose, attempt=attempt)
+        async with self.services.open_egress(requests.see) as opened:
             try:
                 yield opened
             finally:
@@ -240,7 +241,7 @@ class SandboxProvisioner:
 
         With `read_only` nothing inside can write to the workspace.
         """
-        services, began = self._services, self._services.clock.monotonic()
+        services, began = self.services, self.services.clock.monotonic()
         spec = SandboxSpec(
             mounts=structs.replace(workspace.mount_plan(), read_only=read_only),
             environment={**environment.variables, **(variables or {})},
@@ -254,11 +255,11 @@ class SandboxProvisioner:
         sandbox = await services.tier.open(spec)
         ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
         try:
-            if self._control is not None:
-                self._control.attach(sandbox)
-                if self._control.paused:  # it came up while the mission was being paused
+            if self.control is not None:
+                self.control.attach(sandbox)
+                if self.control.paused:  # it came up while the mission was being paused
                     await sandbox.freeze()
-            self._journal.record(
+            self.journal.record(
                 SandboxOpened(
                     sandbox=sandbox.id,
                     purpose=purpose,
@@ -271,8 +272,8 @@ class SandboxProvisioner:
             )
             yield sandbox
         finally:
-            if self._control is not None:
-                self._control.detach(sandbox)
+            if self.control is not None:
+                self.control.detach(sandbox)
             await asyncio.shield(sandbox.close())
             await self._record_closed(sandbox, workspace, purpose, attempt, began=began, ready=ready)
 
@@ -287,7 +288,7 @@ class SandboxProvisioner:
         ready: float,
     ) -> None:
         """Record what a sandbox used, and what was written in it where an agent worked there."""
-        if self._journal.mission is None:
+        if self.journal.mission is None:
             return
         files = written = None
         if purpose == AGENT and not workspace.holds_base:
@@ -299,7 +300,7 @@ class SandboxProvisioner:
             sandbox=sandbox.id,
             purpose=purpose,
             ready_seconds=ready,
-            seconds=self._services.clock.monotonic() - began,
+            seconds=self.services.clock.monotonic() - began,
             peak_memory=used.peak_memory,
             freezes=used.freezes,
             written_files=files,
@@ -312,7 +313,7 @@ class SandboxProvisioner:
             sampled=used.sampled,
         )
         with contextlib.suppress(FencedError):  # whoever took the mission over counts its own
-            self._journal.record(closed)
+            self.journal.record(closed)
 
 
 def remove_leftovers(services: Services, state: MissionState) -> None:

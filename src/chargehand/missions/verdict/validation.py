@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from msgspec import structs
@@ -94,32 +94,24 @@ def areas_of(services: Services, request: MissionRequest, gates: Gates) -> Areas
     )
 
 
+@dataclass(eq=False, slots=True)
 class Validator:
     """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names."""
 
-    def __init__(
-        self,
-        services: Services,
-        journal: Journal,
-        *,
-        environment: BaseEnvironment,
-        gates: Gates,
-        provisioner: SandboxProvisioner,
-        queue: SlotQueue,
-    ) -> None:
-        self._services = services
-        self._journal = journal
-        self._environment = environment
-        self.gates = gates
-        self._provisioner = provisioner
-        self._queue = queue
-        self._untested: frozenset[str] = frozenset()
-        self.outputs: dict[str, CheckOutput] = {}
+    services: Services
+    journal: Journal
+    _: KW_ONLY
+    environment: BaseEnvironment
+    gates: Gates
+    provisioner: SandboxProvisioner
+    queue: SlotQueue
+    outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
+    _untested: frozenset[str] = field(init=False, default=frozenset())
 
     @property
     def base(self) -> Base:
         """The base that trees are compared with."""
-        return self._environment.base
+        return self.environment.base
 
     async def judge_base(self) -> Verdict:
         """Return how the checks end on the base itself: recorded, from the cache, or by running them.
@@ -127,20 +119,20 @@ class Validator:
         Raises `RefusedError` (`policy_denied`) where a rule is against any of them.
         """
         for command in self.gates.plan.commands:
-            trusted = command in self.gates.typed or self._services.is_trusted(command)
+            trusted = command in self.gates.typed or self.services.is_trusted(command)
             action = Run(kind="check", run=command, trusted=trusted)
-            await admit(self._services, self._journal, action, purpose="check")
-        verdicts, project, tree = self._services.store.verdicts, self._services.project, self.base.tree
+            await admit(self.services, self.journal, action, purpose="check")
+        verdicts, project, tree = self.services.store.verdicts, self.services.project, self.base.tree
         # All that the result depends on: the same commands end differently on another layer or toolchain.
-        layer = self._environment.layer.name if self._environment.layer else "-"
-        key = "/".join(("base", self.gates.plan.digest(), layer, self._services.toolchain))
+        layer = self.environment.layer.name if self.environment.layer else "-"
+        key = "/".join(("base", self.gates.plan.digest(), layer, self.services.toolchain))
 
         async def judge_now() -> object:
             known = verdicts.get(project, tree, plan_digest=key)
             if known is not None:
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self._run_checks(tree, self._environment, acceptance=())
+            checks = await self._run_checks(tree, self.environment, acceptance=())
             verdict = Verdict(tree=tree, scope="base", status=self._status(checks, ()), checks=checks)
             verdicts.put(project, verdict, plan_digest=key)
             return {"verdict": verdict, "reused": False}
@@ -148,7 +140,7 @@ class Validator:
         def events(output: Any) -> tuple[VerdictGiven, ...]:
             return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
 
-        output = await self._journal.step("verdict/base", [tree, key], judge_now, events=events)
+        output = await self.journal.step("verdict/base", [tree, key], judge_now, events=events)
         verdict = convert_to(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
         return verdict
@@ -166,7 +158,7 @@ class Validator:
 
         `degraded` says that `findings` are not all that inspection should have looked for.
         """
-        layers = CandidateLayers(self._services, self._journal, self._provisioner, self._environment)
+        layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance)
@@ -184,7 +176,7 @@ class Validator:
 
         An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
         """
-        depot = self._services.depot
+        depot = self.services.depot
         overrides = base_tests_tree_plan(
             changes, DepotReader(depot), self.base.tree, commands=self.gates.plan.commands
         )
@@ -218,10 +210,10 @@ class Validator:
         def remember(result: CheckResult, output: CheckOutput) -> None:
             self.outputs[result.name] = output
 
-        provisioner = self._provisioner
+        provisioner = self.provisioner
         with self._acceptance_files(acceptance) as binds:
             async with (
-                self._queue.turn("checks"),
+                self.queue.turn("checks"),
                 provisioner.workspace(environment, purpose=CHECKS, tree=tree) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
                 provisioner.sandbox(workspace, environment, purpose=CHECKS, binds=binds, egress=egress) as sandbox,
@@ -229,8 +221,8 @@ class Validator:
                 return await run_checks(
                     self.gates.plan,
                     sandbox,
-                    keep=self._services.store.artifacts,
-                    mission=self._journal.mission,
+                    keep=self.services.store.artifacts,
+                    mission=self.journal.mission,
                     on_result=remember,
                 )
 
@@ -240,13 +232,13 @@ class Validator:
         if not files:
             yield ()
             return
-        directory = acceptance_directory(self._services, self._journal)
+        directory = acceptance_directory(self.services, self.journal)
         directory.mkdir(mode=0o700)
         try:
             binds = []
             for number, (artifact, path) in enumerate(files):
                 source = directory / str(number)
-                source.write_bytes(self._services.store.artifacts.get(artifact))
+                source.write_bytes(self.services.store.artifacts.get(artifact))
                 binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
             # The sandbox runs as a user of its own, which has to read them; nobody may change them.
             for shown in (directory, *directory.iterdir()):
