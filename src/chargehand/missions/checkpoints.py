@@ -32,7 +32,6 @@ from chargehand.workspace.rollback import RollbackPlan, plan_rollback, stale_pla
 from chargehand.workspace.workspace import Workspace
 
 _AT_REST = ("waiting", "refused", "failed", "exhausted", "cancelled", "promoted")
-_LONGEST_MESSAGE = 10_000
 
 
 class EditStoppedError(Exception):
@@ -68,10 +67,10 @@ class CheckpointEditor:
         self, depot: Depot, mission: str, tip: Base, *, message: str, stop: threading.Event
     ) -> EditedCheckpoints:
         """Merge a tip into a mission's last tree, as a commit with both as parents; the tip is its base then."""
-        with self._claimed(mission) as journal:
+        with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
             if _follows(depot, tip.commit, base.commit):
-                return _unchanged(base, last)
+                return _keep_as_is(base, last)
             # As one change on the base: the single checkpoints contain what the agent undid again.
             theirs = depot.commit(last.tree, (base.commit,), "candidate")
             tree = self._require_tree(journal, tip, last.tree, depot.merge(tip.commit, theirs))
@@ -83,7 +82,7 @@ class CheckpointEditor:
 
         Refused (`rebase_promoted`) where a branch is promoted already: it would have to go back.
         """
-        with self._claimed(mission) as journal:
+        with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
             if journal.state.commit is not None:
                 raise RefusedError(
@@ -92,7 +91,7 @@ class CheckpointEditor:
                     hint=f"chargehand git merge --mission {mission}",
                 )
             if tip.commit == base.commit:
-                return _unchanged(base, last)
+                return _keep_as_is(base, last)
             on, replayed = tip.commit, 0
             for before, commit in _commits_to_replay(depot, base, last):
                 _check_stop(stop)
@@ -104,9 +103,9 @@ class CheckpointEditor:
 
     def commit(self, depot: Depot, mission: str, message: str, *, stop: threading.Event) -> EditedCheckpoints:
         """Give a mission's last tree a message: a checkpoint of the same tree, whose message a promotion takes."""
-        if not message.strip() or len(message) > _LONGEST_MESSAGE:
+        if not message.strip() or len(message) > 10_000:
             raise UsageError("a commit needs a message of at most 10,000 characters", code="commit_message")
-        with self._claimed(mission) as journal:
+        with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
             commit = depot.commit(last.tree, (last.commit,), message)
             return self._record(depot, journal, None, last, commit, trigger=COMMITTED, stop=stop, base=base)
@@ -118,7 +117,7 @@ class CheckpointEditor:
 
         Raises `RefusedError` (`plan_stale`) where that is not its last tree any more.
         """
-        with self._claimed(mission) as journal:
+        with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
             if last.tree != before:
                 raise RefusedError(
@@ -130,7 +129,7 @@ class CheckpointEditor:
             return self._record(depot, journal, None, last, commit, trigger=trigger, stop=stop, base=base)
 
     @contextmanager
-    def _claimed(self, mission: str) -> Iterator[Journal]:
+    def _claim(self, mission: str) -> Iterator[Journal]:
         before = self.look.state(mission)  # before the claim: with our own, the mission would look as if it ran
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
@@ -235,7 +234,7 @@ def _no_change_error(mission: str, why: str) -> RefusedError:
     return RefusedError(f"mission {mission!r}: {why}", code="no_change", hint=f"chargehand mission show {mission}")
 
 
-def _unchanged(base: Base, last: Checkpoint) -> EditedCheckpoints:
+def _keep_as_is(base: Base, last: Checkpoint) -> EditedCheckpoints:
     return EditedCheckpoints(commit=last.commit, tree=last.tree, base=base.commit, changed=False)
 
 
@@ -262,10 +261,8 @@ def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple
     return found[::-1]
 
 
+# The most files of one call of a formatter: their names must fit into a command line.
 _AT_ONCE = 400
-"""The most files of one call of a formatter: their names must fit into a command line."""
-_PROBLEM_LENGTH = 4000
-_NOT_FOUND = (126, 127)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +318,7 @@ async def _run_formatter(
         result = await sandbox.exec((*formatter.command, *(f"./{path}" for path in part)), timeout=seconds)
         taken += result.seconds
         if result.exit_code or result.timed_out:
-            missing = missing or result.exit_code in _NOT_FOUND
+            missing = missing or result.exit_code in (126, 127)  # not executable, or not found
             output = (result.stderr or result.stdout).decode(errors="replace").strip()
             ended = output or f"it ended with exit code {result.exit_code}"
             problems.append(f"it took longer than {seconds:g} s" if result.timed_out else ended)
@@ -329,12 +326,9 @@ async def _run_formatter(
         name=formatter.name,
         files=len(files),
         seconds=taken,
-        problem="\n".join(problems)[:_PROBLEM_LENGTH],
+        problem="\n".join(problems)[:4000],
         missing=missing,
     )
-
-
-_TRIGGERS = {"full": "restored", "files": "restored files", "smart": "restored hunks"}
 
 
 def restore_checkpoint(
@@ -362,7 +356,7 @@ def restore_checkpoint(
         commit=made,
         tree=tree,
         parent=last.commit,
-        trigger=_TRIGGERS[plan.kind],
+        trigger={"full": "restored", "files": "restored files", "smart": "restored hunks"}[plan.kind],
         changed=len(depot.diff(last.tree, tree)),
     )
     base = state.stands.get(commit, state.base)

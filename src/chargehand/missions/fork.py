@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import structs
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError
-from chargehand.core.events import Event, Payload, decode
+from chargehand.core.events import Payload
+from chargehand.core.fold import read_payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
     AgentSelected,
@@ -94,7 +94,8 @@ def create_fork(
     Raises `RefusedError` (`not_forkable`) for a mission without recorded replies, `NotFoundError` for a reply it
     does not have.
     """
-    source = list(_decode_payloads(store.log.read(mission)))
+    # What cannot be read, as a later version's, is left out: nothing else than its own events is copied anyway.
+    source = [payload for line in store.log.read(mission) if (payload := read_payload(line)) is not None]
     steps = [payload.step for payload in source if isinstance(payload, StepFinished)]
     acts = [act for act in map(parse_act, steps) if act is not None]
     points = [ForkPoint(attempt=number, turn=step.turn) for number, step in acts if step.kind == "reply"]
@@ -115,23 +116,19 @@ def create_fork(
         created = structs.replace(created, request=structs.replace(created.request, model=model))
     copied = list(_copy_until(point, source, made, edited=edit is not None))
     if edit is not None:
-        copied.append(_edit_reply(store, source, point, edit, mission=made))
+        from chargehand.agents.recorded import edited_reply
+
+        replies = [each for each in source if isinstance(each, StepFinished) and each.step == point.step]
+        recorded = replies[-1]
+        # Usage and model stay as recorded: the edited reply was paid for as the one in its place.
+        output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
+        copied.append(store_step_output(store, made, structs.replace(recorded, output=output, seconds=0.0)))
     commits = [payload.checkpoint.commit for payload in copied if isinstance(payload, CheckpointMade)]
     if commits:  # its checkpoints outlive those of the mission it comes from
         depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
     # Released by nobody, as a mission is that its worker let go of: any worker may resume it.
     store.log.append(made, created, *copied, MissionReleased(worker=""), durable=True)
     return made
-
-
-def _decode_payloads(events: tuple[Event, ...]) -> Iterator[Payload]:
-    for line in events:
-        try:
-            payload = decode(line.type, line.payload) if line.payload is not None else None
-        except (KeyError, msgspec.ValidationError):  # of a later version
-            payload = None
-        if payload is not None:
-            yield payload
 
 
 def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edited: bool) -> Iterator[Payload]:
@@ -171,15 +168,3 @@ def _rename_attempt(payload: Payload, attempts: dict[str, str]) -> Payload:
     untyped: Any = payload  # which fields it has is known by now, but not to the type checker
     renamed: Payload = structs.replace(untyped, **changes)
     return renamed
-
-
-def _edit_reply(
-    store: Store, source: Sequence[Payload], point: ForkPoint, edit: ReplyEdit, *, mission: str
-) -> StepFinished:
-    """Return the step of the reply with the text and calls of the edit; usage and model stay as recorded."""
-    from chargehand.agents.recorded import edited_reply
-
-    steps = [payload for payload in source if isinstance(payload, StepFinished) and payload.step == point.step]
-    recorded = steps[-1]
-    output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
-    return store_step_output(store, mission, structs.replace(recorded, output=output, seconds=0.0))

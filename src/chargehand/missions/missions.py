@@ -59,14 +59,14 @@ class Missions:
         row = self._services.store.log.get(mission)
         if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
             return self.look.at_rest(mission)
-        async with self._claimed(mission) as (journal, control):
+        async with self._claim(mission) as (journal, control):
             if journal.state.status == "running":
                 flow = MissionFlow(self._services, journal, control, fault=self._fault, on_output=on_output)
                 await flow.run()
             return journal.state
 
     @contextlib.asynccontextmanager
-    async def _claimed(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
+    async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
         """Claim the mission for the block, so that nobody else changes it; an order to stop it cancels the block.
 
         Raises `RefusedError` (`mission_held`) where a living worker holds it.
@@ -100,7 +100,7 @@ class Missions:
         checks, never override a failed check of the tree itself. What is promoted already and could not be
         exported or applied is delivered now. Raises `RefusedError`.
         """
-        async with self._claimed(mission) as (journal, control):
+        async with self._claim(mission) as (journal, control):
             flow = MissionFlow(self._services, journal, control, fault=self._fault)
             if is_undelivered(journal.state):
                 await flow.deliver()
@@ -126,7 +126,7 @@ class Missions:
 
     async def roll_back(self, mission: str) -> MissionState:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""
-        async with self._claimed(mission) as (journal, _):
+        async with self._claim(mission) as (journal, _):
             await Promoter(self._services, journal, fault=self._fault).roll_back()
             return journal.state
 
@@ -136,7 +136,7 @@ class Missions:
         With a `plan` only as far as that says. Raises `RefusedError` (`plan_stale`) where the last checkpoint is
         not the one any more that the plan was made for.
         """
-        async with self._claimed(mission) as (journal, _):
+        async with self._claim(mission) as (journal, _):
             base = journal.state.base if checkpoint == "base" else None
             commit = base.commit if base else find_checkpoint(journal.state, checkpoint).commit
             return restore_checkpoint(self._services.depot, journal, commit, plan=plan)
@@ -164,7 +164,7 @@ class Missions:
             if state.prepared is None and (state.commit is None or state.status == "promoted"):
                 continue
             with contextlib.suppress(RefusedError):  # another worker came first
-                async with self._claimed(row.id) as (journal, control):
+                async with self._claim(row.id) as (journal, control):
                     if Promoter(self._services, journal, fault=self._fault).settle_prepared():
                         await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
                         done.append(row.id)

@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import msgspec
-
 from chargehand.core.attempt_events import ModelCalled
-from chargehand.core.events import Event, decode
-from chargehand.core.fold import fold
+from chargehand.core.fold import fold, read_payload
 from chargehand.core.state import AttemptState
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.statistics import Cost, Percentiles, Sample
@@ -65,22 +62,16 @@ def gather_model_statistics(
     tally = ModelTally()
     for row in reader.store.log.missions(project=project):
         events = reader.store.log.read(row.id)
-        called = [call for line in events if (call := _decode_call(line, since)) is not None]
+        called = [
+            call
+            for line in events
+            if line.type == ModelCalled.type
+            and (since is None or datetime.fromisoformat(line.time) >= since)
+            and isinstance(call := read_payload(line), ModelCalled)
+        ]
         if called:
             tally.add(called, fold(events, live=False).attempts)
     return tally.stats()
-
-
-def _decode_call(line: Event, since: datetime | None) -> ModelCalled | None:
-    if line.type != ModelCalled.type or line.payload is None:
-        return None
-    if since is not None and datetime.fromisoformat(line.time) < since:
-        return None
-    try:
-        payload = decode(line.type, line.payload)
-    except msgspec.ValidationError:  # a newer version's: not read by the fold either
-        return None
-    return payload if isinstance(payload, ModelCalled) else None
 
 
 class ModelTally:

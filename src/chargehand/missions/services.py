@@ -151,11 +151,6 @@ class Services:
     choice: TierChoice | None = None
     user: str = ""
 
-    @property
-    def in_front(self) -> bool:
-        """Whether a person waits for what this process does."""
-        return self.worker[1] == "command"
-
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds a mission right now."""
         return row.owner is not None and self.workers.live(row.owner)

@@ -38,15 +38,13 @@ from chargehand.missions.verdict.judgement import person_may_promote
 from chargehand.store.heads import SignedHead
 from chargehand.workspace.checkout import fast_forward as apply_branch
 from chargehand.workspace.errors import RefMovedError
-from chargehand.workspace.export import export_branch as export_branch
-from chargehand.workspace.export import export_notes
+from chargehand.workspace.export import export_branch, export_notes
 from chargehand.workspace.merge import MergeConflictError
 
 PREFIX = "chargehand/"
 _HEADS = "refs/heads/"
-_TITLE = 72
+# The trigger of a checkpoint that a person gave a message (`git commit`).
 COMMITTED = "committed"
-"""The trigger of a checkpoint that a person gave a message (`git commit`)."""
 Fault = Callable[[str], None]
 """Called at named points, where tests kill the process or raise."""
 
@@ -134,7 +132,7 @@ class Promoter:
         request = state.request
         assert request is not None
         lines = (one_line(line) for line in request.text.splitlines())
-        title = next(filter(None, lines), request.slug)[:_TITLE].rstrip()
+        title = next(filter(None, lines), request.slug)[:72].rstrip()  # as git shows titles in one line
         for point in reversed(state.checkpoints):
             if point.tree != verdict.tree:  # a message for another tree says nothing of this one
                 break
@@ -198,8 +196,20 @@ class Promoter:
         """Sign the log and note that on the commit, once; a failure is recorded and undoes no promotion."""
         if self._journal.state.signed == commit:
             return
+        depot, mission = self._services.depot, self._journal.mission
+
+        def annotate() -> SignedHead:
+            # A note that was put there before a crash is taken as it is: one commit has one signature.
+            for line in (depot.annotation(commit) or "").splitlines():
+                head = SignedHead.decode(line.encode())
+                if head.mission == mission:
+                    return head
+            head = self._services.store.sign_head(mission)
+            depot.annotate(commit, head.encode().decode())
+            return head
+
         try:
-            head = await asyncio.to_thread(self._annotate, commit)
+            head = await asyncio.to_thread(annotate)
             self._fault("signed")
         except FencedError:
             raise
@@ -207,17 +217,6 @@ class Promoter:
             self._journal.record(HeadSigned(commit=commit, problem=error.message))
         else:
             self._journal.record(HeadSigned(commit=commit, seq=head.seq, key=head.key))
-
-    def _annotate(self, commit: str) -> SignedHead:
-        """Return the signed head in the commit's note; one that was put there before a crash is taken as it is."""
-        depot, mission = self._services.depot, self._journal.mission
-        for line in (depot.annotation(commit) or "").splitlines():
-            head = SignedHead.decode(line.encode())
-            if head.mission == mission:
-                return head
-        head = self._services.store.sign_head(mission)
-        depot.annotate(commit, head.encode().decode())
-        return head
 
     async def export(self) -> Export:
         """Write the mission branch into the user's repository and record how that went."""

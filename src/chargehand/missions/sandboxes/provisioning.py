@@ -67,7 +67,9 @@ class SlotQueue:
         since = clock.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             with self.control.queued(), system_errors():
-                slot = slots.place(urgent=self.services.in_front, gate=self.control, on_wait=record_wait)
+                # A person waits for what a command does: it goes before what workers do in the background.
+                urgent = self.services.worker[1] == "command"
+                slot = slots.place(urgent=urgent, gate=self.control, on_wait=record_wait)
                 await stack.enter_async_context(slot)
             waited = clock.monotonic() - since
             self.journal.queued_seconds += waited

@@ -54,11 +54,11 @@ class AttemptEnd:
     reasons: tuple[Reason, ...]
 
 
-def _refused(*reasons: Reason) -> AttemptEnd:
+def _refuse(*reasons: Reason) -> AttemptEnd:
     return AttemptEnd(status="refused", mission="refused", reasons=reasons)
 
 
-def _waiting(*reasons: Reason) -> AttemptEnd:
+def _ask_person(*reasons: Reason) -> AttemptEnd:
     return AttemptEnd(status="succeeded", mission="waiting", reasons=reasons)
 
 
@@ -77,65 +77,56 @@ def judge_result(
     """
     # What inspection discarded comes first: whatever the agent claims of its work, nothing of it is left.
     if result.discarded:
-        return _refused(*_reasons(result.discarded))
+        return _refuse(*_reasons(result.discarded))
     # Promoting what was not inspected in full would let through what inspection is there to stop.
     if result.degraded:
-        return _refused(Reason(code="inspection_incomplete", message=result.degraded))
+        return _refuse(Reason(code="inspection_incomplete", message=result.degraded))
     if result.outcome.claim != "done":
-        return _judge_claim(result)
+        reason = Reason(code=result.outcome.code, message=result.outcome.reason)
+        match result.outcome.claim:
+            case "timed_out":
+                time = Reason(code="time", message=reason.message)
+                return AttemptEnd(status="timed_out", mission="exhausted", reasons=(time,))
+            case "exhausted":
+                return AttemptEnd(status="failed", mission="exhausted", reasons=(reason,))
+        return AttemptEnd(status="failed", mission="failed", reasons=(reason,))
     if not role.writes:
         wrong = find_missing_report(result, role, base_tree)
         if wrong:
-            return _refused(*(Reason(code=found.rule, message=found.message) for found in wrong))
+            return _refuse(*(Reason(code=found.rule, message=found.message) for found in wrong))
         message = f"the role {role.name} ends with a {role.output}, so there was nothing to promote"
         return AttemptEnd(
             status="succeeded", mission="promoted", reasons=(Reason(code="report", message=message),)
         )
     if result.reverted and not (partial and result.tree != base_tree):
-        return _refused(
+        return _refuse(
             *(Reason(code=each.rule, message=f"{shown_path(each.path)} was set back") for each in result.reverted)
         )
     if result.tree == base_tree:
-        return _refused(Reason(code="no_change", message="the agent reported success and changed nothing"))
+        return _refuse(Reason(code="no_change", message="the agent reported success and changed nothing"))
     return None
-
-
-def _judge_claim(result: AttemptResult) -> AttemptEnd:
-    """Return the end of an attempt whose agent does not even claim to be done."""
-    outcome = result.outcome
-    if outcome.claim == "timed_out":
-        reason = Reason(code="time", message=outcome.reason)
-        return AttemptEnd(status="timed_out", mission="exhausted", reasons=(reason,))
-    reason = Reason(code=outcome.code, message=outcome.reason)
-    mission: MissionStatus = "exhausted" if outcome.claim == "exhausted" else "failed"
-    return AttemptEnd(status="failed", mission=mission, reasons=(reason,))
 
 
 def judge_verdict(verdict: Verdict) -> AttemptEnd:
     """Return what a verdict means: promote, ask a person, or refuse."""
     if verdict.status == "missing":
         message = "no checks are configured or were found, so nothing shows that the change is good"
-        return _waiting(Reason(code="checks_missing", message=message))
+        return _ask_person(Reason(code="checks_missing", message=message))
     if verdict.status == "degraded":
         message = "inspection could not look at all of the tree in time"
-        return _refused(Reason(code="inspection_incomplete", message=message))
+        return _refuse(Reason(code="inspection_incomplete", message=message))
     if verdict.status != "green":
-        failed = tuple(
-            Reason(code=f"check_{check.status}", message=f"{check.name}: {_explain(check)}")
-            for check in verdict.checks
-            if check.status != "passed"
-        )
+        failed = []
+        for check in verdict.checks:
+            if check.status != "passed":
+                why = _CHECK_REASONS.get(check.reason) or check.reason or check.status
+                why = f"ended with exit code {check.exit_code}" if check.reason == "exit_code" else why
+                failed.append(Reason(code=f"check_{check.status}", message=f"{check.name}: {why}"))
         errors = [found for found in verdict.findings if found.severity in ("error", "critical")]
-        return _refused(*failed, *_reasons(errors))
+        return _refuse(*failed, *_reasons(errors))
     if verdict.needs_person:
-        return _waiting(*_reasons(verdict.needs_person))
+        return _ask_person(*_reasons(verdict.needs_person))
     return AttemptEnd(status="succeeded", mission="promoted", reasons=())
-
-
-def _explain(check: CheckResult) -> str:
-    ended = f"ended with exit code {check.exit_code}"
-    known = _CHECK_REASONS.get(check.reason)
-    return known or (ended if check.reason == "exit_code" else check.reason or check.status)
 
 
 def person_may_promote(verdict: Verdict) -> bool:
@@ -226,7 +217,7 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
     short = f"has no heading, or fewer than {_FEWEST_WORDS} words"
     why = f"{shown_path(new[0].path)} {short}" if new else "there is none"
     message = f"the role must add a decision record (such as docs/decisions/0001-title.md): {why}"
-    return (Finding(rule="no_decision_record", severity="error", path=_NOWHERE, message=message),)
+    return (_problem("no_decision_record", message),)
 
 
 def _has_text(depot: Depot, blob: str) -> bool:
@@ -243,7 +234,7 @@ def judge_failing_test(verdict: Verdict) -> AttemptEnd | None:
     if found is None:
         return None
     message = f"{found.message}; it is not promoted before a developer makes it pass"
-    return _waiting(Reason(code="failing_test_added", message=message))
+    return _ask_person(Reason(code="failing_test_added", message=message))
 
 
 _SILENT = CheckOutput(tail="")
@@ -270,12 +261,8 @@ def require_failing_test(
     return structs.replace(verdict, findings=(*verdict.findings, found))
 
 
-def _no_test(message: str) -> Finding:
-    return Finding(rule="no_failing_test", severity="error", path=_NOWHERE, message=message)
-
-
-def _broke(message: str) -> Finding:
-    return Finding(rule="role_broke_checks", severity="error", path=_NOWHERE, message=message)
+def _problem(rule: str, message: str) -> Finding:
+    return Finding(rule=rule, severity="error", path=_NOWHERE, message=message)
 
 
 def _find_test_problem(
@@ -288,21 +275,29 @@ def _find_test_problem(
     """Return why no failing test was added, `None` where one was."""
     tests = [change.path for change in changes if change.kind != "deleted" and is_test_path(change.path)]
     if not tests:
-        return _no_test("the role must add a test that fails, and no test file was added or changed")
+        return _problem(
+            "no_failing_test", "the role must add a test that fails, and no test file was added or changed"
+        )
     before = {check.name: check for check in base.checks}
     for check in own:
         if check not in failing and _passed_before(check, before):
             if check.reason == "collection_error":
-                return _no_test(
+                return _problem(
+                    "no_failing_test",
                     f"{check.name}: the new tests cannot be collected, which shows nothing; import what does not "
-                    "exist yet inside the test, so that the test itself fails"
+                    "exist yet inside the test, so that the test itself fails",
                 )
-            return _broke(f"{check.name} passes on the base and ended with {check.reason or check.status}")
+            return _problem(
+                "role_broke_checks",
+                f"{check.name} passes on the base and ended with {check.reason or check.status}",
+            )
     if not failing:
-        return _no_test("every test passes, or none was seen to run: a new test must fail on the base")
+        return _problem(
+            "no_failing_test", "every test passes, or none was seen to run: a new test must fail on the base"
+        )
     if not any(_passed_before(check, before) for check in failing):
         message = f"{failing[0].name} fails on the base already, so a new failure cannot be told from an old one"
-        return Finding(rule="tests_untold", severity="error", path=_NOWHERE, message=message)
+        return _problem("tests_untold", message)
     return _find_unrelated_failures(failing, outputs, tests)
 
 
@@ -330,13 +325,14 @@ def _find_unrelated_failures(
     failed = [test for check in failing for test in outputs.get(check.name, _SILENT).failing]
     others = [test.name for test in failed if not any(is_of(test.name, path) for path in tests)]
     if others and len(others) == len(failed):
-        return _no_test(f"only tests fail that were there before: {', '.join(others[:_NAMED])}")
+        return _problem("no_failing_test", f"only tests fail that were there before: {', '.join(others[:_NAMED])}")
     if others:
-        return _broke(f"tests fail that were not changed: {', '.join(others[:_NAMED])}")
+        return _problem("role_broke_checks", f"tests fail that were not changed: {', '.join(others[:_NAMED])}")
     outside = [test.name for test in failed if test.outside]
     if not outside:
         return None
-    return _no_test(
+    return _problem(
+        "no_failing_test",
         f"tests that failed in their setup or teardown, which shows nothing: {', '.join(outside[:_NAMED])}; call "
-        "what does not exist yet inside the test, so that it fails itself"
+        "what does not exist yet inside the test, so that it fails itself",
     )
