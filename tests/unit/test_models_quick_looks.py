@@ -7,8 +7,8 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models.redaction import _SHAPES, REDACTED, Redactor
-from chargehand.models.request_matching import _ID, RunNames
+from chargehand.models.redaction import KEY_SHAPES, REDACTED, Redactor
+from chargehand.models.request_matching import ID_FORM, RunNames
 
 KEYS = [
     *(f"gh{kind}_{'a1' * 12}" for kind in "pousr"),
@@ -20,7 +20,7 @@ texts = st.text("ab1 -_\n.skBearer", max_size=12)
 
 @given(st.lists(texts | st.sampled_from(KEYS), max_size=6).map("".join))
 def test_what_has_the_shape_of_a_key_is_found(text: str) -> None:
-    assert Redactor().text(text) == _SHAPES.sub(lambda found: (found[1] or "") + REDACTED, text)
+    assert Redactor().text(text) == KEY_SHAPES.sub(lambda found: (found[1] or "") + REDACTED, text)
 
 
 @given(st.lists(texts | st.sampled_from(["token-4711", "token-47", "4711-x"]), max_size=6).map("".join))
@@ -34,10 +34,10 @@ ids = st.uuids().map(str)
 
 @given(st.lists(st.text("-0af ", max_size=9) | ids, max_size=5).map("".join))
 def test_every_id_gets_a_name(text: str) -> None:
-    found = list(dict.fromkeys(_ID.findall(text)))
+    found = list(dict.fromkeys(ID_FORM.findall(text)))
     names = RunNames()
     kept = names.name_request(text)
-    assert kept.count("{{chargehand-id-") == len(_ID.findall(text))
+    assert kept.count("{{chargehand-id-") == len(ID_FORM.findall(text))
     assert names.expand(kept) == text
     assert names.name_reply(" ".join(found)) == " ".join(
         f"{{{{chargehand-id-{number}}}}}" for number in range(1, len(found) + 1)

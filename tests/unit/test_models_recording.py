@@ -180,7 +180,7 @@ async def test_a_header_that_was_torn_is_written_anew(path: Path) -> None:
     [
         ("", "line 1"),
         ("{}\n", "line 1"),
-        ('{"format": "chargehand-recording", "version": 9}\n', "version 9 is not known"),
+        ('{"format": "chargehand-recording", "version": 9}\n', "version 9 is not supported"),
         ('{"format": "chargehand-recording", "version": 1}\n{}\n', "line 2: .*missing"),
         ('{"format": "chargehand-recording", "version": 1}\nnonsense\n', "line 2"),
     ],

@@ -81,7 +81,7 @@ def test_what_is_found_out_is_kept_and_told_with_its_day(able: Able) -> None:
     found = probed["abilities"]
     assert (found["images"], found["embeddings"], found["output_kept"]) == (True, True, True)
     # It answers with a whole reply where a stream is asked for.
-    assert (found["streams"], "no stream" in found["tried"]["streams"]) == (False, True)
+    assert (found["streams"], "not a stream" in found["tried"]["streams"]) == (False, True)
     known = facts()
     assert known["takes"]["image"] == {"value": True, "source": f"probe {found['day']}"}
     assert (known["context"]["value"], known["tools"]["value"], known["streams"]["value"]) == (4096, True, False)

@@ -62,7 +62,7 @@ class ToolCallPart:
             return found
         if self.unchecked:
             return self.arguments
-        message = f"the arguments of tool call {self.id!r:.80} are no JSON object"
+        message = f"the arguments of tool call {self.id!r:.80} are not a JSON object"
         raise UntranslatableError("tool arguments", message)
 
 
@@ -316,7 +316,8 @@ def data_url(file: FilePart) -> str:
 def file_from_url(url: object, *, kind: Literal["image", "file"] = "image", name: str = "") -> FilePart:
     """Return the file behind an address, or in a `data:` address; raises `UntranslatableError` without one."""
     if not isinstance(url, str) or not url:
-        raise UntranslatableError(kind, f"an {kind} without data or an address cannot go to another provider")
+        what = "a picture" if kind == "image" else "a file"
+        raise UntranslatableError(kind, f"{what} without data or an address cannot go to another provider")
     found = read_data_url(url)
     if found is None:
         return FilePart(url=url, kind=kind, name=name)

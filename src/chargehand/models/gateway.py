@@ -204,7 +204,7 @@ class Gateway:
         # All are compared, so that the time taken tells nothing of which one is close.
         right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
         if not any(right):
-            raise GatewayFault("token_invalid", "this token is not the one of this gateway")
+            raise GatewayFault("token_invalid", "the token is not valid for this gateway")
         if self._revoked:
             raise _revocation()
 
@@ -384,7 +384,7 @@ def _write_refusal(path: str, status: int, message: str, *, code: str = "") -> b
 
 
 def _revocation() -> GatewayFault:
-    return GatewayFault("token_revoked", "the token of this attempt is revoked: its agent is to stop")
+    return GatewayFault("token_revoked", "the token of this attempt was revoked: its agent must stop")
 
 
 def _unlistenable(place: str, error: OSError) -> InfrastructureError:

@@ -91,7 +91,7 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
         for event in filter(None, [*split.feed(content), split.rest()]):
             meter.see(event)
         whole = kind.startswith(EVENT_STREAM) and meter.finished and not meter.failed
-        return TrialResult(able=whole, why="" if whole else "what came is no stream that ends")
+        return TrialResult(able=whole, why="" if whole else "the reply is not a stream that ends")
     try:
         said = fold_reply(dialect.reply_reader("probe").read_whole(as_mapping(parse_json(content))))
     except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
@@ -156,7 +156,7 @@ async def _try_embeddings(served: ServedModel, seconds: float) -> TrialResult:
     except ValueError:
         rows = None
     made = isinstance(rows, list) and len(rows) == 1 and bool(as_mapping(rows[0]).get("embedding"))
-    return TrialResult(able=True) if made else TrialResult(able=None, why="what came holds no embedding")
+    return TrialResult(able=True) if made else TrialResult(able=None, why="the reply holds no embedding")
 
 
 def _read_refusal(status: int, content: bytes) -> TrialResult:

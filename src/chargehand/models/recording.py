@@ -109,7 +109,7 @@ class Recording:
         whole, _, rest = content.rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
         if not lines:
-            raise _invalid(name, 1, "there is no whole line")
+            raise _invalid(name, 1, "there is no complete line")
         header = read_header(lines[0], FORMAT, VERSION, lambda text: _invalid(name, 1, text))
         exchanges = []
         for number, line in enumerate(lines[1:], start=2):
@@ -340,11 +340,11 @@ def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str,
     try:
         header = json.loads(line)
     except ValueError as error:
-        raise wrong(f"this is no JSON: {error}") from error
+        raise wrong(f"this is not JSON: {error}") from error
     if not isinstance(header, dict) or header.get("format") != format:
         raise wrong(f'the first line must say {{"format": "{format}", "version": {version}}}')
     if header.get("version") != version:
-        raise wrong(f"version {header.get('version')!r} is not known, only {version}")
+        raise wrong(f"version {header.get('version')!r} is not supported, only {version}")
     return header
 
 
@@ -365,7 +365,7 @@ def _repair(path: Path) -> int | None:
     whole = content[: content.rfind(b"\n") + 1]
     if not whole:
         if FORMAT.encode() not in content and content.strip():
-            raise _invalid(str(path), 1, "this is no recording, and it is not overwritten")
+            raise _invalid(str(path), 1, "this file is not a recording, so it is not overwritten")
         os.truncate(path, 0)
         return None
     recording = Recording.load(whole)

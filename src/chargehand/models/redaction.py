@@ -16,7 +16,7 @@ REDACTED = "[redacted]"
 _EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
 # Words have no digits: "sk-learn-like-estimators" and "Bearer authentication" are prose.
 _BEARER = r"(?:(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}|[A-Za-z._~+/=-]{24,})"
-_SHAPES = re.compile(
+KEY_SHAPES = re.compile(
     rf"{_EDGE}(?:((?i:Bearer)\s+){_BEARER}|sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{{16,}}|gh[pousr]_[A-Za-z0-9]{{20,}}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}"
     r"|xox[abeprs]-[0-9A-Za-z-]{10,})"
@@ -76,7 +76,7 @@ class Redactor:
 
     def _clean(self, hidden: str) -> str:
         if _may_hold_a_key(hidden):
-            hidden = _SHAPES.sub(lambda found: (found[1] or "") + REDACTED, hidden)
+            hidden = KEY_SHAPES.sub(lambda found: (found[1] or "") + REDACTED, hidden)
         return self._name(hidden)
 
     def tree(self, value: Any) -> Any:

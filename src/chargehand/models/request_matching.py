@@ -62,7 +62,7 @@ _KINDS: dict[str, MarkKind] = {
 }
 _NEAR = timedelta(days=2)
 _DIGITS = re.compile(r"[0-9]+(?:[.][0-9]+)?")
-_ID = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
+ID_FORM = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
 _MIDDLE = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
 _NAMED = re.compile(r"\{\{chargehand-id-[0-9]+\}\}")
 # Fields of a request that may differ: who asks, under what name, and how much the budget lets through.
@@ -251,7 +251,7 @@ class RunNames:
 
 
 def _replace_ids(text: str, name: Callable[[str], str]) -> str:
-    return _ID.sub(lambda found: name(found[0]), text) if _MIDDLE.search(text) else text
+    return ID_FORM.sub(lambda found: name(found[0]), text) if _MIDDLE.search(text) else text
 
 
 def _change_texts(value: Any, change: Any) -> Any:

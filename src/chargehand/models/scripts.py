@@ -281,7 +281,7 @@ def _read_line(line: bytes, name: str, number: int) -> ScriptLine:
         raw = convert_to(found, _RawLine)
         fault = Fault.parse(raw.fault) if raw.fault else None
         if fault is not None and (fault.turn is not None or fault.probability is not None):
-            raise ValueError(f"the fault {raw.fault!r} names a turn, which the line already is")
+            raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
     except (ValueError, msgspec.ValidationError) as error:
         raise _invalid(name, number, str(error)) from error
     _check_keys(found, (one.name for one in fields(_RawLine)), name, number)

@@ -336,8 +336,8 @@ def read_vector(row: object) -> tuple[float, ...]:
             packed = base64.b64decode(row, validate=True)
             return struct.unpack(f"<{len(packed) // 4}f", packed)
         except (ValueError, struct.error):
-            message = "a vector of the reply is no base64 of floats"
+            message = "a vector of the reply is not base64 of floats"
             raise UpstreamError(message, code="upstream_malformed") from None
     if not isinstance(row, list) or not all(isinstance(one, int | float) for one in row):
-        raise UpstreamError("a vector of the reply is no list of numbers", code="upstream_malformed")
+        raise UpstreamError("a vector of the reply is not a list of numbers", code="upstream_malformed")
     return tuple(float(one) for one in row)

@@ -246,7 +246,7 @@ class GeminiEmbeddings(EmbeddingsFormat):
         ]
         parts = (part for one in asked for part in _list_parts(one))
         if any(set(part) - {"text"} or not isinstance(part.get("text"), str) for part in parts):
-            raise GatewayFault("bad_request", "embeddings are made of text only here")
+            raise GatewayFault("bad_request", "only text can be embedded here")
         model = {"model": body.get("model")}
         return {**model, "requests": asked} if many else {**model, **asked[0]}
 

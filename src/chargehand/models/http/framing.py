@@ -83,7 +83,7 @@ def parse_head(raw: bytes) -> HttpHead:
 def _parse_header(line: bytes) -> tuple[str, str]:
     name, colon, value = line.partition(b":")
     if not colon or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-        raise _malformed("it has a line that is no header")
+        raise _malformed("it has a line that is not a header")
     return name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
 
 
@@ -198,7 +198,7 @@ class ChunkedBody:
         else:
             size = _SIZE.fullmatch(line)
             if size is None:
-                raise _malformed(f"{line[:40]!r} is no size of a chunk")
+                raise _malformed(f"{line[:40]!r} is not the size of a chunk")
             self._left = int(size[1], 16)
             self._trailing = int(self._left == 0)
 

@@ -45,7 +45,7 @@ _MOST_REFUSED = 20
 _PLENTY = 1e9
 _MOST_NOTES, _LONGEST_NOTE = 8, 200
 _UNKNOWN_PRICE = (
-    "nobody knows the price of model {name!r}, and money is limited here: set price, or price_in and price_out, "
+    "the price of model {name!r} is not known, and money is limited here: set price, or price_in and price_out, "
     "in [models.{name}], or limits.assume_usd_per_mtok"
 )
 

@@ -92,7 +92,7 @@ class FallbackChain:
         if wait <= LONGEST_WAIT:
             await self._sleep(wait)
             return
-        message = f"model {request.served.name!r} failed too often and is left alone for {wait:.0f} s"
+        message = f"model {request.served.name!r} failed too often and is not asked for another {wait:.0f} s"
         refusal = find_quota_refusal(self._admission, self._requests)
         raise refusal or GatewayFault("upstream_resting", message, wait=wait)
 
