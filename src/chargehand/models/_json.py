@@ -1,4 +1,4 @@
-"""Decoded JSON of others, taken apart without trusting its shape."""
+"""Reads decoded JSON from outside without trusting its shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of SWE-agent that others recorded (`.traj`), as scripts: the same acts by tools that every client has.
+"""Turns recorded runs of SWE-agent (`.traj`) into scripts with tools that every client has.
 
 The form is that of https://swe-agent.com/latest/usage/trajectories/: one JSON document whose `trajectory` lists
 what was done (`action`), why (`thought`) and what came of it (`observation`).

@@ -1,4 +1,4 @@
-"""What the gateway passes on and to whom: calls, upstreams, prices, usage, and why it refuses a call.
+"""Records of the gateway: calls, upstreams, prices, usage, and the codes of its refusals.
 
 Nothing heavy is imported here: every package may import these records for its annotations.
 """

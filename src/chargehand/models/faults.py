@@ -1,4 +1,4 @@
-"""Faults of a provider on purpose: what an agent and a gateway have to survive."""
+"""Deliberate faults of a provider, which agents and the gateway have to survive."""
 
 from __future__ import annotations
 

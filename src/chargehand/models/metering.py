@@ -1,4 +1,4 @@
-"""What a call can cost at most before it is sent, what it did cost after, and a ledger in memory."""
+"""Bounds the cost of a call before it is sent, computes it afterwards; a ledger in memory."""
 
 from __future__ import annotations
 

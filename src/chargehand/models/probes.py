@@ -1,4 +1,4 @@
-"""Small requests that find out whether a model answers and what it can do, and what their replies show of it."""
+"""Small requests that find out whether a model answers and what it can do."""
 
 from __future__ import annotations
 

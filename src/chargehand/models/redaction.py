@@ -1,4 +1,4 @@
-"""Takes secrets out of what is recorded, and replaces what differs from run to run by names."""
+"""Removes secrets from what is recorded, and replaces what differs from run to run by names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Redactor:
             for form in _secret_forms(value)
         )
         self._named = _forms(
-            (form, _slot(name)) for name, value in self._templates.items() for form in _escaped(value)
+            (form, _slot(name)) for name, value in self._templates.items() for form in _escape_json(value)
         )
         # JSON is made letter by letter, so a text of it has a form wherever one of its values has.
         self._in_json = tuple({json.dumps(form)[1:-1] for form in (*self._secrets, *self._named)})
@@ -190,11 +190,11 @@ def _secret_forms(secret: str) -> Iterator[str]:
         quoted = (quote(content, safe=""), quote(content), quote_plus(content))
         # RFC 3986 lets escapes be in either case.
         lower = (re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in quoted)
-        every = {*_escaped(value), *quoted, *lower, *_base64_forms(content)}
+        every = {*_escape_json(value), *quoted, *lower, *_base64_forms(content)}
         yield from (form for form in every if len(value) >= SHORTEST_SECRET and len(form) >= SHORTEST_SECRET)
 
 
-def _escaped(value: str) -> set[str]:
+def _escape_json(value: str) -> set[str]:
     """Return a value as it is and as JSON text has it, up to JSON within JSON."""
     once = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return {value, *once, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in once)}

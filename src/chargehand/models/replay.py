@@ -1,4 +1,4 @@
-"""Replays a recording as long as what is asked is what was asked then."""
+"""Replays a recording, as long as each call is the one that was recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay cache: what one attempt's gateway answered, kept before its client has it: nothing is paid twice."""
+"""Replay cache: replies that an attempt had before a crash, given again for nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a request is one that was asked before, aside from what differs between runs.
+"""Tells whether a request was asked before, whatever differs between two runs of the same work.
 
 Ids, hashes, moments and durations are recognised by their form (decision 0033).
 """

@@ -1,4 +1,4 @@
-"""Scripted models: replies written down beforehand, a line each, for tests, demos and work without a provider.
+"""Scripted models: replies written in a file, one to a line, for tests, demos and work without a provider.
 
 The tool calls of a `neutral` script are in our own words, and become calls of whatever tools a request offers.
 """

@@ -1,4 +1,4 @@
-"""What one dialect must answer for, in one place: everything else asks a `ModelDialect` and never compares names.
+"""The dialect interface: what each model API defines, so that nothing else compares the names of dialects.
 
 A further dialect is one module with a subclass of `ModelDialect`, one line in `table.py`, and its name in
 `contract.Dialect`.

@@ -56,7 +56,7 @@ def take_head(buffer: bytearray) -> bytes | None:
     """Take the first head out of `buffer`, if it is whole; raises `HttpError` where it is too large."""
     found = _END.search(buffer)
     if (found.end() if found else len(buffer)) > _HEAD_BYTES:
-        raise _malformed(f"its head is larger than {_HEAD_BYTES} B")
+        raise _malformed_reply(f"its head is larger than {_HEAD_BYTES} B")
     if found is None:
         return None
     head = bytes(buffer[: found.end()])
@@ -69,7 +69,7 @@ def parse_head(raw: bytes) -> HttpHead:
     first, *lines = (line.removesuffix(b"\r") for line in raw.rstrip(b"\r\n").split(b"\n"))
     status = _STATUS.fullmatch(first)
     if status is None:
-        raise _malformed(f"it does not begin as HTTP/1.1 but as {first[:40]!r}")
+        raise _malformed_reply(f"it does not begin as HTTP/1.1 but as {first[:40]!r}")
     headers: dict[str, str] = {}
     for line in lines:
         key, text = _parse_header(line)
@@ -83,7 +83,7 @@ def parse_head(raw: bytes) -> HttpHead:
 def _parse_header(line: bytes) -> tuple[str, str]:
     name, colon, value = line.partition(b":")
     if not colon or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-        raise _malformed("it has a line that is not a header")
+        raise _malformed_reply("it has a line that is not a header")
     return name.decode("ascii").lower(), value.strip(b" \t").decode("latin-1")
 
 
@@ -91,13 +91,13 @@ def find_framing(head: HttpHead, *, method: str) -> BodyFraming:
     """Return what finds the end of the body behind `head`; raises `HttpError` where it says that in two ways."""
     encoding, length = head.headers.get("transfer-encoding"), head.headers.get("content-length")
     if encoding is not None and encoding.lower() != "chunked":
-        raise _malformed(f"its transfer-encoding is {encoding!r:.60}")
+        raise _malformed_reply(f"its transfer-encoding is {encoding!r:.60}")
     size = None
     if length is not None:
         # The same length said several times is one (RFC 9110, 8.6). `int` would take signs and underscores, too.
         first, *others = {each.strip() for each in length.split(",")}
         if others or not (first.isascii() and first.isdigit()) or len(first) > 15:
-            raise _malformed(f"its content-length is {length!r:.60}")
+            raise _malformed_reply(f"its content-length is {length!r:.60}")
         size = int(first)
     if method == "HEAD" or head.status in _BODILESS:
         return CountedBody(0)
@@ -187,7 +187,7 @@ class ChunkedBody:
     def _read_line(self, line: bytes) -> None:
         if self._behind:
             if line:
-                raise _malformed("a chunk is longer than it says")
+                raise _malformed_reply("a chunk is longer than it says")
             self._behind = False
         elif self._trailing:
             self._trailing += len(line) + 2
@@ -198,15 +198,15 @@ class ChunkedBody:
         else:
             size = _SIZE.fullmatch(line)
             if size is None:
-                raise _malformed(f"{line[:40]!r} is not the size of a chunk")
+                raise _malformed_reply(f"{line[:40]!r} is not the size of a chunk")
             self._left = int(size[1], 16)
             self._trailing = int(self._left == 0)
 
     def _check_line(self, size: int) -> None:
         if self._behind and size > 1:
-            raise _malformed("a chunk is longer than it says")
+            raise _malformed_reply("a chunk is longer than it says")
         if size > _LINE_BYTES:
-            raise _malformed(f"a line between its chunks is larger than {_LINE_BYTES} B")
+            raise _malformed_reply(f"a line between its chunks is larger than {_LINE_BYTES} B")
 
 
 class Decompressor:
@@ -215,7 +215,7 @@ class Decompressor:
     def __init__(self, encoding: str) -> None:
         encoding = encoding.strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise _malformed(f"its content-encoding is {encoding!r:.60}")
+            raise _malformed_reply(f"its content-encoding is {encoding!r:.60}")
         self._inflate = zlib.decompressobj(wbits=47) if encoding not in ("", "identity") else None
 
     def decompress(self, piece: bytes) -> bytes:
@@ -225,7 +225,7 @@ class Decompressor:
         try:
             return self._inflate.decompress(piece)
         except zlib.error as error:
-            raise _malformed(f"it does not uncompress: {error}") from None
+            raise _malformed_reply(f"it does not uncompress: {error}") from None
 
 
 def write_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
@@ -238,5 +238,5 @@ def write_request(method: str, target: str, headers: Mapping[str, str], body: by
     return "\r\n".join([*lines, "\r\n"]).encode("ascii") + body
 
 
-def _malformed(what: str) -> HttpError:
+def _malformed_reply(what: str) -> HttpError:
     return HttpError("upstream_malformed", what)

@@ -1,4 +1,4 @@
-"""Replies that an attempt had in an earlier life: given again for nothing, and kept for the next one."""
+"""Answers requests from the replay cache, and keeps new replies in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request and the models that may answer it, asked one after the other."""
+"""Asks the models that may answer a request in order, until one does."""
 
 from __future__ import annotations
 

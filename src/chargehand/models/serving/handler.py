@@ -1,4 +1,4 @@
-"""One request to one model: admitted, sent, passed back as it comes, settled."""
+"""Runs one request against one model: admits it, sends it, passes the reply on, settles the call."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ class RequestHandler:
                         return await sending
                     return await await_head(sending, probe, request.health, quiet=request.quiet)
             except TimeoutError:
-                raise self._stalled() from None
+                raise self._stall_fault() from None
             except UpstreamError as error:
                 fault = self._convert_error(error)
                 if fault.code != "upstream_unreachable":
@@ -345,7 +345,7 @@ class RequestHandler:
         lost = error.code in ("upstream_cut", "upstream_malformed") and not self._answer.begun
         return (LostReply if lost else GatewayFault)(error.code, message)
 
-    def _stalled(self) -> GatewayFault:
+    def _stall_fault(self) -> GatewayFault:
         return GatewayFault("upstream_timeout", f"the provider sent nothing for {self._request.seconds:g} seconds")
 
     async def _read_pieces(self, reply: UpstreamReply) -> AsyncGenerator[bytes, None]:
@@ -358,7 +358,7 @@ class RequestHandler:
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise self._stalled() from None
+                raise self._stall_fault() from None
             except UpstreamError as error:
                 raise self._convert_error(error) from None
             yield piece

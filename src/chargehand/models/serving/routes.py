@@ -1,4 +1,4 @@
-"""From a request's path to what it asks, and which models take all of it."""
+"""Finds what the path of a request asks for, and the models that can take the request."""
 
 from __future__ import annotations
 
