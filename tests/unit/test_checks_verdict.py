@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from chargehand.checks._junit import FailingTest, ReportError, read_junit
 from chargehand.checks._outcomes import HeadTail, runner_of, shown_tail
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge, report
+from chargehand.checks.junit import FailingTest, ReportError, read_junit
 from chargehand.core.records import CheckResult, CheckStatus, Finding, Reverted, Severity, Verdict
 
 

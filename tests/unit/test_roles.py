@@ -19,8 +19,8 @@ from chargehand.app.config.resolve import resolve
 from chargehand.app.locations import UserFile
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.checks._junit import FailingTest
 from chargehand.checks.execution import CheckOutput
+from chargehand.checks.junit import FailingTest
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, NotFoundError

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.older_stores import as_of_version_6
 
@@ -21,7 +22,7 @@ from chargehand.core.errors import ExhaustedError, UsageError
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.ports import Ledger, Spent
 from chargehand.core.records import MissionRequest
-from chargehand.store.ledger import SpendingLimits, _micro, _shown, _usd
+from chargehand.store.ledger import SpendingLimits
 from chargehand.store.store import Store, open_store
 
 DAY = 24 * 3600.0
@@ -225,8 +226,14 @@ def test_a_reserve_is_rounded_up_and_a_limit_down(store: Store) -> None:
 
 
 @given(micro=st.integers(0, 10**15))
-def test_an_amount_comes_back_as_it_was(micro: int) -> None:
-    assert _micro(_usd(micro), "ROUND_CEILING") == _micro(_usd(micro), "ROUND_FLOOR") == micro
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_an_amount_comes_back_as_it_was(store: Store, micro: int) -> None:
+    usd, name = micro / 1_000_000, uuid4().hex
+    one = ledger(store, name, None, a=usd)
+    assert one.left() == usd
+    one.reserve(name, usd)
+    assert one.left() == 0.0
+    assert store.spending.total(attempt=name).booked_usd == usd
 
 
 def test_the_noise_of_floats_takes_nothing(store: Store) -> None:
@@ -240,8 +247,9 @@ def test_the_noise_of_floats_takes_nothing(store: Store) -> None:
 @pytest.mark.parametrize(
     ("micro", "shown"), [(0, "0.00"), (1, "0.000001"), (500_000, "0.50"), (12_345_000, "12.345"), (10**7, "10.00")]
 )
-def test_an_amount_is_shown_with_all_its_digits(micro: int, shown: str) -> None:
-    assert _shown(micro) == shown
+def test_an_amount_is_shown_with_all_its_digits(store: Store, micro: int, shown: str) -> None:
+    refused = refusal(ledger(store, a=micro / 1_000_000), (micro + 1) / 1_000_000)
+    assert f"0.00 of {shown} USD" in refused.message
 
 
 @pytest.mark.parametrize("usd", [-0.01, math.nan, math.inf, -math.inf, 1.1e9])

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from chargehand.checks._junit import TestCounts
+from chargehand.checks.junit import TestCounts
 from chargehand.core.records import CheckStatus
 from chargehand.core.text import printable
 from chargehand.sandbox.contract import ExecResult, Stream

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.checks._junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
+from chargehand.checks.junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import (
     CheckResult,

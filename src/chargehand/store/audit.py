@@ -185,21 +185,22 @@ class Witnesses:
             # What nobody signed says nothing of the log, so the two are not compared.
             yield audit_problem(head.mission, head.seq, "head_forged", "its signature is not its key's")
             return
-        wrong = list(_line_problems(head, hashes))
+        wrong = list(_compare_head(head.mission, head, hashes, how="signed", when=f" on {head.time}"))
         yield from wrong
         if key is not None and not wrong:
             self._held.add(head)
 
 
-def _line_problems(head: SignedHead, hashes: Mapping[int, str]) -> Iterable[AuditProblem]:
+def _compare_head(
+    mission: str, head: LogHead | SignedHead, hashes: Mapping[int, str], *, how: str, when: str = ""
+) -> Iterator[AuditProblem]:
     last = max(hashes, default=0)
     if head.seq > last:
-        told = f"the log ends at {last}, a head was signed at {head.seq} on {head.time}"
-        yield audit_problem(head.mission, last + 1, "tail_missing", told)
+        told = f"the log ends at {last}, a head was {how} at {head.seq}{when}"
+        yield audit_problem(mission, last + 1, "tail_missing", told)
     elif hashes.get(head.seq) != head.hash:
-        yield audit_problem(
-            head.mission, head.seq, "head_changed", "the head that was signed and the line do not agree"
-        )
+        told = f"the head that was {how} and the line do not agree"
+        yield audit_problem(mission, head.seq, "head_changed", told)
 
 
 class _MissionColumns(Struct, frozen=True):
@@ -268,7 +269,15 @@ def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[Sign
                 code="head_of_other_mission",
                 hint=f"chargehand audit verify {head.mission} --head FILE",
             )
-    problems = _find_damage(store.database) if mission is None else []
+    problems: list[AuditProblem] = []
+    # What SQLite finds is of the whole file, so it is no fault of one mission that is asked about.
+    if mission is None:
+        try:
+            with store.database.read() as connection:
+                faults = damage(connection)
+        except StoreError as error:
+            faults = [error.message]
+        problems += [audit_problem("", None, "store_damaged", fault) for fault in faults]
     found = _Evidence({}, {}, {}, {}, KnownKeys(keys={}), frozenset())
     try:
         found = _collect(store.database, mission)
@@ -290,22 +299,16 @@ def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[Sign
     )
 
 
-def _find_damage(database: Database) -> list[AuditProblem]:
-    try:
-        with database.read() as connection:
-            told = damage(connection)
-    except StoreError as error:
-        told = [error.message]
-    return [audit_problem("", None, "store_damaged", each) for each in told]
-
-
 def _collect(database: Database, mission: str | None) -> _Evidence:
     # Heads first: one that is read after the snapshot could already be ahead of it.
     # Keys last of the files: a head that was signed just now has its key by now.
     with typed_errors(database.home):
         kept = Heads(database.home)
         names = kept.unsigned() if mission is None else kept.unsigned() & {mission}
-        heads = {name: _read_head(kept, name) for name in names}
+        heads: dict[str, LogHead | None] = dict.fromkeys(names)
+        for name in names:
+            with suppress(ValueError, IsADirectoryError):
+                heads[name] = kept.get(name)
         signed: dict[str, list[SignedFile]] = {}
         for file in kept.signed(mission):
             signed.setdefault(file.mission, []).append(file)
@@ -334,13 +337,6 @@ def _raw_rows(
     return iter(connection.execute(query, {"mission": mission}))
 
 
-def _read_head(heads: Heads, mission: str) -> LogHead | None:
-    try:
-        return heads.get(mission)
-    except (ValueError, IsADirectoryError):
-        return None
-
-
 def _mission_problems(
     mission: str, *, found: _Evidence, signed: Witnesses, witnesses: Sequence[SignedHead]
 ) -> Iterator[AuditProblem]:
@@ -353,7 +349,11 @@ def _mission_problems(
     else:
         yield from _row_problems(mission, row, lines=lines, hashes=hashes)
     if mission in found.heads:
-        yield from _head_problems(mission, found.heads[mission], hashes=hashes)
+        kept = found.heads[mission]
+        if kept is None:
+            yield audit_problem(mission, None, "head_changed", "its head file is not a head")
+        else:
+            yield from _compare_head(mission, kept, hashes, how="kept")
     for file in found.signed.get(mission, ()):
         yield from signed.file_problems(file, hashes=hashes)
     for head in witnesses:
@@ -385,15 +385,3 @@ def _row_problems(
     if isinstance(created, MissionCreated) and created.project != as_text(row.project):
         told = "the mission's row and its first line tell two projects"
         yield audit_problem(mission, 1, "mission_changed", told)
-
-
-def _head_problems(mission: str, head: LogHead | None, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
-    last = max(hashes, default=0)
-    if head is None:
-        yield audit_problem(mission, None, "head_changed", "its head file is not a head")
-    elif head.seq > last:
-        told = f"the log ends at {last}, a head was kept at {head.seq}"
-        yield audit_problem(mission, last + 1, "tail_missing", told)
-    elif hashes.get(head.seq) != head.hash:
-        told = "the head that was kept and the line do not agree"
-        yield audit_problem(mission, head.seq, "head_changed", told)

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import asdict
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import UsageError
-from chargehand.core.events import Event
 from chargehand.store.audit import AuditProblem, AuditReport, ChainLine, Witnesses, audit_problem, line_problems
 from chargehand.store.database.connection import corrupt, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys, PublicKey
@@ -93,7 +93,11 @@ def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
             rows = connection.execute(query, (mission,))
             erased = {seq: _Erasure(time=time, reason=reason) for seq, time, reason in rows}
         for event in store.log.read(mission):
-            yield _event_line(event, erased.get(event.seq))
+            # Bytes that are no text were not written by us; replaced they still fail to agree with their digest.
+            payload = None if event.payload is None else event.payload.decode(errors="replace")
+            yield _EventLine(
+                **{**asdict(event), "payload": payload}, erased=erased.get(event.seq) if payload is None else None
+            )
     for file in heads:
         try:
             yield _HeadLine(head=msgspec.Raw(SignedHead.decode(file.content).encode()))
@@ -101,22 +105,6 @@ def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
             raise corrupt(store.home, error.message) from error
     for key in known.keys.values():
         yield _KeyLine(id=key.id, public=key.pem)
-
-
-def _event_line(event: Event, erased: _Erasure | None) -> _EventLine:
-    # Bytes that are no text were not written by us; replaced they still fail to agree with their digest.
-    payload = None if event.payload is None else event.payload.decode(errors="replace")
-    return _EventLine(
-        mission=event.mission,
-        seq=event.seq,
-        time=event.time,
-        type=event.type,
-        payload=payload,
-        digest=event.digest,
-        prev=event.prev,
-        hash=event.hash,
-        erased=erased if payload is None else None,
-    )
 
 
 def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
@@ -134,9 +122,27 @@ def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = (
     names = dict.fromkeys([*read.missions, *read.lines, *heads])
     problems = list(read.problems)
     for name in names:
-        problems += _mission_problems(name, read=read, signed=signed, heads=heads.get(name, []))
+        hashes: dict[int, str] = {}
+        lines_of_it = read.lines.get(name, [])
+        if not lines_of_it:
+            problems.append(audit_problem(name, 1, "tail_missing", "the export has no line of it"))
+        elif name not in read.missions:
+            told = "the export does not say that it holds this mission"
+            problems.append(audit_problem(name, None, "mission_missing", told))
+        problems += line_problems(name, lines_of_it, hashes=hashes, erased=read.erased)
+        for head in heads.get(name, ()):
+            problems += signed.head_problems(head, hashes=hashes)
     problems += signed.key_problems()
-    problems += _end_problems(read, whole=not problems)
+    end = read.end
+    if end is None:
+        problems.append(audit_problem("", None, "tail_missing", "the export has no end"))
+    elif (end.events, end.heads) != (read.events, len(read.heads)):
+        now, then = f"{read.events} events and {len(read.heads)} heads", f"{end.events} and {end.heads}"
+        problems.append(audit_problem("", None, "tail_missing", f"it ends after {now}, it had {then}"))
+    # Only where nothing else was found: else the place is named already, and this would hide it.
+    elif not problems and end.sha256 != read.sha256:
+        told = "its content and its digest do not agree"
+        problems.append(audit_problem("", None, "export_malformed", told))
     return AuditReport(
         missions=len(names),
         events=read.events,
@@ -165,7 +171,21 @@ class _Reading(msgspec.Struct):
             raise ValueError("it comes after the end")
         match record:
             case _EventLine():
-                self._take_event(record)
+                self.events += 1
+                self.lines.setdefault(record.mission, []).append(
+                    ChainLine(
+                        mission=record.mission.encode(),
+                        seq=str(record.seq).encode(),
+                        time=record.time.encode(),
+                        type=record.type.encode(),
+                        payload=None if record.payload is None else record.payload.encode(),
+                        digest=record.digest.encode(),
+                        prev=record.prev.encode(),
+                        hash=record.hash.encode(),
+                    )
+                )
+                if record.erased is not None:
+                    self.erased.add((record.mission, record.seq))
             case _HeadLine():
                 self.heads.append(SignedHead.decode(bytes(record.head)))
             case _KeyLine():
@@ -177,22 +197,6 @@ class _Reading(msgspec.Struct):
                 self.end = record
             case _Header():
                 raise ValueError("it is a second beginning")
-
-    def _take_event(self, record: _EventLine) -> None:
-        line = ChainLine(
-            mission=record.mission.encode(),
-            seq=str(record.seq).encode(),
-            time=record.time.encode(),
-            type=record.type.encode(),
-            payload=None if record.payload is None else record.payload.encode(),
-            digest=record.digest.encode(),
-            prev=record.prev.encode(),
-            hash=record.hash.encode(),
-        )
-        self.events += 1
-        self.lines.setdefault(record.mission, []).append(line)
-        if record.erased is not None:
-            self.erased.add((record.mission, record.seq))
 
 
 def _read(lines: Iterable[bytes]) -> _Reading:
@@ -216,30 +220,3 @@ def _read(lines: Iterable[bytes]) -> _Reading:
     if number == 0:
         read.problems.append(audit_problem("", None, "export_malformed", "the file is empty"))
     return read
-
-
-def _mission_problems(
-    mission: str, *, read: _Reading, signed: Witnesses, heads: Iterable[SignedHead]
-) -> Iterator[AuditProblem]:
-    hashes: dict[int, str] = {}
-    lines = read.lines.get(mission, [])
-    if not lines:
-        yield audit_problem(mission, 1, "tail_missing", "the export has no line of it")
-    elif mission not in read.missions:
-        yield audit_problem(mission, None, "mission_missing", "the export does not say that it holds this mission")
-    yield from line_problems(mission, lines, hashes=hashes, erased=read.erased)
-    for head in heads:
-        yield from signed.head_problems(head, hashes=hashes)
-
-
-def _end_problems(read: _Reading, *, whole: bool) -> Iterator[AuditProblem]:
-    end = read.end
-    if end is None:
-        yield audit_problem("", None, "tail_missing", "the export has no end")
-    elif (end.events, end.heads) != (read.events, len(read.heads)):
-        told = (
-            f"it ends after {read.events} events and {len(read.heads)} heads, it had {end.events} and {end.heads}"
-        )
-        yield audit_problem("", None, "tail_missing", told)
-    elif whole and end.sha256 != read.sha256:  # else the place is named already, and this would hide it
-        yield audit_problem("", None, "export_malformed", "its content and its digest do not agree")

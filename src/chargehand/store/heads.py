@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +13,7 @@ from msgspec.structs import asdict, replace
 from chargehand.core.clock import Clock
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
-from chargehand.store.database.connection import Database, corrupt, typed_errors
+from chargehand.store.database.connection import Database, corrupt, hold_lock, typed_errors
 from chargehand.store.database.files import sync_directory, write_whole
 from chargehand.store.database.keys import KeyFiles, PublicKey
 
@@ -172,7 +168,8 @@ def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
     `log_changed` when the log no longer has that line, `key_missing`, `key_damaged`, and those of the disk.
     """
     heads = Heads(database.home)
-    with _lock(database.home), typed_errors(database.home):
+    # One lock for the key and all heads: two processes must not make two keys, or sign one line twice.
+    with hold_lock(database.home, "signing.lock"), typed_errors(database.home):
         head = _find_durable_head(database, heads, mission)
         # Made only now: a mission that cannot be signed must not leave a key behind.
         key = KeyFiles(database.home).ensure()
@@ -222,15 +219,3 @@ def _log_changed(mission: str, seq: int, what: str) -> StoreError:
         code="log_changed",
         hint="`chargehand audit verify` names what was changed",
     )
-
-
-@contextmanager
-def _lock(home: Path) -> Iterator[None]:
-    # One lock for the key and all heads: two processes must not make two keys, or sign one line twice.
-    with typed_errors(home):
-        descriptor = os.open(home / "signing.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -170,7 +170,7 @@ class _AttemptLedger:
         if not self._most:
             return None
         with self._database.read() as connection:
-            booked = self._booked(connection, self._today())
+            booked = self._sum_booked(connection, self._today())
         return _usd(max(0, min(limit - booked[scope] for scope, limit in self._most.items())))
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
@@ -190,7 +190,7 @@ class _AttemptLedger:
         with self._database.write() as connection:
             if connection.execute(_FIND, (call,)).fetchone() is not None:
                 raise UsageError(f"call {call!r} is already reserved", hint="give each call its own id")
-            booked = self._booked(connection, day)
+            booked = self._sum_booked(connection, day)
             self._refuse_beyond(booked, micro)
             connection.execute(_RESERVE, row)
             return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
@@ -220,8 +220,9 @@ class _AttemptLedger:
         scope = min(rest, key=lambda each: rest[each])
         whose, way_out = self._whose.in_words(scope)
         raise ExhaustedError(
-            f"the budget of the {whose} is used up: {_shown(booked[scope])} of {_shown(self._most[scope])} USD are"
-            f" spent or reserved, and this call may cost {_shown(micro)} USD",
+            f"the budget of the {whose} is used up: {_format_usd(booked[scope])} of"
+            f" {_format_usd(self._most[scope])} USD are spent or reserved, and this call may cost"
+            f" {_format_usd(micro)} USD",
             code="budget",
             hint=f"{way_out}, or ask for less at once",
         )
@@ -237,13 +238,18 @@ class _AttemptLedger:
                 alerts.append(Spent(limit=scope, limit_usd=_usd(limit), spent_usd=_usd(booked[scope])))
         return tuple(alerts)
 
-    def _booked(self, connection: Transaction, day: str) -> dict[_Scope, int]:
+    def _sum_booked(self, connection: Transaction, day: str) -> dict[_Scope, int]:
         """Return what each limit that is set counts, by one transaction's view."""
         if not self._most:
             return {}
         # One statement: all are counted by the same snapshot, and it costs what one row each does.
-        totals = (_total(self._whose.column(scope), nobody=self._whose.user is None) for scope in self._most)
-        whose = self._whose
+        whose, totals = self._whose, []
+        for column in map(whose.column, self._most):
+            # A user that is not named has a scope of its own: an empty name is somebody.
+            scope = "nobody" if whose.user is None and column == "user" else column
+            day_value = ":day" if column == "user" else "''"
+            rows = f"spending_totals WHERE scope = '{scope}' AND subject = :{scope} AND day = {day_value}"
+            totals.append(f"coalesce((SELECT booked FROM {rows}), 0)")
         values = {"attempt": whose.attempt, "task": whose.task, "mission": whose.mission, "user": whose.user}
         row = connection.execute(f"SELECT {', '.join(totals)}", {**values, "day": day, "nobody": ""}).fetchone()
         return dict(zip(self._most, row, strict=True))
@@ -264,14 +270,6 @@ _SETTLE = "UPDATE spending SET settled = ?, known = ? WHERE call = ?"
 _TELL = "INSERT OR IGNORE INTO spending_alerts (scope, subject, limit_micro, time) VALUES (?, ?, ?, ?)"
 
 
-def _total(column: str, *, nobody: bool) -> str:
-    """Return SQL for what one limit counts; `nobody`: the user is one that is not named."""
-    scope = "nobody" if nobody and column == "user" else column
-    day = ":day" if column == "user" else "''"
-    rows = f"spending_totals WHERE scope = '{scope}' AND subject = :{scope} AND day = {day}"
-    return f"coalesce((SELECT booked FROM {rows}), 0)"
-
-
 def _micro(usd: float, rounding: str) -> int:
     """Return millionths of a USD, rounded after the ninth digit, where sums of floats have only noise."""
     if not 0 <= usd <= _MOST_USD:  # false for what is no number as well
@@ -283,7 +281,7 @@ def _usd(micro: int) -> float:
     return int(micro) / _MICRO
 
 
-def _shown(micro: int) -> str:
+def _format_usd(micro: int) -> str:
     """Return an amount with two digits behind the point, or all that it has."""
     whole, part = divmod(micro, _MICRO)
     digits = f"{part:06d}".rstrip("0")

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from chargehand.core.actions import ActionCreated
 from chargehand.core.clock import Clock
@@ -125,8 +126,12 @@ class EventLog:
             if any(created[1:]) or (created[0] and tip is not None):
                 raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="make a new id for it")
             project = tip[3] if tip is not None else _open_log(connection, payloads[0], line=lines[0])
-            for line in lines:
-                _insert(connection, line)
+            # Each position is asked for in the statement that takes it, and the write lock keeps it until the end.
+            connection.executemany(
+                f"INSERT INTO events ({_LINE}, position)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
+                [astuple(line) for line in lines],
+            )
             runnable, wakes = _next_turn(payloads)
             connection.execute(
                 "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
@@ -188,7 +193,11 @@ class EventLog:
         )
         with self._database.read() as connection:
             rows = connection.execute(query, (position, *given.values(), *types, limit)).fetchall()
-        return tuple(PositionedEvent(place, _lenient_event(seq, columns)) for place, seq, *columns in rows)
+        found = []
+        for place, seq, mission_id, time, name, payload, *hashes in rows:
+            texts = [(text or b"").decode(errors="replace") for text in (mission_id, time, name, *hashes)]
+            found.append(PositionedEvent(place, Event(texts[0], seq, texts[1], texts[2], payload, *texts[3:])))
+        return tuple(found)
 
     def last_position(self) -> int:
         """Return the position of the last line of all, 0 where there is none. Raises `StoreError`."""
@@ -481,22 +490,8 @@ def _mission_row(row: Sequence[Any]) -> MissionRow:
     return MissionRow(**{**values, "runnable": bool(values["runnable"])})
 
 
-def _lenient_event(seq: int, columns: Sequence[bytes | None]) -> Event:
-    mission, time, name, payload, *hashes = columns
-    texts = [(text or b"").decode(errors="replace") for text in (mission, time, name, *hashes)]
-    return Event(texts[0], seq, texts[1], texts[2], payload, *texts[3:])
-
-
 def _only_types(types: Collection[str]) -> str:
     return f" AND type IN ({', '.join('?' * len(types))})" if types else ""
-
-
-def _insert(connection: Transaction, line: Event) -> None:
-    connection.execute(
-        f"INSERT INTO events ({_LINE}, position)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
-        (line.mission, line.seq, line.time, line.type, line.payload, line.digest, line.prev, line.hash),
-    )
 
 
 def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:

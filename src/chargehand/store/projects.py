@@ -44,7 +44,10 @@ class Projects:
         project. `name` (default: the directory's) replaces an earlier one. Raises `StoreError`.
         """
         real = path.resolve()
-        row = ProjectRow(id=_project_id(real, root=root), path=real, name=name or _shown_name(real))
+        digest = hashlib.sha256(os.fsencode(real) + b"\0" + root.encode()).hexdigest()
+        # A directory's name need not be text; the root of the file system has none.
+        shown = os.fsencode(real.name or "/").decode(errors="replace")
+        row = ProjectRow(id=f"p-{digest[:16]}", path=real, name=name or shown)
         with self._database.write() as connection:
             known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
             if known is None:
@@ -121,11 +124,3 @@ class Trust:
         which = "DELETE FROM trust WHERE project = :project" + ("" if digest is None else " AND digest = :digest")
         with self._database.write(durable=True) as connection:
             return connection.execute(which, {"project": project, "digest": digest}).rowcount
-
-
-def _project_id(path: Path, *, root: str) -> str:
-    return "p-" + hashlib.sha256(os.fsencode(path) + b"\0" + root.encode()).hexdigest()[:16]
-
-
-def _shown_name(path: Path) -> str:
-    return os.fsencode(path.name or "/").decode(errors="replace")

@@ -6,6 +6,7 @@ SQL is written out and given to the driver as it is; docs/decisions/0036 says wh
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sqlite3
 import threading
@@ -190,6 +191,18 @@ def typed_errors(home: Path) -> Iterator[None]:
         else:
             code = "store_io" if error.errno == errno.EIO else "store_not_writable"
         raise _failure(home, code, os.strerror(error.errno or 0)) from error
+
+
+@contextmanager
+def hold_lock(home: Path, name: str) -> Iterator[None]:
+    """Hold the lock file of this name for the block, after all who have it now. Raises `StoreError`."""
+    with typed_errors(home):
+        descriptor = os.open(home / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def corrupt(home: Path, detail: str) -> StoreError:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chargehand.core.errors import StoreError
 from chargehand.store.database import summaries
-from chargehand.store.database.connection import Database, Transaction, corrupt, typed_errors
+from chargehand.store.database.connection import Database, Transaction, corrupt, hold_lock, typed_errors
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -39,7 +36,8 @@ def ensure_current(database: Database, *, kept_heads: Callable[[], Collection[st
             code="store_older",
             hint="run any command that may write, such as `chargehand mission list`, once",
         )
-    with _lock(database.home):
+    with hold_lock(database.home, "migrate.lock"):
+        # Another process may have done it while this one waited.
         if not _is_current(database):
             _upgrade(database, kept_heads())
 
@@ -66,17 +64,6 @@ def _find_version(database: Database) -> str | None:
     if found is not None and not (str(found).isascii() and str(found).isdigit()):
         raise corrupt(database.home, f"{found!r} is not a version")
     return found
-
-
-@contextmanager
-def _lock(home: Path) -> Iterator[None]:
-    with typed_errors(home):
-        descriptor = os.open(home / "migrate.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _upgrade(database: Database, kept_heads: Collection[str]) -> None:

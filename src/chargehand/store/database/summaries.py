@@ -6,7 +6,7 @@ written by an older program; it is made anew from the log before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -124,7 +124,12 @@ def stale(connection: Transaction) -> list[str]:
 
 def fold_lines(connection: Transaction, mission: str) -> tuple[MissionSummary, MissionMeasures]:
     """Return what a mission's log tells; a damaged line counts as one that cannot be read."""
-    return _fold(_read_lines(connection, mission))
+    lines = []
+    for seq, time, name, payload in connection.execute(_LINES, (mission,)):
+        # Bytes that are no text become characters that no type of ours has: such a line is only counted.
+        moment, kind = ((text or b"").decode(errors="replace") for text in (time, name))
+        lines.append(Event(mission, seq, moment, kind, payload, "", "", ""))
+    return _fold(lines)
 
 
 def decode_summary(content: object) -> MissionSummary | None:
@@ -141,13 +146,6 @@ def decode_measures(content: object) -> MissionMeasures | None:
         return decode_as(content, MissionMeasures) if isinstance(content, bytes) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _read_lines(connection: Transaction, mission: str) -> Iterator[Event]:
-    for seq, time, name, payload in connection.execute(_LINES, (mission,)):
-        # Bytes that are no text become characters that no type of ours has: such a line is only counted.
-        moment, kind = ((text or b"").decode(errors="replace") for text in (time, name))
-        yield Event(mission, seq, moment, kind, payload, "", "", "")
 
 
 def _fold(lines: Iterable[Event]) -> tuple[MissionSummary, MissionMeasures]:
