@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 
+# Bytes of a file that are searched for secrets; a finding says where the rest is not.
 SEARCHED = 8_000_000
-"""Bytes of a file that are searched for secrets; a finding says where the rest is not."""
 _MAX_FINDINGS = 20
 _SNIFFED = 8_000
 # Only shapes that hardly anything else has: a false alarm here reverts a person's work.

@@ -17,8 +17,8 @@ from chargehand.checks.paths import is_test_file, is_test_path
 from chargehand.checks.trees import TreeReader, new_text, old_text
 from chargehand.core.records import Change
 
+# From a file's text and the check commands to what matters of it; raises `ValueError` where unreadable.
 Parts = Callable[[str, Sequence[str]], object]
-"""From a file's text and the check commands to what matters of it; raises `ValueError` where unreadable."""
 
 _PYPROJECT_TOOLS = frozenset({
     "pytest", "tox", "coverage", "nox", "hatch", "pdm", "poe", "taskipy", "invoke", "ruff", "mypy", "pyright",

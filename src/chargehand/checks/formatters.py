@@ -66,6 +66,12 @@ def detect_formatters(reader: TreeReader, tree: str) -> tuple[Formatter, ...]:
     tools = table(stack.toml("pyproject.toml"), "tool")
     black = "pyproject.toml" if "black" in tools else None
     ruff = first("ruff.toml", ".ruff.toml") or ("pyproject.toml" if "ruff" in tools else None)
+    # shfmt takes its style from .editorconfig, in a section such as `[*.sh]` or `[*.{sh,bash}]`.
+    sections = [
+        line.strip().strip("[]") for line in stack.text(".editorconfig").splitlines() if line.startswith("[")
+    ]
+    endings = [section.rpartition(".")[2].strip("{}").split(",") for section in sections]
+    for_shell = any("sh" in map(str.strip, each) for each in endings)
     package = "package.json" if "prettier" in stack.json("package.json") else None
     named = {
         "black": black,
@@ -74,7 +80,7 @@ def detect_formatters(reader: TreeReader, tree: str) -> tuple[Formatter, ...]:
         "gofmt": first("go.mod"),
         "rustfmt": first("Cargo.toml"),
         "clang-format": first(".clang-format", "_clang-format"),
-        "shfmt": ".editorconfig" if _has_shell_section(stack.text(".editorconfig")) else None,
+        "shfmt": ".editorconfig" if for_shell else None,
     }
     edition = table(stack.toml("Cargo.toml"), "package").get("edition")
     edition = edition if isinstance(edition, str) and edition.isdecimal() else "2021"
@@ -88,15 +94,6 @@ def detect_formatters(reader: TreeReader, tree: str) -> tuple[Formatter, ...]:
         for name, why in named.items()
         if why is not None
     )
-
-
-def _has_shell_section(editorconfig: str) -> bool:
-    """Whether shfmt, which reads `.editorconfig`, finds a section there: `[*.{sh,bash}]`."""
-    for line in editorconfig.splitlines():
-        pattern = line.strip().strip("[]").rpartition(".")[2]
-        if line.startswith("[") and "sh" in (word.strip() for word in pattern.strip("{}").split(",")):
-            return True
-    return False
 
 
 def formatted_by(

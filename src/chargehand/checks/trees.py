@@ -8,8 +8,8 @@ from typing import Protocol
 
 from chargehand.core.records import Change, ChangeKind
 
+# Bytes above which a file is not read as source: no test file or configuration of a person is larger.
 MAX_TEXT = 2_000_000
-"""Bytes above which a file is not read as source: no test file or configuration of a person is larger."""
 _REGULAR = frozenset({0o100644, 0o100755, 0o100664})
 
 

@@ -11,8 +11,8 @@ import os
 import time
 from pathlib import Path
 
+# How the name of a file begins that is not locked yet.
 FRESH = ".new-"
-"""How the name of a file begins that is not locked yet."""
 _FRESH_SECONDS = 60.0
 
 

@@ -57,7 +57,7 @@ class ActionLock:
     def fileno(self) -> int:
         """Return the locked descriptor, to be handed on to the process that is to own the action."""
         if self._fd is None:
-            raise ValueError(f"action {self.action!r} was let go of")
+            raise ValueError(f"action {self.action!r} was already released")
         return self._fd
 
     def let_go(self, *, handed_on: bool = False) -> None:

@@ -44,6 +44,7 @@ class Ticket:
 
     def __init__(self, directory: Path, *, urgent: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # What a person waits for comes before detached work.
         # The kernel's clock since it started: nobody who waits outlives that, and nobody can set it.
         order = f"{0 if urgent else 1}-{time.monotonic_ns():020d}-{secrets.token_hex(4)}"
         self._directory = directory

@@ -36,6 +36,7 @@ _CREATE = (
 _JOIN = """INSERT INTO chargehand.workers (id, role, pid, version, host, place, until) VALUES
     (:id, :role, :pid, :version, :host, :place, clock_timestamp() + make_interval(secs => :ttl))"""
 # clock_timestamp, not now: the time after a wait for the row, not before it.
+# A lease that has ended is not renewed, however short ago: somebody may have acted on its end.
 _RENEW = """UPDATE chargehand.workers SET until = clock_timestamp() + make_interval(secs => :ttl)
     WHERE id = :id AND until > clock_timestamp()"""
 _LEAVE = "DELETE FROM chargehand.workers WHERE id = :id"
@@ -57,7 +58,7 @@ class LeasedWorkers:
         check_url(url, sqlite=False)
         if not 0 < beat <= ttl / 2:
             raise UsageError(
-                f"a lease of {ttl!r} s cannot be renewed every {beat!r} s", hint="beat: at most ttl / 2"
+                f"a lease of {ttl!r} s cannot be renewed every {beat!r} s", hint="set beat to at most ttl / 2"
             )
         self.ttl = ttl
         self.beat = beat
@@ -84,6 +85,7 @@ class LeasedWorkers:
         """Tell whether a worker is alive; one that was not can never be again. Raises `InfrastructureError`."""
         rows = self._rows(_ONE, id=worker)
         if rows and not rows[0].valid:
+            # Deleted before anybody acts on it, so that a worker that was only slow cannot renew it afterwards.
             self._do(_GIVE_UP, id=worker)
             # Still there where it was renewed in between.
             rows = self._rows(_ONE, id=worker)

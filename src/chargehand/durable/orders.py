@@ -28,8 +28,19 @@ async def taking_orders(path: Path, take: Take) -> AsyncIterator[None]:
     """Answer orders at the socket `path` while the block runs; errors of our own tree go back to the sender."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Neither a line that is too long (ValueError) nor a sender that left gets an answer.
         with contextlib.suppress(ConnectionError, ValueError):
-            writer.write(json.dumps(await _answer(await reader.readline(), take)).encode() + b"\n")
+            line = await reader.readline()
+            try:
+                order = json.loads(line)
+                if not isinstance(order, dict):
+                    raise ValueError("an order is a JSON object")
+                reply = {"ok": True, **await take(order)}
+            except ChargehandError as error:
+                reply = {"ok": False, "code": error.code, "message": error.message, "hint": error.hint}
+            except ValueError as error:
+                reply = {"ok": False, "code": "malformed_order", "message": str(error), "hint": ""}
+            writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
         writer.close()
 
@@ -43,18 +54,6 @@ async def taking_orders(path: Path, take: Take) -> AsyncIterator[None]:
     finally:
         server.close()
         path.unlink(missing_ok=True)
-
-
-async def _answer(line: bytes, take: Take) -> Order:
-    try:
-        order = json.loads(line)
-        if not isinstance(order, dict):
-            raise ValueError("an order is a JSON object")
-        return {"ok": True, **await take(order)}
-    except ChargehandError as error:
-        return {"ok": False, "code": error.code, "message": error.message, "hint": error.hint}
-    except ValueError as error:
-        return {"ok": False, "code": "malformed_order", "message": str(error), "hint": ""}
 
 
 def give_order(path: Path, order: Order) -> Order | None:

@@ -16,8 +16,8 @@ from msgspec import Struct
 from chargehand.core.errors import InfrastructureError
 
 OutputStream = Literal["stdout", "stderr"]
+# Told of each line without its end; bytes that are not UTF-8 are replaced.
 OnLine = Callable[[OutputStream, str], None]
-"""Told of each line without its end; bytes that are not UTF-8 are replaced."""
 _PROGRAM = Path(__file__).with_name("_supervisor_process.py")
 _READ_BYTES = 65536
 _LONGEST_LINE = 10_000

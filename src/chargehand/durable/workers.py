@@ -19,8 +19,8 @@ from chargehand.core.codec import decode_as
 from chargehand.core.ids import new_id
 from chargehand.durable._lock_files import FRESH, create_locked, is_locked, remove_abandoned
 
+# A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on.
 Role = Literal["command", "worker"]
-"""A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on."""
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -123,6 +123,8 @@ class LocalWorkers:
 
     def gone(self, worker: str) -> bool:
         """Tell whether nobody has the worker's file locked: neither it nor a launcher of its sandboxes."""
+        # The launcher of its sandboxes inherits the descriptor, so the next holder of its missions never shares a
+        # workspace with a survivor.
         return not self.live(worker)
 
     def members(self) -> tuple[Member, ...]:

@@ -29,10 +29,10 @@ from chargehand.policy.shell.programs import flags, hosts, positionals, subcomma
 from chargehand.policy.shell.scripts import Line, lines_of, shell_script, task_of
 from chargehand.policy.shell.wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
 
+# Things that one action is taken apart into at most; one with more is not understood.
 MOST_PARTS = 400
-"""Things that one action is taken apart into at most; one with more is not understood."""
+# Things of scripts that are looked at for one action.
 MOST_IN_SCRIPTS = 300
-"""Things of scripts that are looked at for one action."""
 _DEEPEST = 8
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
 
@@ -176,7 +176,11 @@ class _Splitter:
 
     @property
     def _in_script(self) -> bool:
-        """Whether what is asked about stands in a script."""
+        """Whether what is asked about stands in a script.
+
+        There only what is plainly forbidden is refused: a line that a model writes can be written out, a project's
+        script that runs `"$@"` cannot.
+        """
         return bool(self._open)
 
     def _add(self, request: Request) -> None:
@@ -341,7 +345,8 @@ class _Splitter:
         return None
 
     def _ask_interpreter(self, program: str, command: Simple) -> None:
-        """Say of an interpreter that its program is not looked into: only the sandbox bounds what Python does."""
+        """Say of an interpreter that its program is not looked into."""
+        # To read `python -c` would promise what cannot be kept: the sandbox is the wall.
         words = command.argv[1:]
         fed = command.feed is not None and not any(
             word is None or not word.startswith("-") or word in ("-c", "-e", "-m") for word in words
@@ -352,6 +357,7 @@ class _Splitter:
             self._ask_opaque("program", text, (*command.via, program))
 
     def _text(self, path: str | None) -> str | None:
+        # Read through the sandbox, not from the host's files: what counts is what a program there would get.
         return self.around.script(path) if self.around.script is not None and path is not None else None
 
     def _split_script(self, script: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> bool:

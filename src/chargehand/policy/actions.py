@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Effect = Literal["allow", "ask", "deny"]
+# How strong an effect is: the strongest of all that apply counts.
 ORDER: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
-"""How strong an effect is: the strongest of all that apply counts."""
 WORKSPACE = "/workspace"
+# Bytes of a script that is looked into, as many as of a line.
 LARGEST_SCRIPT = 100_000
-"""Bytes of a script that is looked into, as many as of a line."""
 Purpose = Literal["agent", "setup", "check", "exec"]
 RunKind = Literal["exec", "setup", "check", "launch"]
 

@@ -9,10 +9,10 @@ from chargehand.policy._requests import Request, requests_of
 from chargehand.policy.actions import ORDER, Action, Effect, Judgement, Part, Surroundings
 from chargehand.policy.rules import Match, Rules
 
+# The rule that is named where none matches.
 NO_RULE = "none"
-"""The rule that is named where none matches."""
+# The rule that is named where a rule could not be evaluated.
 BROKEN = "rule-error"
-"""The rule that is named where a rule could not be evaluated."""
 
 
 def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:

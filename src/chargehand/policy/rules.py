@@ -25,8 +25,8 @@ _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _TOKENS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
 # Answers that are remembered: an agent runs the same commands again and again.
 _MOST_KNOWN = 2_000
+# Characters of one source of rules at most.
 LARGEST = 1_000_000
-"""Characters of one source of rules at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +193,7 @@ def _parse(source: Source, schema: Any) -> Iterator[tuple[_Statement, dict[str, 
             raise _invalid(source, statement.line, name, str(error)) from error
         if len(policies) != 1:
             raise _invalid(source, statement.line, name, "templates are not supported")
+        # Without this, a misspelt fact would fail only at the first request that comes to it.
         checked = cedarpy.validate_policies(statement.text, schema)
         if not checked.validation_passed:
             message = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)

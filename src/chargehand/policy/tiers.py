@@ -31,8 +31,10 @@ def needed_tier(facts: TierFacts) -> tuple[TierName, str]:
     """
     if facts.trusted:
         return "process", "a person trusts the repository"
+    # Process and container share the host's kernel: what can also reach hosts gets a kernel of its own.
     steps = 2 if facts.network else 1
     why = "nobody trusts the repository yet" + (", and it may reach hosts" if facts.network else "")
+    # Less, and never none: `docs/**` may hold a `conf.py` that a build runs.
     if facts.documentation:
         return TIERS[steps], f"{why}; but it may change documentation alone"
     return TIERS[steps + 1], why
@@ -53,6 +55,7 @@ def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierCh
     needed, why = needed_tier(facts)
     weaker = [TierCandidate(tier=name, offered=None, detail="weaker than needed") for name in TIERS]
     considered = (*weaker[: TIERS.index(needed)], *candidates)
+    # A tier that a person names is never exchanged; what `auto` would need stands beside it.
     if facts.wish != AUTO:
         wish: TierName = next(name for name in get_args(TierName) if name == facts.wish)
         more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; auto would need {needed}: {why}"

@@ -186,6 +186,7 @@ class _AttemptLedger:
             "reserved": micro,
             "time": self._time(),
         }
+        # Not durable: `secure` waits for the disk, before anything of the reply is given to the client.
         # One transaction looks and books: two that ask at once must not both get what is left for one.
         with self._database.write() as connection:
             if connection.execute(_FIND, (call,)).fetchone() is not None:

@@ -48,8 +48,8 @@ _RAW_LINE = raw_columns(
     | {"payload": "blob"}
     | dict.fromkeys(("digest", "prev", "hash"), "text")
 )
+# Tells whether the worker of that id is alive right now.
 IsLive = Callable[[str], bool]
-"""Tells whether the worker of that id is alive right now."""
 
 
 class MissionRow(Struct, frozen=True, kw_only=True):

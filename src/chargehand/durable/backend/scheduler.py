@@ -21,8 +21,8 @@ from chargehand.durable.backend.database import SCHEMA, prepare
 if TYPE_CHECKING:
     from dbos import DBOS
 
+# The version of all rows, whatever program wrote them: they hold only a mission's id and a turn's number.
 VERSION = "chargehand-engine-1"
-"""The version of all rows, whatever program wrote them: they hold only a mission's id and a turn's number."""
 QUEUE = "missions"
 WAITING, RUNNING = "ENQUEUED", "PENDING"
 _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]

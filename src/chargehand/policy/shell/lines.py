@@ -15,8 +15,8 @@ from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, no
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
 
+# Characters of a line that is taken apart.
 LONGEST = 100_000
-"""Characters of a line that is taken apart."""
 # Levels of the syntax tree that are walked: Python's stack bears a few hundred.
 _DEEPEST = 150
 _VARIANTS = 16
@@ -77,6 +77,7 @@ def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
         return Parsed(problem=f"it has {len(text)} characters, more than {LONGEST}")
     if "\0" in text:
         return Parsed(problem="it has a NUL character")
+    # bashlex refuses everyday bash that this grammar takes: `case`, `[[`, quoted here-documents, arrays.
     # A parser for each line: attempts are judged in several threads, and no parser may be in two.
     tree = tree_sitter.Parser(_language()).parse(to_grammar(text))
     # Half a line is not judged: what the grammar could not read may be the part that matters.

@@ -143,7 +143,15 @@ def _values_after(words: Argv, prefix: str) -> tuple[str | None, ...]:
 
 def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
     """Return the hosts and ports that a command calls, "" for one not known; `None` where it calls none."""
-    named = [host for word in words if word is not None for host in _hosts_in_word(word, program)]
+    named: list[tuple[str, int]] = []
+    for word in (word for word in words if word is not None):
+        found = _URL.search(word)
+        # These take user@host:path for a place; to other programs it is any text.
+        remote = _SCP.fullmatch(word) if program in ("scp", "rsync", "git", "sftp", "ssh") else None
+        if found is not None and (word.startswith(found[0]) or program == "git"):
+            named.append(_host_and_port(found[0]))
+        elif remote is not None:
+            named.append((remote[1], 22))
     if program not in _CALLERS:
         return named if program in ("git", "pip") and named else None
     # A server inside the sandbox reaches nobody, and asking for a version or for help calls no host.
@@ -159,14 +167,6 @@ def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
     host, number = _host_and_port(f"tcp://{plain[0]}")  # a word without a scheme, such as user@host:80/path
     port = plain[1] if len(plain) > 1 else None
     return [(host, int(port) if port is not None and port.isdigit() and not number else number)]
-
-
-def _hosts_in_word(word: str, program: str) -> list[tuple[str, int]]:
-    found = _URL.search(word)
-    if found is not None and (word.startswith(found[0]) or program == "git"):
-        return [_host_and_port(found[0])]
-    remote = _SCP.fullmatch(word) if program in ("scp", "rsync", "git", "sftp", "ssh") else None
-    return [(remote[1], 22)] if remote else []
 
 
 def _host_and_port(url: str) -> tuple[str, int]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from chargehand.policy.shell.programs import positionals
 from chargehand.policy.shell.wrappers import SHELLS, Argv
 
+# In the order in which make looks for them.
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
-"""In the order in which make looks for them."""
 _RUNNERS = frozenset({"npm", "pnpm", "yarn", "bun"})
 _RUN = frozenset({"run", "run-script"})
 _OWN_NAMES = frozenset({"test", "start", "stop", "restart"})

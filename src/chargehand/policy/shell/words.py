@@ -11,8 +11,8 @@ from chargehand.policy.paths import HOME
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+# All texts that a word may be; none: not known.
 Values = tuple[str, ...]
-"""All texts that a word may be; none: not known."""
 UNKNOWN: Values = ()
 # Texts that one word may be at most: `{a,b}{a,b}{a,b}…` grows without end, and more are not known.
 _MOST = 16

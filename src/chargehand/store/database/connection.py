@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 from chargehand.core.errors import StoreError
 
+# A connection of the driver inside a transaction; values go in and come out as the driver has them.
 Transaction = sqlite3.Connection
-"""A connection of the driver inside a transaction; values go in and come out as the driver has them."""
 _Synchronous = Literal["NORMAL", "FULL"]
+# A process that is stopped (not killed) within a write holds SQLite's write lock: the others wait for so long.
 _BUSY_SECONDS = 30
 _HINTS = {
     "store_corrupt": "run `chargehand audit verify`; `chargehand store restore` brings a backup back",
@@ -80,6 +81,7 @@ class Database:
 
         What is raised inside takes everything back. Raises `StoreError`.
         """
+        # With either, what is committed outlives the process; a power cut leaves only what FULL waited for.
         synchronous: _Synchronous = "FULL" if durable else "NORMAL"
         # The writers of this process go one after the other: SQLite's own queue is a poll that sleeps.
         if not self._turn.acquire(timeout=_BUSY_SECONDS):

@@ -15,8 +15,8 @@ from chargehand.store.database.connection import Database, Transaction, corrupt,
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+# The schema this program reads and writes: the newest file in `migrations/versions`.
 VERSION = "0007"
-"""The schema this program reads and writes: the newest file in `migrations/versions`."""
 _SCHEMA = Path(__file__).with_name("schema.sql")
 _SCRIPTS = Path(__file__).parent / "migrations"
 

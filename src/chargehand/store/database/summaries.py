@@ -17,8 +17,8 @@ from chargehand.core.fold import MEASURED, apply, measure, read_payload, unheld_
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.database.connection import Transaction, raw_columns
 
+# What this program's rows hold: a higher number makes all rows of before stale.
 FORM = 1
-"""What this program's rows hold: a higher number makes all rows of before stale."""
 _LINES = f"""
     SELECT seq, {raw_columns({"time": "text", "type": "text", "payload": "blob"})}
     FROM events WHERE mission = ? ORDER BY seq
