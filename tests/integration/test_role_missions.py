@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from tests.integration.workshop import FILES
 from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
 
-from chargehand.agents.roles import role_digest, shipped_roles
+from chargehand.agents.roles import shipped_roles
 from chargehand.core.attempt_events import ActionJudged, RoleChosen
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
@@ -69,7 +70,7 @@ def test_a_reviewer_reports_and_writes_nothing_however_it_tries(shop: NativeShop
     (chosen,) = payloads(shop, ended.id, RoleChosen)
     assert (chosen.role, chosen.digest, chosen.writes) == (
         "reviewer",
-        role_digest(shipped_roles()["reviewer"]),
+        hashlib.sha256(shipped_roles()["reviewer"].encode()).hexdigest(),
         False,
     )
     with shop.opened() as app:

@@ -47,9 +47,9 @@ def test_without_files_there_is_the_request_alone() -> None:
     assert first_message("Mend it.", instructions=[("AGENTS.md", " \n")]) == "The request:\n\nMend it."
 
 
-def test_bounds_and_notes_are_said() -> None:
-    text = first_message("Mend it.", allow=["src/**"], forbid=["*.lock", "a\nb"], notes=["Tests: pytest -q"])
-    assert "- Change only paths in: src/**\n- Change no path in: *.lock, a\\x0ab\n- Tests: pytest -q" in text
+def test_bounds_are_said() -> None:
+    text = first_message("Mend it.", allow=["src/**"], forbid=["*.lock", "a\nb"])
+    assert "- Change only paths in: src/**\n- Change no path in: *.lock, a\\x0ab" in text
 
 
 def blocks(text: str) -> list[tuple[str, str]]:

@@ -166,7 +166,7 @@ class _WorkSoFar:
     decisions: list[str] = field(default_factory=list)
 
 
-def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, goal: str, level: int) -> ModelRequest:
+def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, level: int) -> ModelRequest:
     """Return a message that stands for those at the indexes `gone`, `level` entries of each kind at most.
 
     A summary among them goes on in this one.
@@ -181,8 +181,6 @@ def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, goal: str,
     # Not the clock: the same conversation has to be summarised to the same request after a crash.
     when = first.timestamp or getattr(first.parts[0] if first.parts else None, "timestamp", None) or _NO_TIME
     lines = ["[summary of the part of this conversation that was left out; the request still holds]"]
-    if goal:
-        lines.append(f"Goal: {_one_line(goal)}")
     for title, entries in (
         ("Files changed", done.files),
         ("Commands run", done.commands),

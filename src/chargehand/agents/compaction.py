@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Messages: TypeAlias = Sequence[ModelMessage]
 
-Size = Callable[["ModelMessage"], int]
 Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
 
 # Turns at the end that keep their results, and those that a summary leaves alone, tried in turn.
@@ -50,7 +49,7 @@ _REPLACED = "[cleared: the same call was made again later, see its newer result]
 class Compacted:
     """A conversation that fits: which messages are pinned now, how much had to go, and its size.
 
-    `size` is in the unit of the size function, before calibration; `saved` is what went of it.
+    `size` is in estimated tokens, before calibration; `saved` is what went of it.
     """
 
     messages: list[ModelMessage]
@@ -70,20 +69,21 @@ def compact(
     *,
     limit: int,
     pins: Collection[int],
-    size: Size = estimate,
     calibration: tuple[int, int] | None = None,
-    goal: str = "",
 ) -> Compacted:
     """Return the messages as they fit into `limit` tokens, the pinned ones (by index) unchanged.
 
-    Older twins of reads go first, then old results, then all but the last turns for a summary with `goal` in it,
-    at last everything but the last turn, its results cut. `calibration` is what an earlier conversation was
-    counted as by its provider (input tokens), and its `size` here. A system prompt is always pinned.
+    Older twins of reads go first, then old results, then all but the last turns for a summary, at last everything
+    but the last turn, its results cut. `calibration` is what the provider counted an earlier conversation as
+    (input tokens), and its `size` here. A system prompt is always pinned.
 
     Raises `ExhaustedError` (`context`) when even that is too long.
     """
-    conversation = _Conversation(messages, limit=limit, pins=pins, size=size, scale=_estimate_scale(calibration))
-    for tier, candidate in _candidates(conversation, goal):
+    scale = 1.0
+    if calibration is not None and min(calibration) > 0:
+        scale = min(max(calibration[0] / calibration[1], _LEAST_SCALE), _MOST_SCALE)
+    conversation = _Conversation(messages, limit=limit, pins=pins, scale=scale)
+    for tier, candidate in _candidates(conversation):
         made = conversation.measure(tier, candidate)
         if made is not None:
             return made
@@ -92,12 +92,6 @@ def compact(
         code="context",
         hint="use a model with a larger context, or say the request in fewer words",
     )
-
-
-def _estimate_scale(calibration: tuple[int, int] | None) -> float:
-    if calibration is None or min(calibration) <= 0:
-        return 1.0
-    return min(max(calibration[0] / calibration[1], _LEAST_SCALE), _MOST_SCALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +105,19 @@ class _KeptMessage:
 class _Conversation:
     """The conversation to shorten, and whether a candidate is short enough."""
 
-    def __init__(self, messages: Messages, *, limit: int, pins: Collection[int], size: Size, scale: float) -> None:
+    def __init__(self, messages: Messages, *, limit: int, pins: Collection[int], scale: float) -> None:
         self.messages = list(messages)
         self.pins = {
             index
             for index, message in enumerate(messages)
             if index in pins or any(part.part_kind == "system-prompt" for part in message.parts)
         }
-        self._limit, self._size, self._scale = limit, size, scale
-        self._before = sum(size(message) for message in messages)
+        self._limit, self._scale = limit, scale
+        self._before = sum(map(estimate, messages))
 
     def measure(self, tier: Tier, candidate: Sequence[_KeptMessage]) -> Compacted | None:
         """Return the candidate as the result where it fits."""
-        total = sum(self._size(kept.message) for kept in candidate)
+        total = sum(estimate(kept.message) for kept in candidate)
         if math.ceil(total * self._scale) > self._limit:
             return None
         return Compacted(
@@ -164,7 +158,7 @@ class _Conversation:
 
 
 # Each tier is tried on what the one before left, so that what is needed least goes first.
-def _candidates(conversation: _Conversation, goal: str) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
+def _candidates(conversation: _Conversation) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
     original = list(conversation.messages)
     yield "none", conversation.all()
     twins: dict[tuple[str, str], list[AnsweredCall]] = defaultdict(list)
@@ -182,16 +176,16 @@ def _candidates(conversation: _Conversation, goal: str) -> Iterator[tuple[Tier, 
     for turns in SUMMARY_TURNS:
         keep = conversation.kept_indexes(turns)
         for level in SUMMARY_LEVELS:
-            yield "summary", _with_summary(conversation, original, keep, goal, level)
+            yield "summary", _with_summary(conversation, original, keep, level)
     keep = conversation.kept_indexes(1)
     for length in _CUTS:
         for last_level in (SUMMARY_LEVELS[-1], 0):
-            shorter = _with_summary(conversation, original, keep, goal, last_level)
+            shorter = _with_summary(conversation, original, keep, last_level)
             yield "last_turn", [_with_short_results(kept, length) for kept in shorter]
 
 
 def _with_summary(
-    conversation: _Conversation, original: Messages, keep: set[int], goal: str, level: int
+    conversation: _Conversation, original: Messages, keep: set[int], level: int
 ) -> list[_KeptMessage]:
     """Return the kept messages with a summary of the others where the first of them stood."""
     gone = [index for index in range(len(original)) if index not in keep]
@@ -199,7 +193,7 @@ def _with_summary(
     if gone and level:
         place = conversation.outside_pairs(gone[0])
         before = sum(index < place for index in keep)
-        made.insert(before, _KeptMessage(summary(original, gone, goal=goal, level=level), False))
+        made.insert(before, _KeptMessage(summary(original, gone, level=level), False))
     return made
 
 

@@ -93,7 +93,6 @@ def first_message(
     *,
     allow: Sequence[str] = (),
     forbid: Sequence[str] = (),
-    notes: Sequence[str] = (),
     instructions: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the message that a conversation begins with: the request, its bounds, and context.
@@ -105,7 +104,6 @@ def first_message(
     bounds = [
         *([f"- Change only paths in: {_path_list(allow)}"] if allow else []),
         *([f"- Change no path in: {_path_list(forbid)}"] if forbid else []),
-        *(f"- {note.strip()}" for note in notes),
     ]
     if bounds:
         parts.append("\n".join(["Bounds:", *bounds]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -54,11 +53,6 @@ class Role:
 
 # The role of missions that were asked for before there were roles: nothing is told, nothing is kept from it.
 NO_ROLE = Role(name="", summary="", prompt="", tools=("*",), writes=True)
-
-
-def role_digest(text: str) -> str:
-    """Return the hex SHA-256 of a role's file, by which the log tells one version from another."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @cache

@@ -14,7 +14,7 @@ from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")
 # What a program gets to end by itself once its calls are refused for money.
-GRACE_SECONDS = 2.0
+_GRACE_SECONDS = 2.0
 # The name of what an attempt of a program waits for when it is out of quota.
 QUOTA_WAIT = "quota"
 NO_USAGE = MeteredUsage()
@@ -61,12 +61,10 @@ def usage_so_far(endpoint: Endpoint | None) -> MeteredUsage:
     return endpoint.meter() if endpoint else NO_USAGE
 
 
-async def run_while_paid(
-    work: Coroutine[Any, Any, _T], endpoint: Endpoint | None, *, grace: float = GRACE_SECONDS
-) -> _T | None:
+async def run_while_paid(work: Coroutine[Any, Any, _T], endpoint: Endpoint | None) -> _T | None:
     """Run `work` to its end; return `None` where it was cancelled because its calls are refused for good.
 
-    That is for want of money or quota. Some programs repeat a refused call for minutes: they get `grace` seconds.
+    That is for want of money or quota. Some programs repeat a refused call for minutes: they get two seconds.
     """
 
     def is_refused() -> bool:
@@ -78,7 +76,7 @@ async def run_while_paid(
     try:
         while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
             if is_refused():
-                await asyncio.wait([running], timeout=grace)
+                await asyncio.wait([running], timeout=_GRACE_SECONDS)
                 if is_refused():  # else another model answered meanwhile
                     break
         return running.result() if running.done() else None
