@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
 import ssl
 import subprocess
@@ -208,6 +210,19 @@ async def test_nobody_there_is_unreachable() -> None:
             await up.send(call())
     assert caught.value.code == "upstream_unreachable"
     assert KEY not in f"{caught.value!r} {caught.value.message} {up!r} {vars(caught.value)}"
+
+
+async def test_a_call_that_is_cancelled_as_it_connects_leaves_no_socket() -> None:
+    async with provider(OK) as (url, _):
+        for turns in range(12):
+            async with upstream(url) as up:
+                sending = asyncio.ensure_future(up.send(call()))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await (await sending).close()
+    gc.collect()  # a socket that was left open warns here, and every warning fails a test
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", OK[:-1]])

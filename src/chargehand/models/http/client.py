@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ _IDLE_SECONDS = 60.0
 _KEPT = 32
 # What may lie unread before the provider is told to wait.
 _AHEAD_BYTES = 262_144
-# How long one address of a host may take before the next is tried beside it (RFC 8305).
-_EYEBALLS_SECONDS = 0.25
+# How long one address of a host may take before the next is tried; the last one has all the time there is.
+_ADDRESS_SECONDS = 1.0
 _PROXIED_CONNECTIONS = 512
 
 
@@ -212,19 +213,32 @@ class DirectClient:
     async def _connect(self, seconds: float) -> _Connection:
         origin, loop = self._origin, asyncio.get_running_loop()
         context = origin.certificates() if origin.certificates is not None else None
+        connection: _Connection | None = None
         try:
             async with asyncio.timeout(seconds):
-                _, connection = await loop.create_connection(
-                    _Connection,
-                    origin.host,
-                    origin.port,
-                    ssl=context,
-                    server_hostname=origin.host if context is not None else None,
-                    happy_eyeballs_delay=_EYEBALLS_SECONDS,
-                )
+                found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+                addresses = list(dict.fromkeys((family, address[0]) for family, *_, address in found))
+                # One after the other: asyncio's `happy_eyeballs_delay` leaks its socket when a call is cancelled.
+                for family, address in addresses:
+                    is_last = (family, address) == addresses[-1]
+                    try:
+                        async with asyncio.timeout(None if is_last else _ADDRESS_SECONDS):
+                            _, connection = await loop.create_connection(
+                                _Connection,
+                                str(address),
+                                origin.port,
+                                family=family,
+                                ssl=context,
+                                server_hostname=origin.host if context is not None else None,
+                            )
+                        break
+                    except OSError:
+                        if is_last:
+                            raise
         except OSError as error:
             what = f"{type(error).__name__}: {error}" if str(error) else f"no connection in {seconds:g} s"
             raise HttpError("upstream_unreachable", what) from None
+        assert connection is not None  # the last address was reached, or its error raised
         self._open.add(connection)
         return connection
 
