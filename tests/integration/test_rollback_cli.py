@@ -121,7 +121,7 @@ def test_going_back_by_hunk_and_undoing_it(desk: Desk, repo: Path, refused: Said
 def test_text_tells_the_plan(desk: Desk, refused: Said) -> None:
     first = desk.state(refused).checkpoints[0].commit
     told = text("restore", refused.document["mission"], first, "--dry-run").decode()
-    assert "nothing was done" in told
+    assert "Nothing was done" in told
     assert any(line.split() == ["restored", "f.txt"] for line in told.splitlines())
 
 

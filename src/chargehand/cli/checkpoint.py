@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.cli.terminal.output import Output
     from chargehand.workspace.depot import LineCount
-    from chargehand.workspace.rollback import HunkPlan, PathPlan
+    from chargehand.workspace.rollback import HunkPlan
 
 _mission_option = click.option(
     "--mission", default="last", metavar="MISSION", help="The mission the checkpoints are of (default: the last)."
@@ -150,7 +150,7 @@ def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool)
     show_plan(out, document.plan)
     if dry_run:
         out.document(document)
-        out.text("nothing was done")
+        out.text("Nothing was done.")
         return 0
     restored = run_async(lambda stop: carry_out_restore(app, planned))
     out.document(planned.document(dry_run=dry_run, checkpoint=restored))
@@ -190,28 +190,24 @@ def show_plan(out: Output, plan: PlanDocument) -> None:
     """Write what a restore or roll-back does to each file."""
     from chargehand.core.text import shown_path
 
-    rows = [(path.action, shown_path(path.path), _plan_note(path)) for path in plan.paths]
+    rows = []
+    for path in plan.paths:
+        notes = []
+        if path.hunks:
+            gone = [_lines_text(hunk) for hunk in path.hunks if not hunk.kept]
+            notes.append(f"{len(gone)} of {len(path.hunks)} hunks: {', '.join(gone)}")
+        if path.why:
+            notes.append(f"set back whole, since it {path.why}")
+        if path.renamed_from is not None:
+            notes.append(f"renamed from {shown_path(path.renamed_from)}")
+        rows.append((path.action, shown_path(path.path), "; ".join(notes)))
     if rows:
         out.table(("ACTION", "FILE", ""), rows)
     for name in plan.unchanged:
         out.text(f"{shown_path(name)} is unchanged already")
 
 
-def _plan_note(path: PathPlan) -> str:
-    from chargehand.core.text import shown_path
-
-    notes = []
-    if path.hunks:
-        gone = [_hunk_lines(hunk) for hunk in path.hunks if not hunk.kept]
-        notes.append(f"{len(gone)} of {len(path.hunks)} hunks: {', '.join(gone)}")
-    if path.why:
-        notes.append(f"set back whole, since it {path.why}")
-    if path.renamed_from is not None:
-        notes.append(f"renamed from {shown_path(path.renamed_from)}")
-    return "; ".join(notes)
-
-
-def _hunk_lines(hunk: HunkPlan) -> str:
+def _lines_text(hunk: HunkPlan) -> str:
     if not hunk.new_lines:
         return f"deletion after line {hunk.new_start}"
     last = hunk.new_start + hunk.new_lines - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,7 @@ from chargehand.cli.terminal.options import json_option
 if TYPE_CHECKING:
     from chargehand.app.diagnosis import Diagnosis
     from chargehand.cli.terminal.output import Output
-    from chargehand.sandbox.probe import ProbePart, ProbeReport
-    from chargehand.sandbox.toolchain import HiddenPrograms
+    from chargehand.sandbox.probe import ProbePart
 
 
 @click.group()
@@ -65,20 +63,27 @@ def doctor(out: Output) -> int:
     with StateReader.open() as reader, progress(out, "testing"):
         found = asyncio.run(diagnose(reader))
     out.document(found)
-    _show_parts(out, found)
-    for report in (found.container, found.vm):
-        if report is not None:
-            _show_other_tier(out, report)
+    _show_process_tier(out, found)
+    for report in filter(None, (found.container, found.vm)):
+        for part in report.parts:
+            # One driver that works is enough: the failures of the others mean no harm.
+            if not part.ok and part not in report.drivers:
+                out.text(f"no      {report.tier}: {part.name}: {part.detail}")
+                _show_fix(out, part)
+        if report.ok:
+            works = f"--sandbox {report.tier} works too, with {report.driver} workspaces"
+            out.text(f"{works}: {report.parts[0].detail}")
     for part in found.snippets.values():
         out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
         _show_fix(out, part)
-    _show_tools(out, found)
+    _show_programs(out, found)
     if found.tier is None:
         return 5
     return 0 if found.ok else 1
 
 
-def _show_parts(out: Output, found: Diagnosis) -> None:
+def _show_process_tier(out: Output, found: Diagnosis) -> None:
+    """Show what the default sandbox needs; only what it needs and lacks has failed."""
     width = max(len(part.name) for part in found.parts)
     for part in found.parts:
         word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
@@ -98,17 +103,7 @@ def _show_fix(out: Output, part: ProbePart, *, indent: int = 0) -> None:
         out.text(f"        {'':<{indent}}fix: {part.mend}")
 
 
-def _show_other_tier(out: Output, report: ProbeReport) -> None:
-    """Show another tier: nobody misses it where the process tier works."""
-    for part in report.parts:
-        if not part.ok and part not in report.drivers:
-            out.text(f"no      {report.tier}: {part.name}: {part.detail}")
-            _show_fix(out, part)
-    if report.ok:
-        out.text(f"--sandbox {report.tier} works too, with {report.driver} workspaces: {report.parts[0].detail}")
-
-
-def _show_tools(out: Output, found: Diagnosis) -> None:
+def _show_programs(out: Output, found: Diagnosis) -> None:
     """Show which of this machine's programs sandboxes have, and which they do not have and why."""
     if found.tools_problem:
         out.text(found.tools_problem)
@@ -119,14 +114,7 @@ def _show_tools(out: Output, found: Diagnosis) -> None:
     for tool in found.tools:
         if tool.problem:
             out.text(f"{tool.name} ({tool.host}) {tool.problem}")
-    for line in _not_shown(found.not_shown):
-        out.text(line)
-
-
-def _not_shown(directories: Sequence[HiddenPrograms]) -> list[str]:
-    lines = []
-    for each in directories:
-        more = len(each.names) - _NAMES_SHOWN
-        names = ", ".join(each.names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        lines.append(f"not in sandboxes: {names} in {each.directory}: {each.problem}")
-    return lines
+    for hidden in found.not_shown:
+        more = len(hidden.names) - _NAMES_SHOWN
+        names = ", ".join(hidden.names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        out.text(f"not in sandboxes: {names} in {hidden.directory}: {hidden.problem}")

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.contract import Stream
 
+# As `env` and `docker run` exit where a command could not be run at all.
 _NOT_RUN = 125
-"""As `env` and `docker run` exit where a command could not be run at all."""
 _WOULD_CHANGE, _NOT_FORMATTED = 1, 2
 
 
@@ -64,10 +64,8 @@ def exec_(
     if not command:
         raise click.MissingParameter(param_hint="'-- CMD…'", param_type="argument")
     request = ExecRequest(command=command, **options)
-    return _start(out, request) if detach else _execute(out, request)
-
-
-def _start(out: Output, request: ExecRequest) -> int:
+    if not detach:
+        return _execute(out, request)
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
     from chargehand.cli.actions import run_action

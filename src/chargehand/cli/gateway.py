@@ -11,7 +11,7 @@ import click
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.gateways import GatewayAddress, GatewayCall, GatewayEvent
+    from chargehand.app.gateways import GatewayEvent
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
 
@@ -134,37 +134,27 @@ def _show(out: Output, event: GatewayEvent) -> None:
         return
     out.document(event)
     if isinstance(event, GatewayAddress):
-        _show_address(out, event)
+        budget = "unlimited" if event.budget_usd is None else f"{event.budget_usd:g} USD"
+        out.text(f"OpenAI     {event.openai_base_url}")
+        out.text(f"Anthropic  {event.anthropic_base_url}")
+        out.text(f"Gemini     {event.gemini_base_url}")
+        out.text(f"token      {event.token}")
+        # A model that several upstreams serve stands there once for each.
+        out.text(f"models     {', '.join(dict.fromkeys(model.name for model in event.models))}")
+        out.text(f"budget     {budget}")
+        if event.recording is not None:
+            out.text(f"recording  {event.recording}")
+        out.text()
     elif isinstance(event, GatewayCall):
-        out.text(_call_line(event))
+        tokens = " ".join(
+            f"{'unknown' if count is None else count} {way}"
+            for count, way in ((event.input_tokens, "in"), (event.output_tokens, "out"))
+        )
+        cost = "cost unknown" if event.cost_usd is None else f"{event.cost_usd:.6f} USD"
+        status = f"{event.status} {event.http_status}"
+        why = f"  {event.reason}" if event.reason else ""
+        out.text(f"{event.turn:>4}  {event.model}  {status}  {tokens}  {cost}  {event.seconds:.1f} s{why}")
     elif isinstance(event, GatewayAlert):
         out.text(f"      {alert_text(event.alert)}")
     else:
         out.text(f"      {event.divergence}")
-
-
-def _show_address(out: Output, address: GatewayAddress) -> None:
-    rows = [
-        ("OpenAI", address.openai_base_url),
-        ("Anthropic", address.anthropic_base_url),
-        ("Gemini", address.gemini_base_url),
-        ("token", address.token),
-        ("models", ", ".join(dict.fromkeys(model.name for model in address.models))),
-        ("budget", "unlimited" if address.budget_usd is None else f"{address.budget_usd:g} USD"),
-    ]
-    if address.recording is not None:
-        rows.append(("recording", address.recording))
-    for name, value in rows:
-        out.text(f"{name:<10} {value}")
-    out.text()
-
-
-def _call_line(call: GatewayCall) -> str:
-    def known(count: int | None) -> str:
-        return "unknown" if count is None else str(count)
-
-    tokens = f"{known(call.input_tokens)} in {known(call.output_tokens)} out"
-    cost = "cost unknown" if call.cost_usd is None else f"{call.cost_usd:.6f} USD"
-    why = f"  {call.reason}" if call.reason else ""
-    status = f"{call.status} {call.http_status}"
-    return f"{call.turn:>4}  {call.model}  {status}  {tokens}  {cost}  {call.seconds:.1f} s{why}"

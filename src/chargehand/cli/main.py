@@ -128,10 +128,10 @@ def main() -> NoReturn:
 
 def listen_for_signals() -> None:
     """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, also where our parent ignored them."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        # Each time anew: one that is raised in a finaliser is lost, and the next Ctrl-C must still work.
+        raise KeyboardInterrupt
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    """Raise `KeyboardInterrupt`; each time, for one that arrives in a finaliser is lost and must be repeatable."""
-    raise KeyboardInterrupt
+        signal.signal(number, interrupt)

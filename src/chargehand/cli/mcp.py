@@ -10,13 +10,8 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
-
-_TOKEN = Path("mcp", "token")
 
 
 @click.command()
@@ -38,32 +33,37 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     Example:
       chargehand mcp --http 127.0.0.1:8765
     """
-    import logging
-
-    from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.mcp.server import server_directory
-
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    cwd = server_directory(repo)
-    if http is None:
-        run_async(lambda stop: _serve_stdio(stop, cwd))
-        return 0
-    _serve_http_at(out, http, token_file=token_file, cwd=cwd)
-    return 0
-
-
-def _serve_http_at(out: Output, http: str, *, token_file: Path | None, cwd: Path) -> None:
-    """Serve over HTTP until a signal. Raises `UsageError`, `ConfigError` before anything is served."""
+    import asyncio
     import contextlib
+    import logging
     import os
 
     from chargehand.app.locations import state_home
+    from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.mcp.http import bound, parsed_address, token_of, url_of
+    from chargehand.mcp.server import mission_server, server_directory
 
+    # The SDK logs what clients sent, even lines that are no message: that stays out of stderr.
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    opened = mission_server(environ=os.environ, cwd=server_directory(repo), keep_traceback=keep_traceback)
+    if http is None:
+        from chargehand.mcp.stdio import serve_stdio
+
+        async def serve_lines(stop: Stop) -> None:
+            async with opened as server:
+                serving = asyncio.create_task(serve_stdio(server))
+                stop.end = serving.cancel
+                with contextlib.suppress(asyncio.CancelledError):
+                    await serving
+
+        run_async(serve_lines)
+        return 0
+    from chargehand.mcp.http import bound, parsed_address, serve_http, token_of, url_of
+
+    # All that can be wrong with what was asked for is found before anything is served.
     address = parsed_address(http)
-    place = token_file or state_home(os.environ) / _TOKEN
+    place = token_file or state_home(os.environ) / "mcp" / "token"
     token = token_of(place)
     with contextlib.closing(bound(address)) as listening:
 
@@ -73,33 +73,9 @@ def _serve_http_at(out: Output, http: str, *, token_file: Path | None, cwd: Path
             out.text(f"serving   {url}")
             out.text(f"token     in {place}; clients send it as Authorization: Bearer TOKEN")
 
-        run_async(lambda stop: _serve_http(stop, listening, token, cwd, announce))
+        async def serve_requests(stop: Stop) -> None:
+            async with opened as server:
+                await serve_http(server, listening, token=token, stop=stop, announce=announce)
 
-
-async def _serve_http(
-    stop: Stop, listening: socket.socket, token: str, cwd: Path, announce: Callable[[], None]
-) -> None:
-    import os
-
-    from chargehand.cli.terminal.failures import keep_traceback
-    from chargehand.mcp.http import serve_http
-    from chargehand.mcp.server import mission_server
-
-    async with mission_server(environ=os.environ, cwd=cwd, keep_traceback=keep_traceback) as server:
-        await serve_http(server, listening, token=token, stop=stop, announce=announce)
-
-
-async def _serve_stdio(stop: Stop, cwd: Path) -> None:
-    import asyncio
-    import contextlib
-    import os
-
-    from chargehand.cli.terminal.failures import keep_traceback
-    from chargehand.mcp.server import mission_server
-    from chargehand.mcp.stdio import serve_stdio
-
-    async with mission_server(environ=os.environ, cwd=cwd, keep_traceback=keep_traceback) as server:
-        serving = asyncio.create_task(serve_stdio(server))
-        stop.end = serving.cancel
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        run_async(serve_requests)
+    return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,6 @@ from chargehand.cli.terminal.options import json_option, mission_argument, named
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
-    from chargehand.durable.actions import OutputLine
 
 _TITLE = 48
 
@@ -40,21 +39,16 @@ def list_(repo: Path | None, everywhere: bool, out: Output) -> int:
     if not found.missions:
         out.text('No missions yet. Start one: chargehand run "TEXT"')
         return 0
-    rows = [
-        (each.mission, each.status, each.created[:16].replace("T", " "), each.branch or "-", _title(each.request))
-        for each in found.missions
-    ]
+    rows = []
+    for each in found.missions:
+        title = (each.request or "").strip().partition("\n")[0]
+        title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
+        rows.append((each.mission, each.status, each.created[:16].replace("T", " "), each.branch or "-", title))
     out.table(("MISSION", "STATUS", "CREATED", "BRANCH", "REQUEST"), rows)
     for each in found.missions:
         if each.waits is not None:
             out.text(f"{each.mission} waits: {each.waits.message}")
     return 0
-
-
-def _title(request: str | None) -> str:
-    lines = (request or "").strip().splitlines()
-    title = lines[0] if lines else ""
-    return title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
 
 
 @mission.command()
@@ -94,7 +88,8 @@ def watch(mission: str, out: Output) -> int:
             if isinstance(seen, Reason):
                 out.text(f"          waits: {seen.message}")
             elif isinstance(seen, OutputLine):
-                _show_output(out, seen)
+                if seen.line.strip():  # dimmed, as `run` shows it
+                    out.text(f"            {seen.line.rstrip()}", dim=True)
             elif text := describe_event(seen):
                 _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
             elif out.as_json:
@@ -115,14 +110,19 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
     from chargehand.app.documents import event_step
     from chargehand.app.event_text import describe_event
-    from chargehand.app.missions import follow_mission, read_events
+    from chargehand.app.missions import follow_mission, read_events, read_transcript
     from chargehand.app.reading import StateReader
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
 
     with StateReader.open() as reader:
         if transcript:
-            return _show_transcript(reader, out, mission)
+            for entry in read_transcript(reader, mission):
+                out.document(entry)
+                headings = _REPORTED_HEADINGS if entry.own_word else _HEADINGS
+                out.text(headings[entry.speaker].format(entry=entry), bold=True)
+                out.text("\n".join(f"    {line}" for line in entry.text.splitlines()))
+            return 0
         found = reader.find_mission(mission)
         for seen in follow_mission(reader, found) if follow else read_events(reader, found):
             if isinstance(seen, Event):
@@ -144,12 +144,6 @@ def _show_event(out: Output, event: Event, line: str) -> None:
         out.text(line)
 
 
-def _show_output(out: Output, printed: OutputLine) -> None:
-    """Write a line that an agent printed, dimmed as `run` shows it."""
-    if printed.line.strip():
-        out.text(f"            {printed.line.rstrip()}", dim=True)
-
-
 def show_project_log(out: Output, *, repo: Path | None) -> int:
     """Write the events of a project's own log; none where no action was about the project alone."""
     from chargehand.app.event_text import describe_event
@@ -164,23 +158,13 @@ def show_project_log(out: Output, *, repo: Path | None) -> int:
     return 0
 
 
-def _show_transcript(reader: Any, out: Output, mission: str) -> int:
-    from chargehand.app.missions import read_transcript
-
-    for entry in read_transcript(reader, mission):
-        out.document(entry)
-        headings = _REPORTED_HEADINGS if entry.own_word else _HEADINGS
-        out.text(headings[entry.speaker].format(entry=entry), bold=True)
-        out.text("\n".join(f"    {line}" for line in entry.text.splitlines()))
-    return 0
-
-
 _HEADINGS = {
     "person": "{entry.attempt}  to the agent",
     "model": "{entry.reply}  {entry.model}",
     "call": "{entry.reply}  {entry.model} calls {entry.tool}",
     "result": "{entry.reply}  result of {entry.tool}",
 }
+# For what only the agent itself reports: another program's calls go through nothing of ours, so they are its word.
 _REPORTED_HEADINGS = {
     "agent": "{entry.attempt}  the agent says",
     "thought": "{entry.attempt}  the agent thinks",
@@ -188,7 +172,6 @@ _REPORTED_HEADINGS = {
     "result": "{entry.attempt}  the agent's result of {entry.tool}",
     "error": "{entry.attempt}  the agent reports an error",
 }
-"""For what only the agent itself reports: another program's calls go through nothing of ours."""
 
 
 @mission.command()
@@ -333,9 +316,18 @@ def rollback(mission: str, dry_run: bool, out: Output) -> int:
 
     Exits 3 where the commit could not be exported.
     """
-
     if dry_run:
-        return _preview_roll_back(out, mission)
+        # A preview only reads: `App` would load all that runs missions.
+        from chargehand.app.checkpoints import preview_roll_back
+        from chargehand.app.reading import StateReader
+        from chargehand.cli.checkpoint import show_plan
+
+        with StateReader.open() as reader:
+            found = preview_roll_back(reader, mission)
+        out.document(found)
+        show_plan(out, found.plan)
+        out.text(f"Nothing was done. A new commit on {found.ref} would do this.")
+        return 0
     from chargehand.app.composition import App
     from chargehand.app.missions import roll_back_mission
     from chargehand.cli.terminal.progress import run_with_progress
@@ -345,19 +337,6 @@ def rollback(mission: str, dry_run: bool, out: Output) -> int:
         state = run_with_progress(out, lambda shown: roll_back_mission(app, mission, observer=shown))
     print_result(out, state)
     return 0 if state.export is not None and state.export.state == "done" else 3
-
-
-def _preview_roll_back(out: Output, mission: str) -> int:
-    from chargehand.app.checkpoints import preview_roll_back
-    from chargehand.app.reading import StateReader
-    from chargehand.cli.checkpoint import show_plan
-
-    with StateReader.open() as reader:
-        found = preview_roll_back(reader, mission)
-    out.document(found)
-    show_plan(out, found.plan)
-    out.text(f"nothing was done; a new commit on {found.ref} would do this")
-    return 0
 
 
 @mission.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,8 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.models import CatalogueModel, FactView, FullPrice, ListPrice, ModelFactsView
+    from chargehand.app.models import FullPrice
     from chargehand.cli.terminal.output import Output
-    from chargehand.models.catalogue import Reported
 
 _FACTS = {
     "context": "context",
@@ -50,7 +48,27 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
     """
 
     if everything or provider is not None:
-        return _list_catalogue(out, provider)
+        from chargehand.app.models import list_catalogue
+
+        found = list_catalogue(provider)
+        out.document(found)
+        out.table(
+            ("PROVIDER", "MODEL", "CONTEXT", "TOOLS", "TAKES", "PRICE", "STATUS"),
+            [
+                (
+                    each.provider,
+                    each.model,
+                    "unknown" if each.context is None else f"{each.context:,}",
+                    _value(each.tools),
+                    "unknown" if each.takes is None else " ".join(each.takes),
+                    _full_price(each.price),
+                    each.status or "",
+                )
+                for each in found.catalogue
+            ],
+        )
+        out.text(f"{len(found.catalogue)} models, source: {found.catalogue[0].source}")
+        return 0
     from chargehand.app.composition import App
     from chargehand.app.models import list_models
 
@@ -61,30 +79,18 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
         out.text("No model is configured, and none was found on this machine.")
         out.text("Run `chargehand init` to set one up, or store a key: chargehand secret set ANTHROPIC_API_KEY")
         return 0
-    rows = [
-        (each.name, each.provider, each.model, _list_price(each.price), each.key.where, each.origin)
-        for each in listed.models
-    ]
+    rows = []
+    for each in listed.models:
+        if each.price is None:
+            price = "unknown"
+        elif each.price.input == each.price.output == 0:
+            price = f"free ({each.price.source})"
+        else:
+            usd = f"${each.price.input:g} in, ${each.price.output:g} out"
+            price = f"{usd} per million tokens ({each.price.source})"
+        rows.append((each.name, each.provider, each.model, price, each.key.where, each.origin))
     out.table(("NAME", "PROVIDER", "MODEL", "PRICE", "KEY", "FROM"), rows)
     return 0
-
-
-def _list_catalogue(out: Output, provider: str | None) -> int:
-    from chargehand.app.models import list_catalogue
-
-    found = list_catalogue(provider)
-    out.document(found)
-    heads = ("PROVIDER", "MODEL", "CONTEXT", "TOOLS", "TAKES", "PRICE", "STATUS")
-    out.table(heads, [_catalogue_row(each) for each in found.catalogue])
-    out.text(f"{len(found.catalogue)} models, source: {found.catalogue[0].source}")
-    return 0
-
-
-def _catalogue_row(each: CatalogueModel) -> tuple[str, ...]:
-    takes = "unknown" if each.takes is None else " ".join(each.takes)
-    context = "unknown" if each.context is None else f"{each.context:,}"
-    price = _full_price(each.price)
-    return each.provider, each.model, context, _value(each.tools), takes, price, each.status or ""
 
 
 @model.command()
@@ -110,21 +116,14 @@ def show(name: str, repo: Path | None, out: Output) -> int:
     out.text(f"{name}: {found.provider} {found.model}", bold=True)
     out.text(f"key: {found.key.where}")
     out.text()
-    out.table(("WHAT", "VALUE", "SOURCE"), list(_fact_rows(found.facts)))
+    facts = [(name, getattr(found.facts, field)) for field, name in _FACTS.items()]
+    facts += [(f"takes {kind}", fact) for kind, fact in found.facts.takes.items()]
+    if found.facts.status.value is not None:
+        facts.append(("status", found.facts.status))
+    price = found.facts.price
+    rows = [(name, _value(fact.value), fact.source or "") for name, fact in facts]
+    out.table(("WHAT", "VALUE", "SOURCE"), [*rows, ("price", _full_price(price), price.source if price else "")])
     return 0
-
-
-def _fact_rows(facts: ModelFactsView) -> Iterator[tuple[str, str, str]]:
-    def row(name: str, fact: FactView) -> tuple[str, str, str]:
-        return name, _value(fact.value), fact.source or ""
-
-    for field, name in _FACTS.items():
-        yield row(name, getattr(facts, field))
-    for kind, fact in facts.takes.items():
-        yield row(f"takes {kind}", fact)
-    if facts.status.value is not None:
-        yield row("status", facts.status)
-    yield "price", _full_price(facts.price), facts.price.source if facts.price else ""
 
 
 def _value(value: object) -> str:
@@ -138,14 +137,6 @@ def _value(value: object) -> str:
         case tuple():
             return ", ".join(value) or "nothing"
     return str(value)
-
-
-def _list_price(price: ListPrice | None) -> str:
-    if price is None:
-        return "unknown"
-    if price.input == price.output == 0:
-        return f"free ({price.source})"
-    return f"${price.input:g} in, ${price.output:g} out per million tokens ({price.source})"
 
 
 def _full_price(price: FullPrice | None) -> str:
@@ -206,15 +197,11 @@ def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
     for each in probes.models:
         out.text(f"{each.name}: {describe_probe(each)}")
         if each.abilities is not None:
-            out.text(f"  {_abilities(each.abilities)}")
+            tried = {
+                "streaming": each.abilities.streams,
+                "images": each.abilities.images,
+                "embeddings": each.abilities.embeddings,
+                "respects the output limit": each.abilities.output_kept,
+            }
+            out.text("  " + ", ".join(f"{name}: {_YES_NO[able]}" for name, able in tried.items()))
     return 0 if all(each.fine for each in probes.models) else 1
-
-
-def _abilities(found: Reported) -> str:
-    named = {
-        "streaming": found.streams,
-        "images": found.images,
-        "embeddings": found.embeddings,
-        "respects the output limit": found.output_kept,
-    }
-    return ", ".join(f"{name}: {_YES_NO[value]}" for name, value in named.items())

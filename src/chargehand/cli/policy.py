@@ -12,7 +12,6 @@ from chargehand.cli.terminal.options import json_option, mission_argument, repo_
 if TYPE_CHECKING:
     from chargehand.app.policy import LoggedJudgement
     from chargehand.cli.terminal.output import Output
-    from chargehand.policy.actions import Judgement
 
 _EXITS = {"allow": 0, "deny": 1, "ask": 3}
 _COLOURS = {"allow": "green", "deny": "red", "ask": "yellow"}
@@ -84,11 +83,6 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
     with App.open() as app:
         judgement = judge_action(app, wanted, cwd=cwd, repo=repo)
     out.document(judgement)
-    _show_judgement(out, judgement)
-    return _EXITS[judgement.effect]
-
-
-def _show_judgement(out: Output, judgement: Judgement) -> None:
     out.text(f"{judgement.effect}: {judgement.reason} (rule {judgement.rule})", fg=_COLOURS[judgement.effect])
     rows = [
         (
@@ -102,6 +96,7 @@ def _show_judgement(out: Output, judgement: Judgement) -> None:
     ]
     if rows:
         out.table(("EFFECT", "RULE", "KIND", "WHAT", ""), rows)
+    return _EXITS[judgement.effect]
 
 
 @policy.command()

@@ -10,7 +10,6 @@ import click
 from chargehand.cli.terminal.options import base_option, json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.projects import TrustRequest
     from chargehand.cli.terminal.output import Output
 
 
@@ -103,31 +102,19 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
     """
     from chargehand.app.composition import App
     from chargehand.app.projects import TrustRequest
+    from chargehand.core.errors import RefusedError, UsageError
 
     with App.open() as app:
         request = TrustRequest(app, repo, base=base)
         for line in request.lines:
             out.text(line)
         if request.is_needed and not only_show:
-            _require_consent(out, yes)
+            if not yes and not out.can_ask:
+                hint = "to trust it without being asked: chargehand project trust --yes"
+                raise UsageError("there is no terminal to ask you at", code="trust_unasked", hint=hint)
+            if not yes and not click.confirm("Trust this content?", default=False, err=True):
+                raise RefusedError("not trusted", code="trust_denied")
             request.grant()
-    _show_trust(out, request, only_show=only_show)
-    return 0
-
-
-def _require_consent(out: Output, yes: bool) -> None:
-    from chargehand.core.errors import RefusedError, UsageError
-
-    if yes:
-        return
-    if not out.can_ask:
-        hint = "to trust it without being asked: chargehand project trust --yes"
-        raise UsageError("there is no terminal to ask you at", code="trust_unasked", hint=hint)
-    if not click.confirm("Trust this content?", default=False, err=True):
-        raise RefusedError("not trusted", code="trust_denied")
-
-
-def _show_trust(out: Output, request: TrustRequest, *, only_show: bool) -> None:
     view = request.view()
     out.document(view)
     if not only_show and view.roles:
@@ -137,6 +124,7 @@ def _show_trust(out: Output, request: TrustRequest, *, only_show: bool) -> None:
     elif only_show or not view.roles:
         asks = bool(request.lines) or request.decides_tier
         out.text("not trusted" if asks else "nothing in chargehand.toml needs trust")
+    return 0
 
 
 @project.command()

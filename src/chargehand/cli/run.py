@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event, Payload
-    from chargehand.core.state import MissionState
 
     OnEvent = Callable[[Event, Payload], None]
 
@@ -57,17 +56,19 @@ def run(out: Output, **options: Any) -> int:
       chargehand run --agent "command:ruff check --fix ." "fix what the linter finds"
     """
     from chargehand.app.composition import App
-    from chargehand.app.runs import RunRequest
+    from chargehand.app.runs import RunRequest, record_mission
     from chargehand.app.worker import ensure_worker
+    from chargehand.cli.terminal.prompts import confirm_trust
 
     request = RunRequest(**options)
     with App.open() as app:
         if request.detach:
-            return _detach(app, out, request)
+            ask = confirm_trust if out.can_ask and not request.yes else None
+            return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
         outcome = run_mission(app, out, request)
         code = show_outcome(out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and app.has_work() and ensure_worker(app):
-            out.notice("Started a worker for other missions that can go on.")
+            out.notice("Started a worker for other missions that can continue.")
         return code
 
 
@@ -169,6 +170,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
     """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
     from dataclasses import replace
 
+    from chargehand.app.missions import promote_mission
     from chargehand.app.runs import RunOutcome
     from chargehand.cli.terminal.progress import run_with_progress
     from chargehand.cli.terminal.prompts import ask_question, confirm_promotion
@@ -177,7 +179,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
     last = outcome
     while out.can_ask and last.failure is None and not last.interrupted and last.state.status == "waiting":
         state, asked = last.state, last.state.open_question
-        if state.waits_for_quota is not None:
+        if state.waits_for_quota is not None:  # time answers that, no person
             break
         if asked is not None:
             answer = ask_question(asked)
@@ -187,16 +189,12 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             last = continue_mission(app, out, state.id)
             continue
         if PROMOTE in state.questions and confirm_promotion(state):
-            promoted = run_with_progress(out, _promotion(app, state.id))
+            promoted = run_with_progress(
+                out, lambda shown, mission=state.id: promote_mission(app, mission, observer=shown)
+            )
             last = RunOutcome(state=promoted)
         break
     return replace(last, start=outcome.start)
-
-
-def _promotion(app: App, mission: str) -> Callable[[RunObserver], Awaitable[MissionState]]:
-    from chargehand.app.missions import promote_mission
-
-    return lambda shown: promote_mission(app, mission, observer=shown)
 
 
 def show_outcome(out: Output, outcome: RunOutcome) -> int:
@@ -215,14 +213,6 @@ def show_outcome(out: Output, outcome: RunOutcome) -> int:
     if outcome.failure is not None:
         return show_failure(outcome.failure, as_json=out.as_json)
     return exit_code(outcome.state)
-
-
-def _detach(app: App, out: Output, request: RunRequest) -> int:
-    from chargehand.app.runs import record_mission
-    from chargehand.cli.terminal.prompts import confirm_trust
-
-    ask = confirm_trust if out.can_ask and not request.yes else None
-    return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
 
 
 def leave_to_worker(app: App, out: Output, mission: str) -> int:

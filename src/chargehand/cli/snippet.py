@@ -6,10 +6,9 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chargehand.app.composition import App
-from chargehand.app.sandbox_commands import SnippetRun, judge_snippet, plan_snippet, run_judged_snippet
+from chargehand.app.sandbox_commands import judge_snippet, plan_snippet, run_judged_snippet
 from chargehand.cli.terminal.failures import show_failure
 from chargehand.cli.terminal.interrupt import run_async
 from chargehand.cli.terminal.output import Output
@@ -42,13 +41,19 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
                 f"a snippet runs by itself, without {options.others[0]!r}",
                 hint="leave out what belongs to a command",
             )
-        spec = plan_snippet(
-            _source(options.file),
-            file=options.file,
-            language=options.language,
-            input=_input(options.given),
-            time=options.time,
-        )
+        try:
+            source = (sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"cannot read the snippet {options.file!r}: {error}", hint="name a file of UTF-8 text"
+            ) from error
+        try:
+            value = None if options.given is None else json.loads(options.given)
+        except (ValueError, RecursionError) as error:  # JSON of a thousand brackets is an error of recursion
+            raise UsageError(
+                f"--input is not JSON: {error}", hint="quote it for the shell: '{\"a\": 1}'"
+            ) from error
+        spec = plan_snippet(source, file=options.file, language=options.language, input=value, time=options.time)
         with App.open() as app:
             judged = judge_snippet(app, spec)
         done = run_async(lambda stop: run_judged_snippet(spec, judged))
@@ -56,33 +61,15 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
         show_failure(error, as_json=out.as_json)
         return _NOT_RUN
     out.document(done)
-    if not out.as_json:
-        _show(out, done)
-    return 0 if done.error is None else 1
-
-
-def _source(file: str) -> str:
-    try:
-        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the snippet {file!r}: {error}", hint="name a file of UTF-8 text") from error
-
-
-def _input(given: str | None) -> Any:
-    try:
-        return None if given is None else json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--input is not JSON: {error}", hint="quote it for the shell: '{\"a\": 1}'") from error
-
-
-def _show(out: Output, done: SnippetRun) -> None:
+    if out.as_json:
+        return 0 if done.error is None else 1
     for line in done.console:
         out.raw(f"{line.text}\n".encode(), err=line.level in _ON_STDERR)
-    error = done.error
-    if error is None:
+    failed = done.error
+    if failed is None:
         out.raw((json.dumps(done.value, ensure_ascii=False) + "\n").encode())
-        return
-    where = "" if error.line is None else f"line {error.line}: "
-    name = f"{error.name}: " if error.name else ""
-    out.raw(f"{error.kind}: {where}{name}{error.message}\n".encode(), err=True)
+        return 0
+    where = "" if failed.line is None else f"line {failed.line}: "
+    name = f"{failed.name}: " if failed.name else ""
+    out.raw(f"{failed.kind}: {where}{name}{failed.message}\n".encode(), err=True)
+    return 1

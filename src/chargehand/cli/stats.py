@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,11 +13,10 @@ if TYPE_CHECKING:
     from chargehand.app.statistics import StatisticsDocument
     from chargehand.cli.terminal.output import Output
     from chargehand.missions.model_statistics import ModelStats
-    from chargehand.missions.statistics import AttemptStats, Cost
-    from chargehand.missions.statistics import Percentiles as Percentiles
+    from chargehand.missions.statistics import Cost, Percentiles
 
 _LONGEST_NAME = 48
-_PERCENTILES = ("P50", "P95", "P99")
+_MIB = 1 / (1 << 20)
 _MODEL_HEADS = (
     "MODEL",
     "CALLS",
@@ -38,7 +36,7 @@ _MODEL_HEADS = (
 
 @click.command()
 @repo_option
-@click.option("--all", "everywhere", is_flag=True, help="Of all projects, not of this repository alone.")
+@click.option("--all", "everywhere", is_flag=True, help="Count all projects, not this repository alone.")
 @click.option(
     "--since", metavar="WHEN", help="Only missions created since then: 7d, 12h, 30m, 2w or a date (UTC)."
 )
@@ -46,8 +44,8 @@ _MODEL_HEADS = (
 def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
     """Show how missions end: rates, causes, times and cost.
 
-    Of the repository one is in, outside of any of all projects. Missions that are not at their end yet count in no
-    rate; what is not known is said so and never counted as 0.
+    Counts this repository's missions; outside a repository those of all projects. Missions that have not ended
+    count in no rate. Unknown values are shown as unknown, never counted as 0.
 
     \b
     Example:
@@ -65,10 +63,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
         when = f" since {found.since}" if found.since else ""
         out.text(f'No missions yet{when}. Start one: chargehand run "TEXT"')
         return 0
-    _show_missions(out, found)
-    _show_attempts(out, found)
-    _show_causes(out, found)
-    _show_times(out, found)
+    _show_ends(out, found)
+    _show_measures(out, found)
     return 0
 
 
@@ -84,7 +80,26 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     if not models:
         out.text("No model was called" + (f" since {found.since}." if found.since else "."))
         return 0
-    out.table(_MODEL_HEADS, [_model_row(one) for one in models])
+    rows = [
+        (
+            _model_name(one),
+            one.calls,
+            one.by_status.get("ok", 0),
+            f"{one.tokens.input:,}",
+            f"{one.tokens.output:,}",
+            _cost(one.cost, digits=4),
+            # Few providers report a cost: "unknown" in every row would say that something is missing.
+            _cost(one.reported, digits=4) if one.reported.known else "-",
+            _shown(one.seconds.p50, "{:.2f} s"),
+            _shown(one.seconds.p95, "{:.2f} s"),
+            _shown(one.first.p50, "{:.2f} s"),
+            _shown(one.tokens_per_second, "{:.1f}"),
+            one.attempts,
+            one.verdicts.get("pass", 0),
+        )
+        for one in models
+    ]
+    out.table(_MODEL_HEADS, rows)
     errors = [(_model_name(one), kind, count) for one in models for kind, count in one.errors.items()]
     if errors:
         out.text()
@@ -95,13 +110,14 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     return 0
 
 
-def _show_missions(out: Output, stats: StatisticsDocument) -> None:
+def _show_ends(out: Output, stats: StatisticsDocument) -> None:
+    """Write how missions and attempts ended, and why those without success did."""
     missions, rates = stats.missions, stats.rates
     statuses = ", ".join(f"{count} {status}" for status, count in missions.by_status.items() if count)
     out.text(f"{missions.total} missions: {statuses}", bold=True)
     if missions.rolled_back:
-        out.text(f"  {missions.rolled_back} of the promoted were rolled back later")
-    rows = (
+        out.text(f"  {missions.rolled_back} of the promoted missions were rolled back later")
+    ends = (
         ("completed without engine errors", missions.completed, rates.completion),
         ("promoted", missions.promoted, rates.promotion),
         ("failed by an engine error", missions.engine_failures, rates.engine_failure),
@@ -109,132 +125,83 @@ def _show_missions(out: Output, stats: StatisticsDocument) -> None:
     out.text()
     out.table(
         ("OF THE ENDED", "MISSIONS", "RATE"),
-        [(name, f"{count} of {missions.ended}", _percent(rate)) for name, count, rate in rows],
+        [
+            (name, f"{count} of {missions.ended}", _shown(rate, "{:.1f} %", factor=100))
+            for name, count, rate in ends
+        ],
     )
+    if stats.attempts.ended:
+        # With one agent the sum would only repeat its row.
+        by_agent = {**stats.agents, "all agents": stats.attempts} if len(stats.agents) > 1 else stats.agents
+        rows = [
+            (
+                name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
+                attempts.ended,
+                attempts.succeeded,
+                *attempts.by_class.values(),
+                _shown(attempts.seconds.p50, "{:.1f} s"),
+                _cost(attempts.cost),
+            )
+            for name, attempts in by_agent.items()
+        ]
+        heads = tuple(kind.upper() for kind in stats.attempts.by_class)
+        out.text()
+        out.table(("ATTEMPTS BY", "ENDED", "SUCCEEDED", *heads, "P50", "COST"), rows)
+    if stats.causes:
+        out.text()
+        out.table(
+            ("CAUSE", "CODE", "MISSIONS", "ATTEMPTS", "REMEDY"),
+            [(one.kind, one.code or "unknown", one.missions, one.attempts, one.remedy) for one in stats.causes],
+        )
 
 
-def _show_attempts(out: Output, stats: StatisticsDocument) -> None:
-    if not stats.attempts.ended:
-        return
+def _show_measures(out: Output, stats: StatisticsDocument) -> None:
+    """Write the tables of times and of what sandboxes used, then cost and network."""
+    heads, boxes = ("P50", "P95", "P99", "KNOWN"), stats.sandboxes
+    times = [
+        _spread("mission", stats.missions.seconds, "{:.1f} s"),
+        _spread("attempt", stats.attempts.seconds, "{:.1f} s"),
+        _spread("checkpoint", stats.checkpoints.seconds, "{:.0f} ms", factor=1000),
+        _spread("sandbox until ready", boxes.ready, "{:.0f} ms", factor=1000),
+        _spread("sandbox until frozen", boxes.freeze, "{:.0f} ms", factor=1000),
+    ]
+    used = [
+        _spread("memory", boxes.memory, "{:.1f} MiB", factor=_MIB),
+        _spread("disk", boxes.disk, "{:.1f} MiB", factor=_MIB),
+        _spread("written", boxes.written, "{:.1f} MiB", factor=_MIB),
+        _spread("CPU", boxes.cpu, "{:.1f} s"),
+        _spread("processes", boxes.processes, "{:.0f}"),
+    ]
     out.text()
-    rows = [_attempt_row(name, attempts) for name, attempts in _with_all(stats).items()]
-    heads = tuple(kind.upper() for kind in stats.attempts.by_class)
-    out.table(("ATTEMPTS BY", "ENDED", "SUCCEEDED", *heads, "P50", "COST"), rows)
-
-
-def _with_all(stats: StatisticsDocument) -> Mapping[str, AttemptStats]:
-    return {**stats.agents, "all agents": stats.attempts} if len(stats.agents) > 1 else stats.agents
-
-
-def _attempt_row(name: str, attempts: AttemptStats) -> tuple[object, ...]:
-    return (
-        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
-        attempts.ended,
-        attempts.succeeded,
-        *attempts.by_class.values(),
-        _seconds(attempts.seconds.p50),
-        _cost(attempts.cost),
-    )
-
-
-def _show_causes(out: Output, stats: StatisticsDocument) -> None:
-    if not stats.causes:
-        return
-    rows = [(one.kind, one.code or "unknown", one.missions, one.attempts, one.remedy) for one in stats.causes]
+    out.table(("TIME OF A", *heads), times)
     out.text()
-    out.table(("CAUSE", "CODE", "MISSIONS", "ATTEMPTS", "REMEDY"), rows)
-
-
-def _show_times(out: Output, stats: StatisticsDocument) -> None:
-    out.text()
-    long = {"mission": stats.missions.seconds, "attempt": stats.attempts.seconds}
-    short = {
-        "checkpoint": stats.checkpoints.seconds,
-        "sandbox until ready": stats.sandboxes.ready,
-        "sandbox until frozen": stats.sandboxes.freeze,
-    }
-    times = [(name, *map(_seconds, _values(spread)), _known(spread)) for name, spread in long.items()]
-    times += [(name, *map(_milliseconds, _values(spread)), _known(spread)) for name, spread in short.items()]
-    out.table(("TIME OF A", *_PERCENTILES, "KNOWN"), times)
-    boxes = stats.sandboxes
-    sizes = {"memory": boxes.memory, "disk": boxes.disk, "written": boxes.written}
-    out.text()
-    rows = [(name, *map(_megabytes, _values(spread)), _known(spread)) for name, spread in sizes.items()]
-    rows.append(("CPU", *map(_seconds, _values(boxes.cpu)), _known(boxes.cpu)))
-    rows.append(("processes", *map(_number, _values(boxes.processes)), _known(boxes.processes)))
-    out.table(("OF AN AGENT'S SANDBOX", *_PERCENTILES, "KNOWN"), rows)
+    out.table(("OF AN AGENT'S SANDBOX", *heads), used)
     out.text()
     out.text(f"cost  {_cost(stats.attempts.cost)}")
-    used = stats.network
-    if used.allowed or used.refused:
-        traffic = f"{_megabytes(used.bytes_out)} out, {_megabytes(used.bytes_in)} in"
-        out.text(f"network  {used.allowed} requests allowed, {used.refused} refused, {traffic}")
+    network = stats.network
+    if network.allowed or network.refused:
+        traffic = f"{network.bytes_out * _MIB:.1f} MiB out, {network.bytes_in * _MIB:.1f} MiB in"
+        out.text(f"network  {network.allowed} requests allowed, {network.refused} refused, {traffic}")
 
 
-def _values(spread: Percentiles) -> tuple[float | None, ...]:
-    return (spread.p50, spread.p95, spread.p99)
+def _spread(name: str, values: Percentiles, form: str, *, factor: float = 1.0) -> tuple[str, ...]:
+    """Return a row of a table: percentiles in their unit, and for how many of all the value is known."""
+    shown = (_shown(value, form, factor=factor) for value in (values.p50, values.p95, values.p99))
+    return (name, *shown, f"{values.known} of {values.known + values.unknown}")
 
 
-def _known(spread: Percentiles) -> str:
-    return f"{spread.known} of {spread.known + spread.unknown}"
+def _shown(value: float | None, form: str, *, factor: float = 1.0) -> str:
+    # What nobody counted is called unknown: a 0 would be a claim.
+    return "unknown" if value is None else form.format(value * factor)
 
 
-def _number(count: float | None) -> str:
-    return "unknown" if count is None else f"{count:.0f}"
-
-
-def _percent(rate: float | None) -> str:
-    return "unknown" if rate is None else f"{100 * rate:.1f} %"
-
-
-def _seconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{seconds:.1f} s"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{1000 * seconds:.0f} ms"
-
-
-def _megabytes(size: float | None) -> str:
-    return "unknown" if size is None else f"{size / (1 << 20):.1f} MiB"
-
-
-def _cost(cost: Cost) -> str:
+def _cost(cost: Cost, *, digits: int = 2) -> str:
     if cost.usd is None:
         return "unknown"
-    more = f" and {cost.unknown} unknown" if cost.unknown else ""
-    return f"{cost.usd:.2f} USD{more}"
-
-
-def _model_row(one: ModelStats) -> tuple[Any, ...]:
-    return (
-        _model_name(one),
-        one.calls,
-        one.by_status.get("ok", 0),
-        f"{one.tokens.input:,}",
-        f"{one.tokens.output:,}",
-        _model_cost(one.cost),
-        _model_cost(one.reported) if one.reported.known else "-",
-        _exact_seconds(one.seconds.p50),
-        _exact_seconds(one.seconds.p95),
-        _exact_seconds(one.first.p50),
-        "unknown" if one.tokens_per_second is None else f"{one.tokens_per_second:.1f}",
-        one.attempts,
-        one.verdicts.get("pass", 0),
-    )
+    return f"{cost.usd:.{digits}f} USD" + (f" and {cost.unknown} unknown" if cost.unknown else "")
 
 
 def _model_name(one: ModelStats) -> str:
     if not one.model:
         return "(lost)"
     return one.model if one.upstream in ("", one.model) else f"{one.model} ({one.upstream})"
-
-
-def _model_cost(cost: Cost) -> str:
-    if cost.usd is None:
-        return "unknown"
-    return f"{cost.usd:.4f} USD" + (f" and {cost.unknown} unknown" if cost.unknown else "")
-
-
-def _exact_seconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{seconds:.2f} s"

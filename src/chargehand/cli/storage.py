@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.storage import CollectedProject, Collection, GcOptions
+    from chargehand.app.storage import GcOptions
     from chargehand.cli.terminal.output import Output
 
 _KINDS = ("workspaces", "bases", "layers", "litter")
@@ -36,56 +35,42 @@ def gc(yes: bool, out: Output, **options: Any) -> int:
 
 
 def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
-    """Remove what is not needed and show what was; asks before checkpoints are erased unless `yes`."""
+    """Remove what is not needed and show what was; asks before checkpoints are erased unless `yes`.
+
+    Raises `UsageError` where there is nobody to ask.
+    """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import collect_garbage
+    from chargehand.core.errors import UsageError
+    from chargehand.core.text import printable, shown_path
 
     def confirm(commits: int, workspaces: int) -> None:
-        _confirm(out, commits, workspaces, yes=yes)
+        if yes:
+            return
+        what = f"{commits} checkpoints of {workspaces} workspaces can never be restored, shown or forked again"
+        if not out.can_ask:
+            hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
+            raise UsageError(f"there is no terminal to ask you at: {what}", hint=hint)
+        click.confirm(f"{what}. Continue?", abort=True, err=True)
 
     with StateReader.open() as reader:
         report = collect_garbage(reader, options, confirm=confirm)
     out.document(report)
-    _show(out, report)
-    return 0
-
-
-def _confirm(out: Output, commits: int, workspaces: int, *, yes: bool) -> None:
-    """Have a person agree to what can never be undone. Raises `UsageError` where there is nobody to ask."""
-    if yes:
-        return
-    what = f"{commits} checkpoints of {workspaces} workspaces can never be restored, shown or forked again"
-    if not out.can_ask:
-        from chargehand.core.errors import UsageError
-
-        hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
-        raise UsageError(f"there is no terminal to ask you at: {what}", hint=hint)
-    click.confirm(f"{what}. Continue?", abort=True, err=True)
-
-
-def _show(out: Output, report: Collection) -> None:
-    from chargehand.core.text import shown_path
-
-    verb = "would be freed" if report.dry_run else "freed"
+    verb, fate = ("would be freed", "would be erased") if report.dry_run else ("freed", "erased")
     for each in report.projects:
+        # Litter, what a crash left half made, is named in a dry run and is nothing to count.
         counts = ", ".join(f"{len(getattr(each, kind))} {kind}" for kind in _KINDS[:3])
         out.text(f"{shown_path(each.path)}: {counts}, {_megabytes(each.bytes)} {verb}")
-        for line in _removed(each) if report.dry_run else ():
-            out.text(f"  {line}")
+        if report.dry_run:
+            for kind in _KINDS:
+                for name in getattr(each, kind):
+                    out.text(f"  {kind.removesuffix('s')} {printable(name)}")
+            for ref in each.checkpoints.refs:
+                out.text(f"  checkpoints {ref}")
     erased = sum(each.checkpoints.commits for each in report.projects)
-    fate = "would be erased" if report.dry_run else "erased"
     kept = f"{erased} checkpoints {fate}" if erased else "all checkpoints are kept"
     out.text(f"{_megabytes(report.bytes)} {verb} of {_megabytes(report.taken)}; {kept}")
-
-
-def _removed(each: CollectedProject) -> Iterator[str]:
-    from chargehand.core.text import printable
-
-    for kind in _KINDS:
-        for name in getattr(each, kind):
-            yield f"{kind.removesuffix('s')} {printable(name)}"
-    for ref in each.checkpoints.refs:
-        yield f"checkpoints {ref}"
+    return 0
 
 
 def _megabytes(size: int) -> str:

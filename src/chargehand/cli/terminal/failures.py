@@ -23,18 +23,23 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     as_json = json_wanted(words)
     try:
         code = work()
-        _flush()
+        # Here, and not when the interpreter ends: a reader that is gone is met where it can be answered for.
+        sys.stdout.flush()
     except click.ClickException as error:
-        return _wrong_words(error, as_json)
+        return _show_usage_error(error, as_json)
     except (KeyboardInterrupt, click.Abort):
-        _ignore_signals()
+        # No further Ctrl-C may break into the way out with a traceback.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         show_error("interrupted", "interrupted", as_json=as_json)
         return INTERRUPTED
     except BrokenPipeError:
-        _close_stdout()
+        # Who read stdout is gone, and the interpreter's last flush would complain.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
-        return _failed(error, as_json)
+    except Exception as error:  # the boundary: whatever is wrong is one message, never a traceback on a terminal
+        return show_failure(error, as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
@@ -53,45 +58,46 @@ def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> Non
 
 
 def show_failure(error: Exception, *, as_json: bool) -> int:
-    """Write an error of our own tree to stderr and return its exit code."""
-    from chargehand.core.errors import ChargehandError
-
-    assert isinstance(error, ChargehandError)
-    show_error(error.code, error.message, error.hint, as_json=as_json)
-    return error.exit_code
-
-
-def _wrong_words(error: click.ClickException, as_json: bool) -> int:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
-        click.echo(error.message, err=True)
-        return _USAGE
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "chargehand"
-    message = "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else None
-    show_error("usage", message or error.format_message(), f"see {path} --help", as_json=as_json)
-    return _USAGE
-
-
-def _failed(error: Exception, as_json: bool) -> int:
+    """Write an error to stderr and return its exit code; of one that is not of our tree the traceback is kept."""
     from chargehand.core.errors import ChargehandError
 
     if isinstance(error, ChargehandError):
-        return show_failure(error, as_json=as_json)
+        show_error(error.code, error.message, error.hint, as_json=as_json)
+        return error.exit_code
     kept = keep_traceback(error)
-    name = type(error).__name__
-    message = f"internal error in Chargehand: {name}: {error}"
+    message = f"internal error in Chargehand: {type(error).__name__}: {error}"
     hint = f"the traceback was saved to {kept}" if kept else "the traceback could not be saved"
     show_error("internal", message, hint, as_json=as_json)
     return INTERNAL
 
 
+def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
+    no_command = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    if no_command and not as_json:
+        click.echo(error.message, err=True)  # the help itself
+        return _USAGE
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "chargehand"
+    message = "a command is missing" if no_command else error.format_message()
+    show_error("usage", message, f"see {path} --help", as_json=as_json)
+    return _USAGE
+
+
 def keep_traceback(error: Exception) -> str:
-    """Write the traceback into the state directory, else to a temporary file; return its place."""
+    """Write the traceback into the state directory, else to a temporary file; return its path, "" without one."""
     import tempfile
     import traceback
 
+    from chargehand.core.errors import ChargehandError
+
     text = "".join(traceback.format_exception(error))
-    for directory in (_state_directory(), None):
+    places: list[str | None] = [None]
+    # What went wrong may be the state directory itself, or an installation that cannot be imported whole.
+    with contextlib.suppress(ChargehandError, ImportError):
+        from chargehand.app.locations import state_home
+
+        places.insert(0, str(state_home(os.environ) / "errors"))
+    for directory in places:
         try:
             if directory is not None:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -102,30 +108,3 @@ def keep_traceback(error: Exception) -> str:
             continue
         return name
     return ""
-
-
-def _state_directory() -> str | None:
-    from chargehand.core.errors import ChargehandError
-
-    try:
-        from chargehand.app.locations import state_home
-
-        return str(state_home(os.environ) / "errors")
-    except (ChargehandError, ImportError):
-        return None
-
-
-def _ignore_signals() -> None:
-    """Let no further Ctrl-C break into the way out with a traceback."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-
-
-def _close_stdout() -> None:
-    """Point stdout at nothing: who read it is gone, and the interpreter's last flush would complain."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -68,6 +68,7 @@ def progress(out: Output, first: str = "preparing") -> Iterator[RunObserver]:
 class _Live:
     """One line that says what runs and for how long, below a line for each thing that is done."""
 
+    # rich is imported only here: in a pipe nobody pays for it.
     def __init__(self, first: str) -> None:
         from rich.console import Console
         from rich.live import Live
@@ -78,7 +79,10 @@ class _Live:
         self._since = time.monotonic()
         self._paused: tuple[str, float] | None = None
         self._spinner = Spinner("dots")
-        self._live = Live(console=self._console, get_renderable=self._line, refresh_per_second=8, transient=True)
+        self._live = Live(
+            console=self._console, get_renderable=self._draw_spinner, refresh_per_second=8, transient=True
+        )
+        # Pieces end anywhere, also inside a character: each stream keeps its own rest.
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._rest = {"stdout": "", "stderr": ""}
 
@@ -94,7 +98,7 @@ class _Live:
     def begin(self, start: RunStart, /) -> None:
         """Show who works on what, above the line that says what runs."""
         for line in start_lines(start):
-            self._print(line)
+            self._print_line(line)
 
     def watch(self, event: Event, payload: Payload, /) -> None:
         """Show a line for an event, and what begins with it."""
@@ -106,12 +110,9 @@ class _Live:
             return
         text = describe(payload)
         if text:
-            self._print(text)
-        self._follow(payload)
-
-    def _follow(self, payload: Payload) -> None:
-        """Say what goes on from this event on."""
+            self._print_line(text)
         if isinstance(payload, MissionPaused):
+            # Paused time counts towards no limit, so it does not count here either.
             self._paused = (self._step, time.monotonic() - self._since)
             self._begin("paused")
         elif isinstance(payload, MissionResumed) and self._paused is not None:
@@ -139,7 +140,7 @@ class _Live:
     def _begin(self, step: str) -> None:
         self._step, self._since = step, time.monotonic()
 
-    def _print(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self._console.print(printable(text))
 
     def _print_output(self, line: str) -> None:
@@ -149,7 +150,7 @@ class _Live:
         if shown:
             self._console.print(Text(f"  {shown}", style="dim"))
 
-    def _line(self) -> Spinner:
+    def _draw_spinner(self) -> Spinner:
         from rich.text import Text
 
         elapsed = time.monotonic() - self._since

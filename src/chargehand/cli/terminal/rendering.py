@@ -14,8 +14,7 @@ from chargehand.app.documents import (
     sums_differ,
 )
 from chargehand.cli.terminal.output import Output
-from chargehand.core.mission_events import MergeConflicted
-from chargehand.core.records import Base, CheckResult, Finding, Verdict
+from chargehand.core.records import Base, CheckResult, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState
 from chargehand.core.text import printable, shown_path
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
@@ -24,13 +23,10 @@ from chargehand.workspace.merge import conflict_report
 if TYPE_CHECKING:
     from chargehand.app.runs import RunStart
 
-_FAILING_TEST = "failing_test_added"
-"""Code of the reason that a mission ended with for which a failing test was asked."""
+# `mission show` names so many refused hosts; the document has them all.
 _REFUSED_HOSTS = 10
-"""Hosts that `mission show` names: the rest is in the document."""
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
-_HEADS = "refs/heads/"
 
 
 def exit_code(state: MissionState) -> int:
@@ -115,7 +111,14 @@ def show_result(out: Output, state: MissionState) -> None:
         out.text(f"  message {message} was not delivered: {reason.message}", fg="yellow")
     for reverted in state.reverted:
         out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
-    _show_places(out, state)
+    branch = exported_branch(state)
+    if branch is not None and state.exported is not None:
+        out.text(f"  branch    {branch} @ {state.exported[:12]}")
+    for what, export in (("export", state.export), ("apply", state.applied)):
+        if export is not None and (export.state != "done" or export.reason):
+            out.text(f"  {what}    {export.state}: {export.reason}")
+    if state.applied is not None and state.applied.state == "done":
+        out.text(f"  applied   {state.applied.ref.removeprefix('refs/heads/')}")
     out.text(f"  {summary(state)}")
     for line in next_steps(state, f"chargehand mission show {state.id}"):
         out.text(f"  {line}")
@@ -125,18 +128,23 @@ def summary(state: MissionState) -> str:
     """Return attempts, checkpoints, time and money on one line."""
     seconds = mission_seconds(state)
     parts = [
-        f"{len(state.attempts)} attempt{'' if len(state.attempts) == 1 else 's'}",
-        f"{len(state.checkpoints)} checkpoint{'' if len(state.checkpoints) == 1 else 's'}",
+        _counted(len(state.attempts), "attempt"),
+        _counted(len(state.checkpoints), "checkpoint"),
         "time unknown" if seconds is None else f"{seconds:.1f} s",
         cost_text(*mission_cost(state)),
     ]
     return ", ".join(parts)
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def cost_text(cost: float | None, known: bool) -> str:
     """Return money in words; what is not known is said so."""
     if not known or cost is None:
         return "cost unknown"
+    # Most missions cost cents: with two digits many would look free.
     return f"cost {cost:.4f} USD" if 0 < cost < 1 else f"cost {cost:.2f} USD"
 
 
@@ -168,17 +176,6 @@ def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[st
     return (check.name, check.status, before.status if before else "-", tests, f"{check.seconds:.1f}")
 
 
-def _show_places(out: Output, state: MissionState) -> None:
-    branch = exported_branch(state)
-    if branch is not None and state.exported is not None:
-        out.text(f"  branch    {branch} @ {state.exported[:12]}")
-    for what, export in (("export", state.export), ("apply", state.applied)):
-        if export is not None and (export.state != "done" or export.reason):
-            out.text(f"  {what}    {export.state}: {export.reason}")
-    if state.applied is not None and state.applied.state == "done":
-        out.text(f"  applied   {state.applied.ref.removeprefix(_HEADS)}")
-
-
 def next_steps(state: MissionState, *more: str) -> list[str]:
     """Return lines with the commands that make sense now, `more` after them."""
     steps = []
@@ -191,7 +188,8 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
         steps.append(f'chargehand mission answer {state.id} "go on"')
     elif state.status in ("waiting", "paused") and state.open_question is not None:
         steps.append(f"chargehand mission answer {state.id} TEXT")
-    elif any(reason.code == _FAILING_TEST for reason in state.reasons):
+    elif any(reason.code == "failing_test_added" for reason in state.reasons):
+        # A failing test was asked for: it can never be green, so it is applied by hand.
         steps.append(f"chargehand mission diff {state.id} | git apply")
         steps.append('chargehand run "make the new tests pass"   once they are committed')
     elif state.status == "waiting":
@@ -238,24 +236,6 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     """Write everything that is known of a mission for a person."""
     out.text(f"{state.status}  {state.id}", bold=True)
     _show_request(out, state)
-    _show_standing(out, state, details)
-    show_report(out, state)
-    for attempt in state.attempts:
-        _show_attempt(out, state, attempt)
-    _show_network(out, state)
-    for verdict in state.verdicts:
-        _show_verdict(out, verdict)
-    for reverted in state.reverted:
-        out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
-    for conflict in state.conflicts:
-        _show_conflict(out, conflict)
-    for point in state.checkpoints:
-        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
-    _show_delivery(out, state)
-
-
-def _show_standing(out: Output, state: MissionState, details: MissionDetails) -> None:
-    """Write where a mission ran, in which role, and why it stands as it does."""
     for place in details.places:
         out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
     if state.tier is not None:
@@ -269,6 +249,11 @@ def _show_standing(out: Output, state: MissionState, details: MissionDetails) ->
     cause = mission_cause(state)
     if cause is not None:
         out.text(cause_line(cause))
+    show_report(out, state)
+    for attempt in state.attempts:
+        _show_attempt(out, state, attempt)
+    _show_tree_history(out, state)
+    _show_delivery(out, state)
 
 
 def _show_request(out: Output, state: MissionState) -> None:
@@ -283,7 +268,7 @@ def _show_request(out: Output, state: MissionState) -> None:
     for line in rest:
         out.text(f"          {line}")
     out.text(f"agent     {request.agent}")
-    attempts = f"{request.attempts} attempt{'' if request.attempts == 1 else 's'}"
+    attempts = _counted(request.attempts, "attempt")
     out.text(f"limits    {request.seconds:g} s, {attempts}, sandbox {request.tier}")
     asked = {
         "only checks": request.only_checks,
@@ -324,37 +309,34 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
         out.text(f"            {cause_line(cause)}")
 
 
-def _show_network(out: Output, state: MissionState) -> None:
+def _show_tree_history(out: Output, state: MissionState) -> None:
+    """Write what was asked of the network, what was found on each tree, and which trees were kept."""
     used = state.network
-    if not used.allowed and not used.refused:
-        return
-    sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
-    out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
-    for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
-        out.text(f"            refused {count} times: {place}")
-
-
-def _show_verdict(out: Output, verdict: Verdict) -> None:
-    out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
-    for check in verdict.checks:
-        name, status, _, tests, seconds = check_row(check)
-        why = f": {check.reason}" if check.reason else ""
-        out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
-    for finding in verdict.findings:
-        out.text(f"            {_finding_text(finding)}")
-
-
-def _finding_text(finding: Finding) -> str:
-    line = f":{finding.line}" if finding.line is not None else ""
-    person = " (needs a person's decision)" if finding.needs_person else ""
-    return f"{finding.severity}  {finding.rule}  {shown_path(finding.path)}{line}: {finding.message}{person}"
-
-
-def _show_conflict(out: Output, conflict: MergeConflicted) -> None:
-    whole = f" (full list: chargehand artifact show {conflict.artifact[:12]})" if conflict.artifact else ""
-    out.text(f"conflict  with {conflict.branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
-    for line in conflict_report(conflict.conflicts, ours=conflict.branch, theirs="the mission").splitlines():
-        out.text(f"            {line}")
+    if used.allowed or used.refused:
+        sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
+        out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
+        # The most refused come first: that is the host that a person may want to allow.
+        for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
+            out.text(f"            refused {count} times: {place}")
+    for verdict in state.verdicts:
+        out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
+        for check in verdict.checks:
+            name, status, _, tests, seconds = check_row(check)
+            why = f": {check.reason}" if check.reason else ""
+            out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
+        for finding in verdict.findings:
+            place = shown_path(finding.path) + (f":{finding.line}" if finding.line is not None else "")
+            person = " (needs a person's decision)" if finding.needs_person else ""
+            out.text(f"            {finding.severity}  {finding.rule}  {place}: {finding.message}{person}")
+    for reverted in state.reverted:
+        out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
+    for conflict in state.conflicts:
+        whole = f" (full list: chargehand artifact show {conflict.artifact[:12]})" if conflict.artifact else ""
+        out.text(f"conflict  with {conflict.branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
+        for line in conflict_report(conflict.conflicts, ours=conflict.branch, theirs="the mission").splitlines():
+            out.text(f"            {line}")
+    for point in state.checkpoints:
+        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
 
 
 def _show_delivery(out: Output, state: MissionState) -> None:
