@@ -17,7 +17,7 @@ from chargehand.mcp import _records as records
 from chargehand.mcp._calls import RateLimit
 from chargehand.mcp._missions import cleaned
 from chargehand.mcp._records import McpArguments, McpResult, schema_of
-from chargehand.mcp._tools import McpToolSpec
+from chargehand.mcp._tools import TOOLS
 from chargehand.mcp.http import bound, hosts_of, parsed_address, token_of, url_of
 
 ALL = [
@@ -124,12 +124,7 @@ def test_every_schema_is_an_object_that_says_what_is_in_it(kind: type[msgspec.St
 
 
 def test_arguments_are_held_against_their_schema() -> None:
-    async def call(arguments: object, progress: object) -> McpResult:
-        raise AssertionError
-
-    tool = McpToolSpec(
-        name="t", title="t", description="t", takes=records.ShowLog, gives=records.LogView, call=call
-    )
+    tool = next(each for each in TOOLS if each.name == "show_log")
     assert tool.arguments({"mission": "m-1"}) == records.ShowLog(mission="m-1", after=0, limit=100)
     for wrong in ({}, {"mission": ""}, {"mission": "m", "limit": 501}, {"mission": "m", "other": 1}):
         with pytest.raises(msgspec.ValidationError):

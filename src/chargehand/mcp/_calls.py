@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mcp_types as types
@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.mcp._records import schema_of
-from chargehand.mcp._tools import McpToolSpec
+from chargehand.mcp._tools import TOOLS, McpToolSpec, ToolContext
 
 _Context = ServerRequestContext[Any, Any]
 KeepTraceback = Callable[[Exception], str]
@@ -55,11 +55,10 @@ class RateLimit:
 class ToolCalls:
     """Lists and carries out tools."""
 
-    def __init__(
-        self, tools: Iterable[McpToolSpec], *, keep_traceback: KeepTraceback, rate: RateLimit | None = None
-    ) -> None:
-        self._tools = {tool.name: tool for tool in tools}
-        self._rate = rate or RateLimit()
+    def __init__(self, context: ToolContext, *, keep_traceback: KeepTraceback) -> None:
+        self._context = context
+        self._tools = {tool.name: tool for tool in TOOLS}
+        self._rate = RateLimit()
         self._keep_traceback = keep_traceback
         self._open = 0
 
@@ -67,7 +66,24 @@ class ToolCalls:
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         """Answer `tools/list`."""
-        return types.ListToolsResult(tools=[_described(tool) for tool in self._tools.values()])
+        tools = [
+            types.Tool(
+                name=tool.name,
+                title=tool.title,
+                description=tool.description,
+                input_schema=schema_of(tool.takes),
+                output_schema=schema_of(tool.gives),
+                annotations=types.ToolAnnotations(
+                    title=tool.title,
+                    read_only_hint=tool.read_only,
+                    destructive_hint=tool.destructive,
+                    idempotent_hint=tool.idempotent or tool.read_only,
+                    open_world_hint=tool.open_world,
+                ),
+            )
+            for tool in self._tools.values()
+        ]
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(self, context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Answer `tools/call`; what the tool itself finds wrong is a result that says so."""
@@ -79,12 +95,6 @@ class ToolCalls:
         async def progress(done: float, total: float, message: str) -> None:
             await context.session.report_progress(done, total, message)
 
-        async def answer() -> types.CallToolResult:
-            return _result(await tool.call(_arguments(tool, params.arguments or {}), progress))
-
-        return await self._bounded(answer)
-
-    async def _bounded(self, answer: Callable[[], Awaitable[types.CallToolResult]]) -> types.CallToolResult:
         self._open += 1
         try:
             self._rate.take()
@@ -93,7 +103,11 @@ class ToolCalls:
                     f"more than {_WAITING} calls are open", code="rate_limited", hint="wait for some of them"
                 )
             with translate_errors(self._keep_traceback):
-                return await answer()
+                record = await tool.call(self._context, _read_arguments(tool, params.arguments or {}), progress)
+                document = msgspec.to_builtins(record)
+                # The text repeats the document for clients that read no structured results.
+                text: list[types.ContentBlock] = [types.TextContent(text=msgspec.json.encode(document).decode())]
+                return types.CallToolResult(content=text, structured_content=document)
         except ChargehandError as error:
             return error_result(error)
         finally:
@@ -127,10 +141,12 @@ def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
         ) from error
 
 
-def _arguments(tool: McpToolSpec, given: Mapping[str, Any]) -> Any:
-    if not all(map(_is_text, _texts(given))):
+def _read_arguments(tool: McpToolSpec, given: Mapping[str, Any]) -> Any:
+    # Whatever runs a mission expects texts that could stand on a command line.
+    if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
         raise UsageError(
-            f"{tool.name}: a zero byte, or what is no text, is in the arguments", hint="give plain text"
+            f"{tool.name}: the arguments hold a zero byte or a character that is not valid Unicode",
+            hint="give plain text",
         )
     try:
         return tool.arguments(given)
@@ -147,31 +163,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item)
-
-
-def _is_text(text: str) -> bool:
-    """Tell whether a text could stand on a command line, as all that runs a mission expects."""
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _result(record: msgspec.Struct) -> types.CallToolResult:
-    document = msgspec.to_builtins(record)
-    content: list[types.ContentBlock] = [types.TextContent(text=msgspec.json.encode(document).decode())]
-    return types.CallToolResult(content=content, structured_content=document)
-
-
-def _described(tool: McpToolSpec) -> types.Tool:
-    return types.Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=schema_of(tool.takes),
-        output_schema=schema_of(tool.gives),
-        annotations=types.ToolAnnotations(
-            title=tool.title,
-            read_only_hint=tool.read_only,
-            destructive_hint=tool.destructive,
-            idempotent_hint=tool.idempotent or tool.read_only,
-            open_world_hint=tool.open_world,
-        ),
-    )

@@ -18,7 +18,6 @@ from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.runs import RunRequest, record_mission
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.core.events import Event
 from chargehand.core.ids import keyed_id
 from chargehand.core.state import SETTLED, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
@@ -43,9 +42,11 @@ from chargehand.missions.reading import find_checkpoint
 _View = TypeVar("_View", bound=msgspec.Struct)
 _TITLE = 500
 _FILES = 500
+# Bytes of one event's payload: more is cut from a page, and stands in `chargehand mission log --json`.
 _PAYLOAD = 8_000
-"""Bytes of one event's payload: more is cut from a page, and stands in `chargehand mission log --json`."""
 _PAGE = 200_000
+# Missions that one call of `list_missions` looks at; the cursor goes on from there.
+_LOOKED_AT = 2000
 
 
 def is_settled(state: MissionState) -> bool:
@@ -136,7 +137,15 @@ def log_view(app: App, call: ShowLog) -> LogView:
     shown: list[EventView] = []
     size = 0
     for line in lines[: call.limit]:
-        view = _event_view(line)
+        cut = line.payload is not None and len(line.payload) > _PAYLOAD
+        view = EventView(
+            seq=line.seq,
+            time=line.time,
+            type=line.type,
+            text=printable(describe_event(line))[:_TITLE],
+            payload=None if line.payload is None or cut else cleaned(to_json(msgspec.json.decode(line.payload))),
+            cut=cut,
+        )
         size += len(msgspec.json.encode(view))
         if shown and size > _PAGE:
             break
@@ -151,13 +160,6 @@ def log_view(app: App, call: ShowLog) -> LogView:
     )
 
 
-def _event_view(line: Event) -> EventView:
-    cut = line.payload is not None and len(line.payload) > _PAYLOAD
-    payload = None if line.payload is None or cut else cleaned(to_json(msgspec.json.decode(line.payload)))
-    text = printable(describe_event(line))[:_TITLE]
-    return EventView(seq=line.seq, time=line.time, type=line.type, text=text, payload=payload, cut=cut)
-
-
 def _asked(state: MissionSummary) -> str:
     text = state.request.text if state.request else ""
     return text if len(text) <= _TITLE else text[: _TITLE - 1] + "…"
@@ -167,17 +169,16 @@ def _record(document: dict[str, Any], kind: type[_View]) -> _View:
     return convert_to(cleaned(to_json(document)), kind)
 
 
-_LOOKED_AT = 2000
-"""Missions that one call of `list_missions` looks at; the cursor goes on from there."""
-
-
 def run_mission(app: App, call: RunMission) -> Started:
     """Record a mission for a worker, or return the one that its key names.
 
     Raises `RefusedError` (`key_reused`) for a key that stands for something else, and what a run does before
     work begins.
     """
-    asked = _digest(app, call)
+    # What tells one request from another: all that was asked, in the repository that was meant.
+    meant = str((app.cwd / (call.repo or ".")).resolve())
+    content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
+    asked = hashlib.sha256(content).hexdigest()
     if call.key is None:
         return _started(app, record_mission(app, _options(call)))
     mission = keyed_id("mission", call.key)
@@ -202,7 +203,10 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
     project = app.project(Path(call.repo)).id if call.repo is not None else None
     rows = app.store.log.missions(project=project)[::-1]
     if call.cursor is not None:
-        rows = rows[_place(call.cursor, [row.id for row in rows]) + 1 :]
+        ids = [row.id for row in rows]
+        if call.cursor not in ids:
+            raise NotFoundError(f"there is no page after {call.cursor!r}", hint="begin anew without a cursor")
+        rows = rows[ids.index(call.cursor) + 1 :]
     known = {summary.id: summary for summary in app.mission_reader.summaries(project=project)}
     found = []
     for row in rows[:_LOOKED_AT]:
@@ -284,39 +288,18 @@ def _options(call: RunMission) -> RunRequest:
     )
 
 
-def _digest(app: App, call: RunMission) -> str:
-    """Return what tells one request from another: all that was asked, in the repository that was meant."""
-    meant = str((app.cwd / (call.repo or ".")).resolve())
-    content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
-    return hashlib.sha256(content).hexdigest()
-
-
 def _known(app: App, mission: str, key: str, asked: str) -> bool:
     """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
     try:
         app.store.log.get(mission)
     except NotFoundError:
         return False
-    before = _asked_before(app, mission)
-    if before is not None and before != asked:
+    first = app.store.log.read(mission, types=("mission.created",))[0].payload
+    # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
+    if first is not None and msgspec.json.decode(first)["config"]["mcp"]["asked"] != asked:
         raise RefusedError(
             f"the key {key!r} stands for mission {mission!r}, which was asked for with other arguments",
             code="key_reused",
             hint="use a new key for what is new; mission_status tells how that mission stands",
         )
     return True
-
-
-def _asked_before(app: App, mission: str) -> str | None:
-    """Return the digest of the arguments that a keyed mission was made with; `None` where they were erased."""
-    first = app.store.log.read(mission, types=("mission.created",))[0].payload
-    if first is None:
-        return None
-    noted: str = msgspec.json.decode(first)["config"]["mcp"]["asked"]
-    return noted
-
-
-def _place(cursor: str, known: list[str]) -> int:
-    if cursor not in known:
-        raise NotFoundError(f"there is no page after {cursor!r}", hint="begin anew without a cursor")
-    return known.index(cursor)

@@ -7,7 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from chargehand.app.documents import CauseDocument
 from chargehand.core.codec import json_schema
+from chargehand.core.records import Export, Reason
+from chargehand.workspace.depot import LineCount
 
 _LONGEST_TEXT = 100_000
 
@@ -121,35 +124,12 @@ class PromoteMission(McpArguments, frozen=True):
     reason: Annotated[str, Meta(max_length=2000, description="Why it is let in; it is recorded.")] = ""
 
 
-class ReasonView(McpResult, frozen=True):
-    """Why something is as it is: a stable code and words."""
-
-    code: str
-    message: str
-
-
-class CauseView(McpResult, frozen=True):
-    """Why a mission or an attempt ended without success: a class, a code and what to do."""
-
-    kind: str = msgspec.field(name="class")
-    code: str | None
-    remedy: str
-
-
 class QuestionView(McpResult, frozen=True):
     """What the mission waits for an answer to."""
 
     id: str
     text: str
     options: tuple[str, ...]
-
-
-class ExportView(McpResult, frozen=True):
-    """Where the result stands in the repository."""
-
-    ref: str
-    state: str
-    reason: str
 
 
 class AttemptView(McpResult, frozen=True):
@@ -162,7 +142,7 @@ class AttemptView(McpResult, frozen=True):
     cost_usd: float | None
     cost_known: bool
     seconds: float | None
-    cause: CauseView | None
+    cause: CauseDocument | None
 
 
 class MissionView(McpResult, frozen=True):
@@ -176,14 +156,14 @@ class MissionView(McpResult, frozen=True):
     branch: str | None
     commit: str | None
     base: str | None
-    export: ExportView | None
+    export: Export | None
     checkpoints: int
     attempts: tuple[AttemptView, ...]
     cost_usd: float | None
     cost_known: bool
     seconds: float | None
-    reasons: tuple[ReasonView, ...]
-    cause: CauseView | None
+    reasons: tuple[Reason, ...]
+    cause: CauseDocument | None
     question: QuestionView | None
     last_seq: Annotated[int, Meta(description="The number of the last event, for `show_log`.")]
 
@@ -215,21 +195,13 @@ class MissionList(McpResult, frozen=True):
     next_cursor: str | None
 
 
-class FileView(McpResult, frozen=True):
-    """Lines that a file gained and lost; null for what is no text."""
-
-    path: str
-    added: int | None
-    removed: int | None
-
-
 class DiffView(McpResult, frozen=True):
     """A part of a patch. `exact`: the whole of it is what git applies, nothing had to be left out to show it."""
 
     mission: str
     old: str
     new: str
-    files: tuple[FileView, ...]
+    files: tuple[LineCount, ...]
     files_total: int
     patch: str
     offset: int

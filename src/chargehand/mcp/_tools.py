@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ Progress = Callable[[float, float, str], Awaitable[None]]
 """Tells the client how far a call is: seconds that passed, seconds at most, and words."""
 _Takes = TypeVar("_Takes", bound=McpArguments)
 _Gives = TypeVar("_Gives", bound=McpResult)
+# Calls that open the state directory at once: fewer than asyncio has threads (5 on one core), for the watcher.
+_AT_ONCE = 4
 _BEAT_SECONDS = 5.0
 _HOUR = 3600.0
 
@@ -45,19 +48,6 @@ class ToolContext:
         async with self._free:
             return await asyncio.to_thread(opened)
 
-    def plain(
-        self, work: Callable[[App, Any], McpResult], *, wakes: bool = False
-    ) -> Callable[[Any, Progress], Awaitable[McpResult]]:
-        """Return a tool's call that does one thing and tells no progress; `wakes` leaves work to a worker."""
-
-        async def call(arguments: Any, progress: Progress) -> McpResult:
-            done = await self.do(work, arguments)
-            if wakes:
-                await self.watcher.keep_going()
-            return done
-
-        return call
-
     async def status(self, mission: str) -> MissionView:
         """Return how a mission stands."""
         return await self.do(_missions.mission_status, records.OneMission(mission=mission))
@@ -71,8 +61,13 @@ class ToolContext:
                 passed = time.monotonic() - begun
                 if passed >= call.seconds:
                     return view
-                await progress(passed, call.seconds, _told(view))
-                await _first(changed, min(_BEAT_SECONDS, call.seconds - passed))
+                attempts = f"{len(view.attempts)} attempt{'' if len(view.attempts) == 1 else 's'}"
+                await progress(passed, call.seconds, f"{view.status}, {attempts}, event {view.last_seq}")
+                # Woken by the next event; without one a beat, so that the client sees that its call lives.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(_BEAT_SECONDS, call.seconds - passed)):
+                        await changed.wait()
+                changed.clear()
                 view = await self.status(view.mission)
         return view
 
@@ -81,7 +76,14 @@ class ToolContext:
         mission = (await self.status(call.mission)).mission
         task = self._promoting.get(mission)
         if task is None:
-            task = asyncio.create_task(self._promote(mission, call.reason))
+
+            async def work() -> None:
+                with App.open(environ=self.environ, cwd=self.cwd) as app:
+                    async with app.mission_session(mission) as (found, session):
+                        await session.missions.promote(found, identity=app.identity(), reason=call.reason)
+
+            # A task of its own: a client that goes away breaks its call off, and never a promotion half-way.
+            task = asyncio.create_task(work())
             self._promoting[mission] = task
             task.add_done_callback(lambda _: self._promoting.pop(mission, None))
         begun = time.monotonic()
@@ -102,29 +104,6 @@ class ToolContext:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _promote(self, mission: str, reason: str) -> None:
-        with App.open(environ=self.environ, cwd=self.cwd) as app:
-            async with app.mission_session(mission) as (found, session):
-                await session.missions.promote(found, identity=app.identity(), reason=reason)
-
-
-_AT_ONCE = 4
-"""Calls that open the state directory at once: fewer than asyncio has threads (5 on one core), for the watcher."""
-
-
-async def _first(changed: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        return
-    changed.clear()
-
-
-def _told(view: MissionView) -> str:
-    attempts = len(view.attempts)
-    return f"{view.status}, {attempts} attempt{'' if attempts == 1 else 's'}, event {view.last_seq}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpToolSpec:
@@ -133,9 +112,9 @@ class McpToolSpec:
     name: str
     title: str
     description: str
-    takes: type[McpArguments]
-    gives: type[McpResult]
-    call: Callable[[Any, Progress], Awaitable[McpResult]]
+    takes: type[McpArguments] = records.OneMission
+    gives: type[McpResult] = MissionView
+    call: Callable[[ToolContext, Any, Progress], Awaitable[McpResult]]
     read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
@@ -146,121 +125,109 @@ class McpToolSpec:
         return convert_to(given, self.takes)
 
 
-def mission_tools(context: ToolContext) -> tuple[McpToolSpec, ...]:
-    """Return all tools, working on one context."""
-    return (*_looking(context), *_working(context), *_deciding(context))
+def _on_app(
+    work: Callable[[App, Any], McpResult], *, wakes: bool = False
+) -> Callable[[ToolContext, Any, Progress], Awaitable[McpResult]]:
+    """Return a tool's call that does one thing and reports no progress; `wakes` leaves work to a worker."""
+
+    async def call(context: ToolContext, arguments: Any, progress: Progress) -> McpResult:
+        done = await context.do(work, arguments)
+        if wakes:
+            await context.watcher.keep_going()
+        return done
+
+    return call
 
 
-def _looking(context: ToolContext) -> tuple[McpToolSpec, ...]:
-    return (
-        McpToolSpec(
-            name="mission_status",
-            title="Look at a mission",
-            description="How a mission stands: status, branch, attempts, cost, reasons, open question.",
-            takes=records.OneMission,
-            gives=MissionView,
-            call=context.plain(_missions.mission_status),
-            read_only=True,
-        ),
-        McpToolSpec(
-            name="wait_mission",
-            title="Wait for a mission",
-            description="Wait until a mission is settled, at most as long as asked, and tell how it stands; "
-            "`settled` is false where the time was not enough.",
-            takes=WaitMission,
-            gives=MissionView,
-            call=context.wait,
-            read_only=True,
-        ),
-        McpToolSpec(
-            name="list_missions",
-            title="List missions",
-            description="Missions, the newest first, page by page.",
-            takes=records.ListMissions,
-            gives=records.MissionList,
-            call=context.plain(_missions.list_missions),
-            read_only=True,
-        ),
-        McpToolSpec(
-            name="show_diff",
-            title="Show the difference",
-            description="What a mission changed against its base, as a patch, page by page.",
-            takes=records.ShowDiff,
-            gives=records.DiffView,
-            call=context.plain(_missions.show_diff),
-            read_only=True,
-        ),
-        McpToolSpec(
-            name="show_log",
-            title="Show the log",
-            description="The events of a mission after a sequence number.",
-            takes=records.ShowLog,
-            gives=records.LogView,
-            call=context.plain(_missions.show_log),
-            read_only=True,
-        ),
-    )
-
-
-def _working(context: ToolContext) -> tuple[McpToolSpec, ...]:
-    return (
-        McpToolSpec(
-            name="run_mission",
-            title="Run a mission",
-            description="Let an agent do what is asked, in a sandbox, and promote the result to a branch if it "
-            "passes every check. Returns at once; wait_mission waits for the end.",
-            takes=records.RunMission,
-            gives=records.Started,
-            call=context.plain(_missions.run_mission, wakes=True),
-            open_world=True,
-        ),
-        McpToolSpec(
-            name="answer_question",
-            title="Answer a question",
-            description="Answer what a waiting mission asks; it then goes on.",
-            takes=records.AnswerQuestion,
-            gives=MissionView,
-            call=context.plain(_missions.answer_question, wakes=True),
-        ),
-        McpToolSpec(
-            name="send_message",
-            title="Send a message",
-            description="Tell the agent of a mission something; it gets it with its next attempt.",
-            takes=records.SendMessage,
-            gives=MissionView,
-            call=context.plain(_missions.send_message),
-        ),
-    )
-
-
-def _deciding(context: ToolContext) -> tuple[McpToolSpec, ...]:
-    return (
-        McpToolSpec(
-            name="promote",
-            title="Promote a mission",
-            description="Let in what only a person may (changed tests or checks, protected areas), after its "
-            "checks ran once more; what a check refuses nobody lets in. Ask your person first.",
-            takes=PromoteMission,
-            gives=MissionView,
-            call=context.promote,
-        ),
-        McpToolSpec(
-            name="discard",
-            title="Discard a mission",
-            description="Settle a mission as not wanted; its checkpoints stay until they are collected.",
-            takes=records.OneMission,
-            gives=MissionView,
-            call=context.plain(_missions.discard),
-            destructive=True,
-            idempotent=True,
-        ),
-        McpToolSpec(
-            name="cancel",
-            title="Cancel a mission",
-            description="Stop a mission that runs, or close one that waits.",
-            takes=records.OneMission,
-            gives=MissionView,
-            call=context.plain(_missions.cancel),
-            destructive=True,
-        ),
-    )
+TOOLS = (
+    McpToolSpec(
+        name="mission_status",
+        title="Look at a mission",
+        description="How a mission stands: status, branch, attempts, cost, reasons, open question.",
+        call=_on_app(_missions.mission_status),
+        read_only=True,
+    ),
+    McpToolSpec(
+        name="wait_mission",
+        title="Wait for a mission",
+        description="Wait until a mission is settled, at most as long as asked, and tell how it stands; "
+        "`settled` is false where the time was not enough.",
+        takes=WaitMission,
+        call=ToolContext.wait,
+        read_only=True,
+    ),
+    McpToolSpec(
+        name="list_missions",
+        title="List missions",
+        description="Missions, the newest first, page by page.",
+        takes=records.ListMissions,
+        gives=records.MissionList,
+        call=_on_app(_missions.list_missions),
+        read_only=True,
+    ),
+    McpToolSpec(
+        name="show_diff",
+        title="Show the difference",
+        description="What a mission changed against its base, as a patch, page by page.",
+        takes=records.ShowDiff,
+        gives=records.DiffView,
+        call=_on_app(_missions.show_diff),
+        read_only=True,
+    ),
+    McpToolSpec(
+        name="show_log",
+        title="Show the log",
+        description="The events of a mission after a sequence number.",
+        takes=records.ShowLog,
+        gives=records.LogView,
+        call=_on_app(_missions.show_log),
+        read_only=True,
+    ),
+    McpToolSpec(
+        name="run_mission",
+        title="Run a mission",
+        description="Let an agent do what is asked, in a sandbox, and promote the result to a branch if it "
+        "passes every check. Returns at once; wait_mission waits for the end.",
+        takes=records.RunMission,
+        gives=records.Started,
+        call=_on_app(_missions.run_mission, wakes=True),
+        open_world=True,
+    ),
+    McpToolSpec(
+        name="answer_question",
+        title="Answer a question",
+        description="Answer what a waiting mission asks; it then goes on.",
+        takes=records.AnswerQuestion,
+        call=_on_app(_missions.answer_question, wakes=True),
+    ),
+    McpToolSpec(
+        name="send_message",
+        title="Send a message",
+        description="Tell the agent of a mission something; it gets it with its next attempt.",
+        takes=records.SendMessage,
+        call=_on_app(_missions.send_message),
+    ),
+    McpToolSpec(
+        name="promote",
+        title="Promote a mission",
+        description="Let in what only a person may (changed tests or checks, protected areas), after its "
+        "checks ran once more; what a check refuses nobody lets in. Ask your person first.",
+        takes=PromoteMission,
+        call=ToolContext.promote,
+    ),
+    McpToolSpec(
+        name="discard",
+        title="Discard a mission",
+        description="Settle a mission as not wanted; its checkpoints stay until they are collected.",
+        call=_on_app(_missions.discard),
+        destructive=True,
+        idempotent=True,
+    ),
+    McpToolSpec(
+        name="cancel",
+        title="Cancel a mission",
+        description="Stop a mission that runs, or close one that waits.",
+        call=_on_app(_missions.cancel),
+        destructive=True,
+    ),
+)

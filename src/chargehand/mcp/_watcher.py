@@ -60,18 +60,19 @@ class MissionWatcher:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                await self._look(with_worker=looks % _WORKER_LOOKS == 0)
+                await self._look_once(with_worker=looks % _WORKER_LOOKS == 0)
             except ChargehandError as error:
                 _LOG.warning("%s", error)
             looks += 1
 
-    async def _look(self, *, with_worker: bool) -> None:
+    async def _look_once(self, *, with_worker: bool) -> None:
         names = tuple(self._followed)
         if not names and not with_worker:
             return
         if with_worker:
             await self.keep_going()
-        now = await asyncio.to_thread(self._read, names)
+        store = self._app.store
+        now = await asyncio.to_thread(lambda: {mission: store.log.last_seq(mission) for mission in names})
         for mission, seq in now.items():
             before = self._seen.get(mission)
             if mission not in self._followed or before == seq:
@@ -87,10 +88,6 @@ class MissionWatcher:
         # Asked again and again: a worker that runs until nothing is left may end just as a mission is made.
         async with self._starting:
             if self._worker is None or self._worker.poll() is not None:  # one that starts has not joined yet
-                self._worker = await asyncio.to_thread(self._start)
-
-    def _start(self) -> subprocess.Popen[bytes] | None:
-        return start_worker(self._app) if self._app.has_work() else None
-
-    def _read(self, names: tuple[str, ...]) -> dict[str, int]:
-        return {mission: self._app.store.log.last_seq(mission) for mission in names}
+                self._worker = await asyncio.to_thread(
+                    lambda: start_worker(self._app) if self._app.has_work() else None
+                )

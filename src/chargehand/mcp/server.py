@@ -15,7 +15,7 @@ from chargehand.app.composition import App
 from chargehand.core.errors import RepositoryError
 from chargehand.mcp._calls import KeepTraceback, ToolCalls
 from chargehand.mcp._resources import Resources
-from chargehand.mcp._tools import ToolContext, mission_tools
+from chargehand.mcp._tools import ToolContext
 from chargehand.mcp._watcher import MissionWatcher
 from chargehand.workspace.repository import find_repository
 
@@ -52,29 +52,26 @@ async def mission_server(
     with App.open(environ=environ, cwd=cwd) as app:
         watcher = MissionWatcher(app)
         context = ToolContext(environ=environ, cwd=cwd, watcher=watcher)
+        calls = ToolCalls(context, keep_traceback=keep_traceback)
         resources = Resources(context, keep_traceback=keep_traceback)
         watching = asyncio.create_task(watcher.run())
         try:
-            yield _server(ToolCalls(mission_tools(context), keep_traceback=keep_traceback), resources)
+            yield Server(
+                "chargehand",
+                version=__version__,
+                title="Chargehand",
+                instructions=_INSTRUCTIONS,
+                on_list_tools=calls.list_tools,
+                on_call_tool=calls.call_tool,
+                on_list_resources=resources.list_resources,
+                on_list_resource_templates=resources.list_templates,
+                on_read_resource=resources.read,
+                on_subscribe_resource=resources.subscribe,
+                on_unsubscribe_resource=resources.unsubscribe,
+                on_subscriptions_listen=resources.listen,
+            )
         finally:
             resources.close()
             await context.close()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-
-
-def _server(calls: ToolCalls, resources: Resources) -> Server[Any]:
-    return Server(
-        "chargehand",
-        version=__version__,
-        title="Chargehand",
-        instructions=_INSTRUCTIONS,
-        on_list_tools=calls.list_tools,
-        on_call_tool=calls.call_tool,
-        on_list_resources=resources.list_resources,
-        on_list_resource_templates=resources.list_templates,
-        on_read_resource=resources.read,
-        on_subscribe_resource=resources.subscribe,
-        on_unsubscribe_resource=resources.unsubscribe,
-        on_subscriptions_listen=resources.listen,
-    )

@@ -32,7 +32,7 @@ async def serve_stdio(server: Server[Any]) -> None:
         async def take() -> None:
             async with incoming:
                 async for line in _lines(source):
-                    message = _parsed(line)
+                    message = _parse_message(line)
                     if isinstance(message, types.JSONRPCError):
                         await write.send(SessionMessage(message))
                     else:
@@ -42,7 +42,8 @@ async def serve_stdio(server: Server[Any]) -> None:
             async with outgoing:
                 async for each in outgoing:
                     text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    await asyncio.to_thread(_put, target, text.encode() + b"\n")
+                    # In a thread: a client that reads slowly fills the pipe, and a write there blocks.
+                    await asyncio.to_thread(_write_line, target, text.encode() + b"\n")
 
         async with anyio.create_task_group() as group:
             group.start_soon(take)
@@ -51,7 +52,7 @@ async def serve_stdio(server: Server[Any]) -> None:
             group.cancel_scope.cancel()
 
 
-def _parsed(line: bytes | None) -> Any:
+def _parse_message(line: bytes | None) -> Any:
     """Return a message, or the error that answers what is none."""
     if line is None:
         return _refusal(types.INVALID_REQUEST, f"the message has more than {_LARGEST} bytes")
@@ -69,7 +70,7 @@ def _refusal(number: int, message: str) -> types.JSONRPCError:
     return types.JSONRPCError.model_validate(document)
 
 
-def _put(target: BinaryIO, line: bytes) -> None:
+def _write_line(target: BinaryIO, line: bytes) -> None:
     target.write(line)
     target.flush()
 
