@@ -27,8 +27,7 @@ from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.policy.actions import Effect
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
-from chargehand.testing.agents import fake_acp as _fake_acp
-from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents import fake_agent as _fake_agent
 from chargehand.testing.agents.conformance import AgentContract
 from chargehand.testing.agents.kit import AgentCase, MemoryAttemptContext, OpenCase, scripted_endpoint
 from chargehand.testing.sandbox.kit import OpenedSandbox
@@ -38,8 +37,8 @@ MODELS = ("scripted",)
 Seat = Callable[..., Awaitable[MemoryAttemptContext]]
 
 
-def fake(module: Any, *words: str) -> tuple[str, ...]:
-    return ("python3", "-I", "-c", inspect.getsource(module), *words)
+def fake(*words: str) -> tuple[str, ...]:
+    return ("python3", "-I", "-c", inspect.getsource(_fake_agent), *words)
 
 
 PAID = [says("go on", usage=Usage(input=200, output=300))] * 80
@@ -91,13 +90,13 @@ class TestCli(AgentContract):
 
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(seat, lambda act: opened("cli", fake(_fake_cli, "claude", act), cli="claude", models=MODELS))
+        return cases(seat, lambda act: opened("cli", fake("claude", act), cli="claude", models=MODELS))
 
 
 class TestAcp(AgentContract):
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(seat, lambda act: opened("acp", fake(_fake_acp, act), models=MODELS))
+        return cases(seat, lambda act: opened("acp", fake("acp", act), models=MODELS))
 
 
 class TestCommand(AgentContract):
@@ -107,7 +106,7 @@ class TestCommand(AgentContract):
 
     @pytest.fixture
     async def open_case(self, seat: Seat) -> OpenCase:
-        return cases(seat, lambda act: opened("command", fake(_fake_cli, "claude", act), models=MODELS))
+        return cases(seat, lambda act: opened("command", fake("claude", act), models=MODELS))
 
 
 ADDS = "*** Begin Patch\n*** Add File: made.txt\n+made\n*** End Patch\n"
@@ -220,7 +219,7 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
         (opened("cli", ("no-such-program",), cli="qwen"), "agent_missing", "no-such-program"),
         (opened("acp", cli="claude"), "agent_unable", "does not speak ACP"),
         (opened("acp", ("no-such-program",)), "agent_missing", "no-such-program"),
-        (opened("acp", fake(_fake_acp, "old")), "agent_failed", "version 99"),
+        (opened("acp", fake("acp", "old")), "agent_failed", "version 99"),
         (opened("acp", ("sh", "-c", "echo worse >&2; exit 3")), "agent_failed", "exit code 3"),
     ],
 )
@@ -232,14 +231,14 @@ async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, wo
 
 
 async def test_a_terminal_of_an_acp_agent_runs_in_its_sandbox(seat: Seat) -> None:
-    case = AgentCase(agent=opened("acp", fake(_fake_acp, "terminal")), context=await seat())
+    case = AgentCase(agent=opened("acp", fake("acp", "terminal")), context=await seat())
     outcome = await case.agent.run(case.assignment(), case.context)
     assert (outcome.claim, case.context.made()) == ("done", "made\n"), outcome
     assert [repr(each) for each in case.context.judged if "echo made" in repr(each)]
 
 
 async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> None:
-    case = AgentCase(agent=opened("acp", fake(_fake_acp, "edit")), context=await seat())
+    case = AgentCase(agent=opened("acp", fake("acp", "edit")), context=await seat())
     case.context.words.append("Make it once more.")
     outcome = await case.agent.run(case.assignment(), case.context)
     assert outcome.claim == "done"

@@ -19,8 +19,7 @@ from chargehand.core.state import MissionState
 from chargehand.missions.journal import load_step_output
 from chargehand.missions.transcript import read_transcript
 from chargehand.models.contract import Usage
-from chargehand.testing.agents import fake_acp as _fake_acp
-from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents import fake_agent as _fake_agent
 
 pytestmark = pytest.mark.needs_bwrap
 CANARY = "sk-canary-0123456789abcdef0123456789"
@@ -50,11 +49,12 @@ class ProgramShop(NativeShop):
         return self.work(lambda session: self.create(session, **wanted))
 
     def cli(self, act: str) -> str:
-        command = ["python3", "-I", "-c", inspect.getsource(_fake_cli), "claude", act]
+        command = ["python3", "-I", "-c", inspect.getsource(_fake_agent), "claude", act]
         return f'kind = "cli"\ncli = "claude"\ncommand = {json.dumps(command)}'
 
     def acp(self, act: str) -> str:
-        return f'kind = "acp"\ncommand = {json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_acp), act])}'
+        command = ["python3", "-I", "-c", inspect.getsource(_fake_agent), "acp", act]
+        return f'kind = "acp"\ncommand = {json.dumps(command)}'
 
     def say(self, *words: str) -> str:
         """Run the program as in a pipe to its end, and return what it wrote."""

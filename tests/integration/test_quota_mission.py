@@ -20,8 +20,7 @@ from chargehand.cli.main import chargehand
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import CLOCK
 from chargehand.core.state import MissionState
-from chargehand.testing.agents import fake_acp as _fake_acp
-from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents import fake_agent as _fake_agent
 
 pytestmark = pytest.mark.needs_bwrap
 HOURS = 5 * 3600.0
@@ -160,10 +159,10 @@ class Worn(ModelServer):
 def program(kind: str) -> str:
     """Return an agent that calls its model twice and then writes a file; the insisting one never gives up."""
     if kind == "acp":
-        command = ["python3", "-I", "-c", inspect.getsource(_fake_acp), "pay"]
+        command = ["python3", "-I", "-c", inspect.getsource(_fake_agent), "acp", "pay"]
         return f'kind = "acp"\ncommand = {json.dumps(command)}'
     act = "insist" if kind == "insisting" else "pay"
-    command = ["python3", "-I", "-c", inspect.getsource(_fake_cli), "claude", act]
+    command = ["python3", "-I", "-c", inspect.getsource(_fake_agent), "claude", act]
     told = "" if kind == "command" else 'kind = "cli"\ncli = "claude"\n'
     return f"{told}command = {json.dumps(command)}"
 

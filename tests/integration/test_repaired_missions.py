@@ -15,7 +15,7 @@ from tests.native_kit import NativeShop, says, scripted
 from chargehand.app.event_text import describe
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import NEXT
-from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents import fake_agent as _fake_agent
 
 pytestmark = pytest.mark.needs_bwrap
 GARBLES = (
@@ -49,7 +49,7 @@ def shop(tmp_path: Path) -> MessageShop:
 
 
 def test_who_never_gets_its_message_right_fails_and_the_log_has_each_repair(shop: MessageShop) -> None:
-    command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_cli), "claude", "garble-always"])
+    command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_agent), "claude", "garble-always"])
     agent = f'kind = "cli"\ncli = "claude"\ncommand = {command}'
     state = shop.agent(agent, attempts=1, model="scripted")
     assert (state.status, state.reasons[0].code) == ("failed", "malformed_message"), state.reasons

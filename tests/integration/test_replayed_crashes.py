@@ -23,16 +23,15 @@ from tests.native_kit import ModelServer, says
 
 from chargehand.core.attempt_events import ModelCalled, ReplayDiverged
 from chargehand.core.events import decode
-from chargehand.testing.agents import fake_acp as _fake_acp
-from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents import fake_agent as _fake_agent
 
 pytestmark = pytest.mark.needs_bwrap
 WORDS = ("one", "two", "three", "done")
 REPLIES = tuple(map(says, WORDS))
 SCENE = Scene(name="talk")
 AGENTS = {
-    "cli": (_fake_cli, 'kind = "cli"\ncli = "claude"', ("claude",)),
-    "acp": (_fake_acp, 'kind = "acp"', ()),
+    "cli": ('kind = "cli"\ncli = "claude"', "claude"),
+    "acp": ('kind = "acp"', "acp"),
 }
 
 
@@ -49,8 +48,8 @@ class TalkYard(NativeYard):
         config: str | None = None,
     ) -> None:
         super().__init__(place, servers)
-        source, keys, words = AGENTS[kind]
-        command = json.dumps(["python3", "-I", "-c", inspect.getsource(source), *words, act])
+        keys, form = AGENTS[kind]
+        command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_agent), form, act])
         agents = [
             f'\n[agents.talks-{number}]\n{keys}\ncommand = {command}\nmodel = "served-{number}"\n'
             for number, _ in enumerate(servers, 1)

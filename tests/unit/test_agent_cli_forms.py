@@ -21,7 +21,7 @@ from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.core.config import CliName
 from chargehand.models.contract import Usage
-from chargehand.testing.agents import fake_cli as _fake_cli
+from chargehand.testing.agents import fake_agent as _fake_agent
 
 NAMES: tuple[CliName, ...] = get_args(CliName)
 LAUNCH = CliLaunch(prompt="The request", model="m", dialect="openai", token="cht-token")
@@ -29,7 +29,7 @@ LAUNCH = CliLaunch(prompt="The request", model="m", dialect="openai", token="cht
 
 def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], JsonLines, int]:
     """Return the events of the stand-in of a CLI, and its exit code."""
-    words = [sys.executable, "-I", "-c", inspect.getsource(_fake_cli), name, act, *SPECS[name].words(LAUNCH)]
+    words = [sys.executable, "-I", "-c", inspect.getsource(_fake_agent), name, act, *SPECS[name].words(LAUNCH)]
     done = subprocess.run(words, cwd=place, capture_output=True, timeout=60, check=False)
     lines = JsonLines()
     found = [*lines.take(done.stdout), *lines.finish()]

@@ -1,9 +1,12 @@
-"""A stand-in for an agent CLI: a program that writes the JSON Lines of any of them and acts as it is told.
+"""A stand-in for agent programs of others: speaks JSON Lines as an agent CLI, or ACP, and acts as it is told.
 
-`python3 -I -c SOURCE FORM ACT …`, inside a sandbox, with the standard library alone; further words are those that
-the real program would be given. It edits nothing but files in its working directory, and calls a model only for
-the acts `pay`, `insist`, `talk` and `talk-clock`. With `garble-once`, `garble-twice` and `garble-always` it leaves
-a message that cannot be read, as often as that says, and goes on in its session where its words name that.
+`python3 -I -c SOURCE FORM ACT …`, inside a sandbox, with the standard library alone. FORM is `acp`, or the CLI
+whose lines it writes: `claude`, `qwen`, `cursor`, `opencode`, `codex` or `gemini`; further words are those that
+the real CLI would be given. It calls a model only for the acts `pay`, `insist`, `talk` and `talk-clock`. With
+`garble-once`, `garble-twice` and `garble-always` it leaves a message that cannot be read, as often as that says,
+and goes on when it is told so. As a CLI it edits files in its working directory. Over ACP it edits through the
+client's files, after asking for permission, and also knows `ask` (elicits), `terminal` (runs a command in the
+client's terminal) and `old` (speaks another version).
 """
 
 from __future__ import annotations
@@ -19,10 +22,16 @@ import uuid
 from typing import Any
 
 MADE, TALK = "made.txt", "talk.txt"
+# One file for all forms: a sandbox is given the source as an argument, and has nothing of ours to import.
 _GRANDCHILD = "import time\nwhile True: time.sleep(60)"
 _IN, _OUT = 11, 3
 _SESSION = "s-1"
 _GARBLED = {"garble-once": 1, "garble-twice": 2, "garble-always": 99}
+_OPTIONS = [
+    {"optionId": "always", "name": "Always", "kind": "allow_always"},
+    {"optionId": "once", "name": "Once", "kind": "allow_once"},
+    {"optionId": "no", "name": "No", "kind": "reject_once"},
+]
 
 
 class JsonLinesWriter:
@@ -117,6 +126,156 @@ class JsonLinesWriter:
         self.write({"type": speaker, "message": {"role": speaker, "content": [block]}})
 
 
+class Refused(Exception):
+    """The client answered with an error."""
+
+
+class AcpPeer:
+    """The connection, from the agent's side: one request at a time."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def send(self, **message: Any) -> None:
+        """Write one message."""
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+    def read(self) -> dict[str, Any]:
+        """Read one message; ends the program where there is none."""
+        line = sys.stdin.readline()
+        if not line:
+            sys.exit(0)
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """Send a request and return its result; raises `Refused`."""
+        self._next += 1
+        self.send(id=self._next, method=method, params={"sessionId": _SESSION, **params})
+        while True:
+            message = self.read()
+            if message.get("id") == self._next and "method" not in message:
+                if "error" in message:
+                    raise Refused(message["error"]["message"])
+                return message["result"]
+
+    def update(self, what: str, **more: Any) -> None:
+        """Tell of something."""
+        params = {"sessionId": _SESSION, "update": {"sessionUpdate": what, **more}}
+        self.send(method="session/update", params=params)
+
+    def say(self, text: str) -> None:
+        """Say something, in two pieces."""
+        for piece in (text[: len(text) // 2], text[len(text) // 2 :]):
+            self.update("agent_message_chunk", content={"type": "text", "text": piece})
+
+
+class FakeAcpAgent:
+    """One session that does one act for each prompt."""
+
+    def __init__(self, act: str) -> None:
+        self._act = act
+        self._peer = AcpPeer()
+        self._used = (11, 3)
+        self._turns = 0
+
+    def serve(self) -> None:
+        """Answer the client's requests."""
+        while True:
+            message = self._peer.read()
+            match message.get("method"):
+                case "initialize":
+                    version = 99 if self._act == "old" else 1
+                    about = {"name": "fake", "version": "1.0"}
+                    hello = {
+                        "protocolVersion": version,
+                        "agentInfo": about,
+                        "agentCapabilities": {},
+                        "authMethods": [],
+                    }
+                    self._peer.send(id=message["id"], result=hello)
+                case "session/new":
+                    self._peer.send(id=message["id"], result={"sessionId": _SESSION})
+                case "session/prompt":
+                    asked = message["params"]["prompt"][0]["text"]
+                    self._peer.send(id=message["id"], **self._take_turn(asked))
+
+    def _take_turn(self, asked: str) -> dict[str, Any]:
+        self._turns += 1
+        if self._act == "fail":
+            return {
+                "error": {"code": -32603, "message": "Internal error", "data": {"details": "no model answers"}}
+            }
+        if self._act == "garbage":
+            sys.stdout.write('{"jsonrpc": "2.0", "id"\nnothing of this is right\n')
+            sys.exit(0)
+        if self._act == "malformed":
+            sys.stdout.write("a warning\n[]\n" + '{"jsonrpc": "2.0", "method": "session/update", "params": 3}\n')
+        self._peer.say("I begin.")
+        try:
+            if self._act in _GARBLED:
+                if self._turns > 1 and "could not be read" not in asked:
+                    raise Refused("it was told nothing of what is wrong")
+                leave_message(self._act, self._turns)
+            if self._turns == 1 or self._act not in _GARBLED:
+                self._do_act()
+        except Refused as error:
+            self._peer.say(f"I was refused: {error}")
+            return {"result": {"stopReason": "refusal"}}
+        self._peer.say("It is made.")
+        tokens = {"inputTokens": self._used[0], "outputTokens": self._used[1], "totalTokens": sum(self._used)}
+        return {"result": {"stopReason": "end_turn", "usage": tokens}}
+
+    def _do_act(self) -> None:
+        match self._act:
+            case "hang":
+                hang()
+            case "leak":
+                self._peer.say(" ".join(f"{name}={value}" for name, value in os.environ.items()))
+            case "pay" | "insist":
+                self._used = pay(self._act)
+            case "talk" | "talk-clock":
+                self._used = talk(clock=self._act == "talk-clock")
+            case "ask":
+                schema = {"type": "object", "properties": {"word": {"type": "string", "enum": ["red", "green"]}}}
+                answer = self._peer.ask(
+                    "elicitation/create", mode="form", message="Which?", requestedSchema=schema
+                )
+                if answer["action"] != "accept":
+                    raise Refused("no answer")
+                self._edit(str(answer["content"]["word"]) + "\n")
+                return
+            case "terminal":
+                self._use_terminal()
+                return
+        self._edit("made\n")
+
+    def _edit(self, content: str) -> None:
+        path = os.path.abspath(MADE)
+        call = {"toolCallId": "c-1", "title": "Write", "kind": "edit", "locations": [{"path": path}]}
+        self._peer.update("tool_call", **call, status="pending", rawInput={"path": path})
+        given = self._peer.ask("session/request_permission", toolCall=call, options=_OPTIONS)
+        if given["outcome"].get("optionId") != "once":
+            raise Refused("no permission")
+        self._peer.ask("fs/write_text_file", path=path, content=content)
+        # Read back: a client that only says it wrote is found out.
+        if self._peer.ask("fs/read_text_file", path=path)["content"] != content:
+            raise Refused("the file is not what was written")
+        self._peer.update("tool_call_update", toolCallId="c-1", status="completed")
+
+    def _use_terminal(self) -> None:
+        made = self._peer.ask(
+            "terminal/create", command="sh", args=["-c", f"echo made > {MADE}; echo seen; exit 3"]
+        )
+        name = made["terminalId"]
+        ended = self._peer.ask("terminal/wait_for_exit", terminalId=name)
+        shown = self._peer.ask("terminal/output", terminalId=name)
+        self._peer.ask("terminal/release", terminalId=name)
+        if ended["exitCode"] != 3 or shown["output"] != "seen\n":
+            raise Refused(f"{ended} {shown}")
+
+
 def edit(content: str) -> None:
     """Write the file that all acts write."""
     with open(MADE, "w") as file:
@@ -160,6 +319,7 @@ def talk(*, clock: bool) -> tuple[int, int]:
 
 def hang() -> None:
     """Leave grandchildren in sessions of their own, and never end."""
+    # In sessions of their own, so that only killing everything in the sandbox ends them.
     for _ in range(3):
         child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_GRANDCHILD!r}])"
         subprocess.run([sys.executable, "-c", child], start_new_session=True, check=True)
@@ -183,17 +343,25 @@ def garble(act: str, words: list[str]) -> str:
             raise ValueError(f"started anew: {words}")
     with open(place, "w") as file:
         file.write(str(starts))
-    said = f"It is made, and told {starts} times."
-    message = {"type": "task_completion", "status": "success", "payload": {"summary": said}}
-    with open(os.environ["CHARGEHAND_MESSAGE"], "w") as file:
-        file.write(json.dumps(message)[: 40 if starts <= _GARBLED[act] else None])
+    said = leave_message(act, starts)
     if starts == 1:
         edit("made\n")
     return said
 
 
+def leave_message(act: str, times: int) -> str:
+    """Leave the message of the end, cut off as often as the act says; return what is said beside it."""
+    said = f"It is made, and told {times} times."
+    message = {"type": "task_completion", "status": "success", "payload": {"summary": said}}
+    with open(os.environ["CHARGEHAND_MESSAGE"], "w") as file:
+        file.write(json.dumps(message)[: 40 if times <= _GARBLED[act] else None])
+    return said
+
+
 def main(form: str, act: str, *words: str) -> int:
     """Do one act; return the exit code."""
+    if form == "acp":
+        FakeAcpAgent(act).serve()
     writer, used = JsonLinesWriter(form), (_IN, _OUT)
     if act == "garbage":
         sys.stdout.write('{"type": "resu\nall of this is wrong\n[1, 2]\n\x00\n')
@@ -217,8 +385,7 @@ def main(form: str, act: str, *words: str) -> int:
     if act == "leak":
         writer.say(" ".join(f"{name}={value}" for name, value in os.environ.items()))
     if act in ("pay", "insist"):
-        counts = [pay(act) for _ in range(2 if act == "pay" else 50)]
-        used = (sum(each[0] for each in counts), sum(each[1] for each in counts))
+        used = pay(act)
     if act in ("talk", "talk-clock"):
         used = talk(clock=act == "talk-clock")
     edit("made\n")
@@ -229,15 +396,21 @@ def main(form: str, act: str, *words: str) -> int:
 
 
 def pay(act: str) -> tuple[int, int]:
-    """Make a call; who insists tries a refused one again for ever."""
-    while True:
+    """Make two calls; who insists makes fifty, and tries a refused one again for ever. Return the tokens."""
+    calls = 2 if act == "pay" else 50
+    used = [0, 0]
+    while calls:
         try:
-            return ask_model()[1:]
+            _, *tokens = ask_model()
         except urllib.error.HTTPError as error:
             error.close()
             if act != "insist":
                 raise
             time.sleep(0.05)
+            continue
+        used = [sum(pair) for pair in zip(used, tokens, strict=True)]
+        calls -= 1
+    return used[0], used[1]
 
 
 if __name__ == "__main__":
