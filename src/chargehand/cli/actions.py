@@ -31,10 +31,10 @@ def _mission_option(function: _F) -> _F:
 
 @click.group()
 def git() -> None:
-    """Bring branches in and out, merge and rebase what a mission left.
+    """Fetch branches; merge, rebase, describe and push the results of missions.
 
-    Each is an action: it has an id, is stopped after `actions.time` (60 s), and waits where too many run. Your own
-    repository is only read; git runs without its hooks, filters and programs.
+    Each command is an action: it has an id, is stopped after `actions.time` (60 s), and waits while too many run.
+    Your own repository is only read; git runs without its hooks, filters and programs.
     """
 
 

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from chargehand.workspace.rollback import HunkPlan
 
 _mission_option = click.option(
-    "--mission", default="last", metavar="MISSION", help="The mission the checkpoints are of (default: the last)."
+    "--mission",
+    default="last",
+    metavar="MISSION",
+    help="The mission that the checkpoints belong to (default: the last).",
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
 
 
 @click.group()
 def checkpoint() -> None:
-    """Look at the trees that were kept on the way, and go back to one.
+    """List, compare and restore the checkpoints of a mission.
 
-    A checkpoint is the beginning of its commit, at least four digits, or 'last'; 'base' is where it began.
+    CHECKPOINT is the beginning of a commit id (at least four digits), 'last', or 'base' for where it all began.
     """
 
 
@@ -105,7 +108,7 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -
     metavar="PATH:LINES",
     help="Only the changes in these lines of a file, such as app.py:7 or app.py:12-20; repeatable.",
 )
-@click.option("--smart", is_flag=True, help="Only the changes that break a rule.")
+@click.option("--smart", is_flag=True, help="Revert only the changes that break a rule.")
 @_dry_run_option
 @json_option
 def restore(
@@ -117,7 +120,7 @@ def restore(
     dry_run: bool,
     out: Output,
 ) -> int:
-    """Go back to an earlier checkpoint, wholly or in part, by a new one; what came between stays in the list."""
+    """Restore an earlier checkpoint, wholly or in part, as a new one; the list keeps all that came between."""
     from chargehand.app.checkpoints import RestoreRequest, plan_restore
     from chargehand.app.composition import App
     from chargehand.cli.terminal.interrupt import run_async
@@ -133,7 +136,7 @@ def restore(
 @_dry_run_option
 @json_option
 def undo(mission: str, dry_run: bool, out: Output) -> int:
-    """Go back to the checkpoint before the last one, by a new one; a second undo takes that back."""
+    """Restore the checkpoint before the last one, as a new one; a second undo takes that back."""
     from chargehand.app.checkpoints import plan_undo
     from chargehand.app.composition import App
 

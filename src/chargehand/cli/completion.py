@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 from chargehand.cli.terminal.options import PROGRAM, json_option
 
+# The name that click derives from the program's: the script and the program must agree on it.
 _VARIABLE = "_CHARGEHAND_COMPLETE"
 
 

@@ -18,6 +18,7 @@ _NOT_RUN = 125
 _WOULD_CHANGE, _NOT_FORMATTED = 1, 2
 
 
+# Not interspersed: from the first word of the command on, every option belongs to that command.
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD…")
 @repo_option
@@ -113,7 +114,7 @@ def _execute(out: Output, request: ExecRequest) -> int:
 def format_(out: Output, **options: Any) -> int:
     """Run the formatters that the project's configuration names, in a sandbox.
 
-    On what is in the index (what a commit would hold), or what a mission left; your own files change only with
+    Formats what is in the index (what a commit would hold) or what a mission left; your own files change only with
     --apply. Exits 1 where --check finds a file that would change, 2 where a formatter failed or is missing.
     """
     from chargehand.app.composition import App

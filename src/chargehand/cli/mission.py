@@ -94,7 +94,7 @@ def watch(mission: str, out: Output) -> int:
                 _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
             elif out.as_json:
                 _show_event(out, seen, "")
-            if out.closed:
+            if out.closed:  # as after `| head`: following for nobody would never end
                 return 0
         if not out.as_json:
             show_result(out, reader.mission_reader.state(found))

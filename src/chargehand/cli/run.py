@@ -63,6 +63,7 @@ def run(out: Output, **options: Any) -> int:
     request = RunRequest(**options)
     with App.open() as app:
         if request.detach:
+            # `--yes` asks nothing, and so grants no trust: what needs it is refused with a hint.
             ask = confirm_trust if out.can_ask and not request.yes else None
             return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
         outcome = run_mission(app, out, request)
@@ -113,6 +114,7 @@ async def _work_until_signal(app: App, *, until_idle: bool, slots: int, sleepers
     signals, stopped = (signal.SIGINT, signal.SIGTERM), False
     loop = asyncio.get_running_loop()
 
+    # A second signal meets the default handler, which ends the process at once.
     def stop() -> None:
         nonlocal stopped
         stopped = True

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 from chargehand.cli.terminal.options import json_option
 
+# More than any secret may have: what is longer is refused by its rules, never cut to fit.
 _LARGEST_BYTES = 64 * 1024
-"""More than any secret may have: what is longer is refused by its rules, never cut to fit."""
 
 
 @click.group()

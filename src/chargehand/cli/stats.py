@@ -90,10 +90,10 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
             _cost(one.cost, digits=4),
             # Few providers report a cost: "unknown" in every row would say that something is missing.
             _cost(one.reported, digits=4) if one.reported.known else "-",
-            _shown(one.seconds.p50, "{:.2f} s"),
-            _shown(one.seconds.p95, "{:.2f} s"),
-            _shown(one.first.p50, "{:.2f} s"),
-            _shown(one.tokens_per_second, "{:.1f}"),
+            _format_value(one.seconds.p50, "{:.2f} s"),
+            _format_value(one.seconds.p95, "{:.2f} s"),
+            _format_value(one.first.p50, "{:.2f} s"),
+            _format_value(one.tokens_per_second, "{:.1f}"),
             one.attempts,
             one.verdicts.get("pass", 0),
         )
@@ -126,7 +126,7 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
     out.table(
         ("OF THE ENDED", "MISSIONS", "RATE"),
         [
-            (name, f"{count} of {missions.ended}", _shown(rate, "{:.1f} %", factor=100))
+            (name, f"{count} of {missions.ended}", _format_value(rate, "{:.1f} %", factor=100))
             for name, count, rate in ends
         ],
     )
@@ -139,7 +139,7 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
                 attempts.ended,
                 attempts.succeeded,
                 *attempts.by_class.values(),
-                _shown(attempts.seconds.p50, "{:.1f} s"),
+                _format_value(attempts.seconds.p50, "{:.1f} s"),
                 _cost(attempts.cost),
             )
             for name, attempts in by_agent.items()
@@ -159,18 +159,18 @@ def _show_measures(out: Output, stats: StatisticsDocument) -> None:
     """Write the tables of times and of what sandboxes used, then cost and network."""
     heads, boxes = ("P50", "P95", "P99", "KNOWN"), stats.sandboxes
     times = [
-        _spread("mission", stats.missions.seconds, "{:.1f} s"),
-        _spread("attempt", stats.attempts.seconds, "{:.1f} s"),
-        _spread("checkpoint", stats.checkpoints.seconds, "{:.0f} ms", factor=1000),
-        _spread("sandbox until ready", boxes.ready, "{:.0f} ms", factor=1000),
-        _spread("sandbox until frozen", boxes.freeze, "{:.0f} ms", factor=1000),
+        _percentile_row("mission", stats.missions.seconds, "{:.1f} s"),
+        _percentile_row("attempt", stats.attempts.seconds, "{:.1f} s"),
+        _percentile_row("checkpoint", stats.checkpoints.seconds, "{:.0f} ms", factor=1000),
+        _percentile_row("sandbox until ready", boxes.ready, "{:.0f} ms", factor=1000),
+        _percentile_row("sandbox until frozen", boxes.freeze, "{:.0f} ms", factor=1000),
     ]
     used = [
-        _spread("memory", boxes.memory, "{:.1f} MiB", factor=_MIB),
-        _spread("disk", boxes.disk, "{:.1f} MiB", factor=_MIB),
-        _spread("written", boxes.written, "{:.1f} MiB", factor=_MIB),
-        _spread("CPU", boxes.cpu, "{:.1f} s"),
-        _spread("processes", boxes.processes, "{:.0f}"),
+        _percentile_row("memory", boxes.memory, "{:.1f} MiB", factor=_MIB),
+        _percentile_row("disk", boxes.disk, "{:.1f} MiB", factor=_MIB),
+        _percentile_row("written", boxes.written, "{:.1f} MiB", factor=_MIB),
+        _percentile_row("CPU", boxes.cpu, "{:.1f} s"),
+        _percentile_row("processes", boxes.processes, "{:.0f}"),
     ]
     out.text()
     out.table(("TIME OF A", *heads), times)
@@ -184,13 +184,13 @@ def _show_measures(out: Output, stats: StatisticsDocument) -> None:
         out.text(f"network  {network.allowed} requests allowed, {network.refused} refused, {traffic}")
 
 
-def _spread(name: str, values: Percentiles, form: str, *, factor: float = 1.0) -> tuple[str, ...]:
+def _percentile_row(name: str, values: Percentiles, form: str, *, factor: float = 1.0) -> tuple[str, ...]:
     """Return a row of a table: percentiles in their unit, and for how many of all the value is known."""
-    shown = (_shown(value, form, factor=factor) for value in (values.p50, values.p95, values.p99))
+    shown = (_format_value(value, form, factor=factor) for value in (values.p50, values.p95, values.p99))
     return (name, *shown, f"{values.known} of {values.known + values.unknown}")
 
 
-def _shown(value: float | None, form: str, *, factor: float = 1.0) -> str:
+def _format_value(value: float | None, form: str, *, factor: float = 1.0) -> str:
     # What nobody counted is called unknown: a 0 would be a claim.
     return "unknown" if value is None else form.format(value * factor)
 

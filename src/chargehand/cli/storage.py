@@ -79,13 +79,13 @@ def _megabytes(size: int) -> str:
 
 @click.group()
 def store() -> None:
-    """Look after the database of the state directory."""
+    """Maintain the database of the state directory."""
 
 
 @store.command()
 @json_option
 def rebuild(out: Output) -> int:
-    """Make the rows that lists and counts read anew from the log, and name the missions whose row was wrong.
+    """Rebuild the rows behind lists and counts from the log, and name the missions whose row was wrong.
 
     The log itself is only read. Exits 0 whether or not anything differed.
     """

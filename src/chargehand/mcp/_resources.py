@@ -27,8 +27,8 @@ _URI = re.compile(r"mission://([a-z0-9-]{1,64})(?:/(diff|log))?")
 _PARTS = {"": "application/json", "diff": "text/x-diff", "log": "application/json"}
 _PAGE = 50
 _LARGEST = 200_000
+# Missions that one client may subscribe to, and clients: each followed mission costs a query four times a second.
 _MOST = 100
-"""Missions that one client may subscribe to."""
 _CLIENTS = 64
 
 
@@ -41,7 +41,7 @@ class Resources:
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=_MOST)
         self._subscribers: dict[str, dict[str, ServerSession]] = {}
-        tools.watcher.told = self._tell
+        tools.watcher.told = self._announce_change
 
     async def list_resources(
         self, context: _Context, params: types.PaginatedRequestParams | None
@@ -81,15 +81,15 @@ class Resources:
     async def read(self, context: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         """Answer `resources/read`."""
         with _protocol_errors(self._keep_traceback):
-            mission, part = _parsed(params.uri)
-            text = await self._text(mission, part)
+            mission, part = _parse_uri(params.uri)
+            text = await self._read_text(mission, part)
         content = types.TextResourceContents(uri=params.uri, mime_type=_PARTS[part], text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def subscribe(self, context: _Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Answer `resources/subscribe`, of protocols before 2026-07-28."""
         with _protocol_errors(self._keep_traceback):
-            mission, _ = _parsed(params.uri)
+            mission, _ = _parse_uri(params.uri)
             await self._tools.status(mission)
         client = _client(context)
         while client not in self._subscribers and len(self._subscribers) >= _CLIENTS:
@@ -117,7 +117,7 @@ class Resources:
             raise MCPError(types.INVALID_REQUEST, f"more than {_MOST} subscriptions")
         with contextlib.ExitStack() as stack:
             with _protocol_errors(self._keep_traceback):
-                missions = [_parsed(str(uri))[0] for uri in wanted]
+                missions = [_parse_uri(str(uri))[0] for uri in wanted]
             for mission in missions:
                 stack.enter_context(self._tools.watcher.following(mission))
             return await self._listen(context, params)
@@ -126,7 +126,7 @@ class Resources:
         """End all streams of subscriptions."""
         self._listen.close()
 
-    async def _text(self, mission: str, part: str) -> str:
+    async def _read_text(self, mission: str, part: str) -> str:
         if part == "diff":
             diff = await self._tools.do(_missions.show_diff, ShowDiff(mission=mission, limit=_LARGEST))
             rest = "" if diff.next_offset is None else "\n[cut here: the tool show_diff shows the rest]\n"
@@ -138,25 +138,25 @@ class Resources:
         view = await self._tools.do(_missions.mission_status, OneMission(mission=mission))
         return msgspec.json.encode(view).decode()
 
-    async def _tell(self, mission: str) -> None:
+    async def _announce_change(self, mission: str) -> None:
         for part in _PARTS:
             uri = f"mission://{mission}" + (f"/{part}" if part else "")
             await self._bus.publish(ResourceUpdated(uri))
             for client, theirs in list(self._subscribers.items()):
                 session = theirs.get(uri)
-                if session is not None and not await _sent(session, uri):
+                if session is not None and not await _notify_client(session, uri):
                     self._drop(client, *theirs)
 
     def _drop(self, client: str, *uris: str) -> None:
         mine = self._subscribers.get(client, {})
         for uri in uris:
             if mine.pop(uri, None) is not None:
-                self._tools.watcher.leave(_parsed(uri)[0])
+                self._tools.watcher.leave(_parse_uri(uri)[0])
         if not mine:
             self._subscribers.pop(client, None)
 
 
-async def _sent(session: ServerSession, uri: str) -> bool:
+async def _notify_client(session: ServerSession, uri: str) -> bool:
     """Tell one client; `False` where it is gone."""
     try:
         await session.send_resource_updated(uri)
@@ -170,7 +170,7 @@ def _client(context: _Context) -> str:
     return context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
 
 
-def _parsed(uri: str) -> tuple[str, str]:
+def _parse_uri(uri: str) -> tuple[str, str]:
     found = _URI.fullmatch(uri)
     if found is None:
         raise NotFoundError(f"there is no resource {uri[:100]!r}", hint="mission://ID, mission://ID/diff or /log")

@@ -89,6 +89,7 @@ class ToolContext:
         begun = time.monotonic()
         while not task.done():
             await progress(time.monotonic() - begun, _HOUR, "judging the tree and promoting it")
+            # `wait` leaves the task running where this call is cancelled; to await it would cancel it too.
             await asyncio.wait({task}, timeout=_BEAT_SECONDS)
         if task.cancelled():
             raise RefusedError(

@@ -15,6 +15,7 @@ from chargehand.core.errors import ChargehandError
 
 _LOG = logging.getLogger("chargehand.mcp")
 _LOOK_SECONDS = 0.25
+# Every three seconds: whether a worker is needed is a question over all missions.
 _WORKER_LOOKS = 12
 
 
@@ -74,7 +75,7 @@ class MissionWatcher:
         store = self._app.store
         now = await asyncio.to_thread(lambda: {mission: store.log.last_seq(mission) for mission in names})
         for mission, seq in now.items():
-            before = self._seen.get(mission)
+            before = self._seen.get(mission)  # None: the first look only learns where the log stands
             if mission not in self._followed or before == seq:
                 continue
             self._seen[mission] = seq

@@ -103,6 +103,7 @@ def token_of(path: Path) -> str:
             os.link(fresh, path)
         finally:
             fresh.unlink()
+    # No link to a file of somebody else's choice, and no pipe that would wait for a writer.
     with _as_token_error(path), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -146,23 +147,25 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
-        hosts = _values(scope, b"host")
+        # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding.
+        hosts = _header_values(scope, b"host")
         if len(hosts) != 1 or hosts[0].decode("latin-1") not in self._hosts:
-            return _refused(421, "wrong_host", "this server is not at that host")
-        origins = _values(scope, b"origin")
+            return _refuse(421, "wrong_host", "this server is not at that host")
+        origins = _header_values(scope, b"origin")
         if any(origin.decode("latin-1") not in self._origins for origin in origins):
-            return _refused(403, "wrong_origin", "pages of other origins may not use this server")
-        given = _values(scope, b"authorization")
+            return _refuse(403, "wrong_origin", "pages of other origins may not use this server")
+        # Compared in constant time: a guess must not learn how far it was right.
+        given = _header_values(scope, b"authorization")
         if len(given) != 1 or not hmac.compare_digest(given[0], self._wanted):
-            return _refused(401, "wrong_token", "a request needs the token: Authorization: Bearer TOKEN")
+            return _refuse(401, "wrong_token", "a request needs the token: Authorization: Bearer TOKEN")
         return None
 
 
-def _values(scope: Scope, name: bytes) -> list[bytes]:
+def _header_values(scope: Scope, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key.lower() == name]
 
 
-def _refused(status: int, code: str, message: str) -> JSONResponse:
+def _refuse(status: int, code: str, message: str) -> JSONResponse:
     headers = {"WWW-Authenticate": 'Bearer realm="chargehand"'} if status == 401 else {}
     return JSONResponse({"error": {"code": code, "message": message, "hint": ""}}, status, headers)
 
@@ -200,13 +203,13 @@ async def serve_http(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         Guard(app, token=token, hosts=hosts),
-        loop="none",
+        loop="none",  # the command's own loop runs already
         http="h11",
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,
+        proxy_headers=False,  # there is no proxy: whoever connects could claim any address
         server_header=False,
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_END_SECONDS,

@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 _LARGEST = 1 << 20
+# Lines read ahead: a client that writes faster than it is answered has to wait, and costs no memory.
 _AHEAD = 16
 
 
@@ -101,6 +102,7 @@ def _read(source: BinaryIO) -> Iterator[bytes | None]:
             if line.strip():
                 yield line
             continue
+        # The rest of a line that is too long is read and dropped, so that the next one is a message again.
         while line and not line.endswith(b"\n"):
             line = source.readline(_LARGEST)
         yield None

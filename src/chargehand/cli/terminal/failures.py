@@ -20,6 +20,7 @@ _USAGE = 2
 
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     """Run a command and return its exit code; no exception leaves this function."""
+    # Asked of the words and not of click: an error may come before anything is parsed.
     as_json = json_wanted(words)
     try:
         code = work()

@@ -79,6 +79,7 @@ class Output:
             click.echo(content, nl=False, err=err)
         except BrokenPipeError:
             self.closed = True
+            # The interpreter flushes stdout once more at its end, and would complain that nobody reads it.
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, (sys.stderr if err else sys.stdout).fileno())
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chargehand.sandbox.contract import Stream
 
 _T = TypeVar("_T")
+# What these events say stands in the lines that are shown when a run begins.
 _IN_START_LINES = (AgentSelected, BaseResolved)
 _STEPS = {
     "agent": "agent working",

@@ -11,6 +11,7 @@ from chargehand.core.text import printable
 
 def ask_question(asked: Question) -> str | None:
     """Return what the person answers; `None` where they leave it for later."""
+    # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
     click.echo(err=True)
     click.secho(question_heading(asked), err=True, bold=True)
     click.echo(printable(asked.text), err=True)

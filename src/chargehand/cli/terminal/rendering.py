@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # `mission show` names so many refused hosts; the document has them all.
 _REFUSED_HOSTS = 10
+# Planned and running are no failure: with --detach, a worker goes on with what was asked.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
 
@@ -128,15 +129,15 @@ def summary(state: MissionState) -> str:
     """Return attempts, checkpoints, time and money on one line."""
     seconds = mission_seconds(state)
     parts = [
-        _counted(len(state.attempts), "attempt"),
-        _counted(len(state.checkpoints), "checkpoint"),
+        _count_text(len(state.attempts), "attempt"),
+        _count_text(len(state.checkpoints), "checkpoint"),
         "time unknown" if seconds is None else f"{seconds:.1f} s",
         cost_text(*mission_cost(state)),
     ]
     return ", ".join(parts)
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -268,7 +269,7 @@ def _show_request(out: Output, state: MissionState) -> None:
     for line in rest:
         out.text(f"          {line}")
     out.text(f"agent     {request.agent}")
-    attempts = _counted(request.attempts, "attempt")
+    attempts = _count_text(request.attempts, "attempt")
     out.text(f"limits    {request.seconds:g} s, {attempts}, sandbox {request.tier}")
     asked = {
         "only checks": request.only_checks,
