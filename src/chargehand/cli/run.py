@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event, Payload
+    from chargehand.core.state import MissionState
 
     OnEvent = Callable[[Event, Payload], None]
 
@@ -170,9 +171,9 @@ def _run_shown(
 
 def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
     """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
+    import functools
     from dataclasses import replace
 
-    from chargehand.app.missions import promote_mission
     from chargehand.app.runs import RunOutcome
     from chargehand.cli.terminal.progress import run_with_progress
     from chargehand.cli.terminal.prompts import ask_question, confirm_promotion
@@ -191,12 +192,16 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             last = continue_mission(app, out, state.id)
             continue
         if PROMOTE in state.questions and confirm_promotion(state):
-            promoted = run_with_progress(
-                out, lambda shown, mission=state.id: promote_mission(app, mission, observer=shown)
-            )
+            promoted = run_with_progress(out, functools.partial(_promote, app, state.id))
             last = RunOutcome(state=promoted)
         break
     return replace(last, start=outcome.start)
+
+
+async def _promote(app: App, mission: str, shown: RunObserver) -> MissionState:
+    from chargehand.app.missions import promote_mission
+
+    return await promote_mission(app, mission, observer=shown)
 
 
 def show_outcome(out: Output, outcome: RunOutcome) -> int:
