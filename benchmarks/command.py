@@ -6,47 +6,60 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import Result, Side, compare, timed
+from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.shop import Opened, Shop
+from chargehand.sandbox.contract import Sandbox
 
 AIM = 0.0015
+_CASES = {
+    "true": ("true",),
+    "1 kB of output by a shell": ("sh", "-c", "printf %01000d 0"),
+}
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Compare with a plain process, and with a new bubblewrap of the same isolation for each command."""
-    fresh = bubblewrap_argv(shop.repository, ["true"])
+    """Compare with a plain process, and with a new bubblewrap of the same isolation for each command.
+
+    Every side gets both streams of output, as a caller of the sandbox does; the plain process also without them.
+    """
     async with opened.both() as (_, sandbox):
-
-        async def ours() -> float:
-            with timed() as seconds:
-                await sandbox.exec(["true"])
-            return seconds[0]
-
-        async def plain() -> float:
-            with timed() as seconds:
-                subprocess.run(["true"], check=True)
-            return seconds[0]
-
-        async def bubblewrap() -> float:
-            with timed() as seconds:
-                subprocess.run(fresh, check=True)
-            return seconds[0]
-
-        sides = [
-            Side(name="in the open sandbox", sample=ours, repeat=20),
-            Side(name="plain process", sample=plain, repeat=20),
-            Side(name="new bubblewrap", sample=bubblewrap, repeat=10),
+        return [
+            await compare(
+                "command",
+                case,
+                [
+                    Side(name="in the open sandbox", sample=_inside(sandbox, argv), repeat=20),
+                    Side(name="plain process", sample=_plain(argv), repeat=20),
+                    Side(name="plain process, output dropped", sample=_plain(argv, keep=False), repeat=20),
+                    Side(name="new bubblewrap", sample=_plain(bubblewrap_argv(shop.repository, argv)), repeat=10),
+                ],
+                rounds=rounds,
+                files=shop.files,
+                aim=AIM,
+                note="the new bubblewrap has neither the system call filter nor the overlay",
+            )
+            for case, argv in _CASES.items()
         ]
-        result = await compare(
-            "command",
-            "true",
-            sides,
-            rounds=rounds,
-            files=shop.files,
-            aim=AIM,
-            note="the new bubblewrap has neither the system call filter nor the overlay",
-        )
-        return [result]
+
+
+def _inside(sandbox: Sandbox, argv: Sequence[str]) -> Sample:
+    async def sample() -> float:
+        with timed() as seconds:
+            await sandbox.exec(argv)
+        return seconds[0]
+
+    return sample
+
+
+def _plain(argv: Sequence[str], *, keep: bool = True) -> Sample:
+    output = subprocess.PIPE if keep else subprocess.DEVNULL
+
+    async def sample() -> float:
+        with timed() as seconds:
+            subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        return seconds[0]
+
+    return sample
 
 
 def bubblewrap_argv(directory: Path, command: Sequence[str]) -> list[str]:

@@ -19,9 +19,10 @@ from chargehand.sandbox.contract import ExecResult, LimitName, OnOutput
 from chargehand.sandbox.inside import exec_server
 
 _LARGEST_FRAME = 1 << 20
+_BUFFER_BYTES = 1 << 18
 
 
-class ExecChannel(asyncio.Protocol):
+class ExecChannel(asyncio.BufferedProtocol):
     """The socket to the exec server; `on_frame` gets kind and body of each frame as it arrives.
 
     A protocol and not a pair of streams: those cost each command a task switch and several turns of the event
@@ -34,6 +35,8 @@ class ExecChannel(asyncio.Protocol):
         self._sock = sock
         self._on_frame = on_frame
         self._inbox = bytearray()
+        # One buffer for all that arrives: asyncio would otherwise map and unmap 256 KiB for every frame.
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         # Only `converse` waits for it: what `exec` sends is in memory already.
         self._writable = asyncio.Event()
         self._writable.set()
@@ -47,9 +50,12 @@ class ExecChannel(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:  # noqa: D102
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: D102
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102
         inbox, head = self._inbox, exec_server.FRAME.size
-        inbox += data
+        inbox += self._buffer[:nbytes]
         while len(inbox) >= head:
             kind, size = exec_server.FRAME.unpack_from(inbox)
             # A sandbox that was taken over must not make the host keep what it announces.
