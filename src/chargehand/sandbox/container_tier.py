@@ -33,7 +33,7 @@ from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import container_init, exec_server
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarder
+from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarders
 from chargehand.sandbox.process.layout import base_environment, staging_directory
 from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.process.session import ProcessSandbox
@@ -190,8 +190,7 @@ class ContainerTier:
             # The engine's group, where this process may freeze it; of a rootless engine it may not.
             if group.freezer is not None and os.access(group.freezer, os.W_OK):
                 sandbox.use_cgroup(group)
-            for forwarder in contents.forwarders:
-                await start_forwarder(sandbox, forwarder)
+            await start_forwarders(sandbox, spec, contents.python)
         except BaseException:
             await sandbox.close()
             raise

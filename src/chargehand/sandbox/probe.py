@@ -102,11 +102,11 @@ class ProbeReport:
     @property
     def ok(self) -> bool:
         """Whether the tier can be had with all that it promises."""
-        return self.driver is not None and self._failed() is None
+        return self.driver is not None and self._find_failed_part() is None
 
     def require(self, strategy: Strategy = "shadow") -> DriverName:
         """Return a strategy's driver; raises `TierUnavailableError` that names the failed part and its remedy."""
-        failed, driver = self._failed(), self.direct if strategy == "direct" else self.driver
+        failed, driver = self._find_failed_part(), self.direct if strategy == "direct" else self.driver
         if failed is not None or driver is None:
             part = failed or self.parts[-1]
             raise TierUnavailableError(
@@ -118,7 +118,7 @@ class ProbeReport:
         working = {part.name for part in self.parts if part.ok}
         return next((name for name in names if name in working), None)
 
-    def _failed(self) -> ProbePart | None:
+    def _find_failed_part(self) -> ProbePart | None:
         return next((part for part in self.parts if not part.ok and part.name not in DRIVERS), None)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from chargehand.sandbox.contract import SandboxSpec
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server, start_forwarder
-from chargehand.sandbox.process.layout import base_environment, plan_layout
+from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server, start_forwarders
+from chargehand.sandbox.process.layout import plan_layout, python_inside
 from chargehand.sandbox.process.remedies import tier_unavailable
 from chargehand.sandbox.process.session import ProcessSandbox
 
@@ -20,38 +18,25 @@ class ProcessTier(LaunchedTier):
         return await self._open_with_toolchain(spec, self._open, tier_unavailable)
 
     async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
-        cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
-        ended = self._ended[name] = asyncio.get_running_loop().create_future()
-        try:
-            layout = plan_layout(
+        sandbox = await self._launch(
+            ProcessSandbox,
+            name,
+            spec,
+            limits=spec.limits,
+            plan=lambda cgroup: plan_layout(
                 spec,
                 bwrap=self._bwrap,
                 server_size=len(self._server),
                 cgroups=cgroup.directories if cgroup else (),
                 memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
                 links=self._toolchain.links,
-            )
-            sock = await self._request(name, layout, errors)
-        except BaseException:
-            del self._ended[name]
-            if cgroup is not None:
-                cgroup.remove()
-            raise
-        sandbox = ProcessSandbox(
-            name,
-            sock,
-            ended,
-            kill=lambda: self._kill(name),
-            first=lambda: self._first(name),
-            cgroup=cgroup,
-            limits=spec.limits,
-            environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
-            limits_in_force=_limits_in_force(spec, cgroup),
+            ),
+            name_limits=lambda cgroup: _limits_in_force(spec, cgroup),
+            fds=[errors],
         )
         try:
             await sandbox.start(self._server)
-            for forwarder in layout.forwarders:
-                await start_forwarder(sandbox, forwarder)
+            await start_forwarders(sandbox, spec, python_inside()[0])
         except BaseException:
             await sandbox.close()
             raise

@@ -101,39 +101,39 @@ class _Search:
     watched: set[str] = field(default_factory=set)
     looked_at: set[str] = field(default_factory=set)
 
-    def directory(self, spelled: str) -> None:
+    def add_directory(self, spelled: str) -> None:
         real = os.path.realpath(spelled)
         if is_system_path(spelled) and is_system_path(real):
             self.path.append(spelled)
             if real not in self.looked_at:
                 self.looked_at.add(real)
-                self._linked_out(real)
+                self._show_linked_programs(real)
             return
         environment = os.path.dirname(os.path.abspath(spelled))
         self.places.looked_at.add(f"{environment}/pyvenv.cfg")
         for prefix in virtual_environment(environment):
-            self._prefix(real, "python3", prefix)
-        bins = [place for place in self._answered(real) if place]
+            self._show_prefix(real, "python3", prefix)
+        bins = [place for place in self._show_answers(real) if place]
         here = next((place for place in (os.path.abspath(spelled), real) if self.places.shows(place)), None)
         if here is not None:
             self.path.append(here)
-            self._linked_out(here)
+            self._show_linked_programs(here)
             return
         self.path += [place for place in bins if place not in self.path]
-        self._link(spelled, real)
+        self._make_links(spelled, real)
 
-    def _answered(self, real: str) -> list[str]:
+    def _show_answers(self, real: str) -> list[str]:
         """Show what the programs of a directory say they consist of; return where their own programs are."""
         bins = []
         for program, prefixes in self.answers.items():
             if os.path.dirname(program) == real:
                 name = os.path.basename(program)
                 kind = "python3" if name.startswith("python3") else name
-                shown = [prefix for prefix in prefixes if self._prefix(real, kind, prefix)]
+                shown = [prefix for prefix in prefixes if self._show_prefix(real, kind, prefix)]
                 bins += [f"{prefix}/bin" for prefix in shown if self.places.shows(f"{prefix}/bin")]
         return list(dict.fromkeys(bins))
 
-    def _prefix(self, directory: str, kind: str, prefix: str) -> bool:
+    def _show_prefix(self, directory: str, kind: str, prefix: str) -> bool:
         problem = self.places.show(prefix, kind=kind)
         if problem:
             self.not_shown.append(HiddenPrograms(directory=directory, names=(kind,), problem=problem))
@@ -142,23 +142,23 @@ class _Search:
         self.watched.update(f"{prefix}/bin/{name}" for name in (kind, "cargo"))
         return True
 
-    def _linked_out(self, directory: str) -> None:
+    def _show_linked_programs(self, directory: str) -> None:
         """Show what links of a directory that is shown lead to."""
         for path in links_out(directory, self.places):
             if not self.places.shows(os.path.realpath(path)):
                 program = program_at(path, self.places, self.environ)
-                problem = program.problem or self._show(program) if program else ""
+                problem = program.problem or self._show_program(program) if program else ""
                 if program and problem:
                     self.not_shown.append(
                         HiddenPrograms(directory=directory, names=(program.name,), problem=problem)
                     )
 
-    def _link(self, spelled: str, real: str) -> None:
+    def _make_links(self, spelled: str, real: str) -> None:
         """Make a directory of links of one that is not shown itself."""
         place = f"{_TARGET}/bin-{len(self.path)}"
         problems: dict[str, list[str]] = {}
         for program in programs(real, self.places, self.environ):
-            problem = program.problem or self._show(program)
+            problem = program.problem or self._show_program(program)
             if problem:
                 problems.setdefault(problem, []).append(program.name)
             elif len(self.links) < _LINKS:
@@ -175,7 +175,7 @@ class _Search:
         libraries = {f"{place}/lib" for place in answered}
         return {*self.places.looked_at, *self.watched, *answered, *libraries, "/etc", *etc}
 
-    def _show(self, program: HostProgram) -> str:
+    def _show_program(self, program: HostProgram) -> str:
         problems = [self.places.show(need) for need in program.needs]
         self.watched.update((program.target, *program.needs))
         return next((problem for problem in problems if problem), "")
@@ -240,7 +240,7 @@ def _search(
         answers=ask_all(asked, environ, cache),
     )
     for directory in directories:
-        found.directory(directory)
+        found.add_directory(directory)
     for place in sorted(each for pattern in _ETC for each in glob.glob(pattern)):
         found.places.sources[place] = os.path.realpath(place)
     binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))

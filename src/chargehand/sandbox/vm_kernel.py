@@ -14,7 +14,7 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,13 +163,20 @@ _LARGEST_MEMBER = 512 << 20
 _COMPRESSIONS = ("data.tar", "data.tar.gz", "data.tar.xz", "data.tar.bz2")
 
 
-def read_package(path: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    """Return the content of the plain files whose name without a leading `./` is `is_wanted_file`.
+def read_package(path: Path) -> dict[str, bytes]:
+    """Return the content of the files of a Debian package that `is_wanted_file` by their names without `./`.
 
     Raises `TierUnavailableError` that names the file for what is no Debian package.
     """
     try:
-        return _unpack(_read_data_member(path), is_wanted_file)
+        found: dict[str, bytes] = {}
+        with tarfile.open(fileobj=io.BytesIO(_read_data_member(path)), mode="r:*") as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if member.isfile() and is_wanted_file(name):
+                    file = archive.extractfile(member)
+                    found[name] = file.read(_LARGEST_MEMBER) if file else b""
+        return found
     except (OSError, ValueError, EOFError, tarfile.TarError) as error:
         raise TierUnavailableError(
             f"{str(path)!r} is no Debian package: {error}",
@@ -197,17 +204,6 @@ def _read_data_member(path: Path) -> bytes:
             seen.append(name)
             file.seek(size + size % 2, io.SEEK_CUR)
         raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
-
-
-def _unpack(data: bytes, wanted: Callable[[str], bool]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as archive:
-        for member in archive:
-            name = member.name.removeprefix("./")
-            if member.isfile() and is_wanted_file(name):
-                file = archive.extractfile(member)
-                found[name] = file.read(_LARGEST_MEMBER) if file else b""
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +247,7 @@ def set_up_kernel(
         chosen = list(packages) or _download(fresh, os.environ if environ is None else environ)
         files: dict[str, bytes] = {}
         for package in chosen:
-            files |= read_package(package, is_wanted_file)
+            files |= read_package(package)
         version = kernel_version(files)
         place = images / f"{version}-{recipe_digest()}"
         made = fresh / "made"

@@ -22,7 +22,7 @@ from chargehand.sandbox.inside import exec_server, vm_init, vm_relay
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier, scratch_plan
 from chargehand.sandbox.process.cgroups import Cgroup
 from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server
-from chargehand.sandbox.process.layout import HIDDEN, INSIDE_ID, base_environment, forwarded
+from chargehand.sandbox.process.layout import HIDDEN, INSIDE_ID, forwarded
 from chargehand.sandbox.process.session import ServedSandbox
 from chargehand.sandbox.toolchain import Toolchain
 from chargehand.sandbox.vm.host_relay import HostRelay
@@ -136,41 +136,36 @@ class VmTier(LaunchedTier):
         )
 
     async def _boot(self, name: str, spec: SandboxSpec, errors: int) -> VmSandbox:
-        limits = qemu_limits(spec.limits)
-        cgroup = self._cgroups.create(name, limits) if self._groups else None
         sockets = {port: path for _, port, path in forwarded(spec)}
-        code = _program_inside(self._filter, self._server, tuple(sockets))
+        # What the interpreter inside is sent: how the machine gives up root, and below it the exec server.
+        inside = Path(vm_init.__file__).read_text()
+        relay = marshal.dumps(compile(Path(vm_relay.__file__).read_text(), "relay", "exec")) if sockets else b""
+        words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={tuple(sockets)!r}"
+        call = f"run({self._filter!r}, {self._server!r}, {words})"
+        code = marshal.dumps(compile(f"{inside}\n{call}\n", "vm", "exec"))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        ended = self._ended[name] = asyncio.get_running_loop().create_future()
         try:
-            layout = plan_machine(
+            sandbox = await self._launch(
+                VmSandbox,
+                name,
                 spec,
-                self._machine,
-                bwrap=self._bwrap,
-                code_size=len(code),
-                cgroups=cgroup.directories if cgroup else (),
-                links=self._toolchain.links,
+                limits=qemu_limits(spec.limits),
+                plan=lambda cgroup: plan_machine(
+                    spec,
+                    self._machine,
+                    bwrap=self._bwrap,
+                    code_size=len(code),
+                    cgroups=cgroup.directories if cgroup else (),
+                    links=self._toolchain.links,
+                ),
+                name_limits=lambda cgroup: _limits_in_force(spec.limits, cgroup),
+                fds=[errors, theirs.fileno()],
             )
-            sock = await self._request(name, layout, errors, [theirs.fileno()])
         except BaseException:
             ours.close()
-            del self._ended[name]
-            if cgroup is not None:
-                cgroup.remove()
             raise
         finally:
             theirs.close()
-        sandbox = VmSandbox(
-            name,
-            sock,
-            ended,
-            kill=lambda: self._kill(name),
-            first=lambda: self._first(name),
-            cgroup=cgroup,
-            limits=limits,
-            environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
-            limits_in_force=_limits_in_force(spec.limits, cgroup),
-        )
         try:
             await sandbox.join(HostRelay(ours, sockets))
             await sandbox.start(code)
@@ -178,15 +173,6 @@ class VmTier(LaunchedTier):
             await sandbox.close()
             raise
         return sandbox
-
-
-def _program_inside(bpf: bytes, server: bytes, ports: tuple[int, ...]) -> bytes:
-    """Return what the interpreter inside is sent."""
-    inside = Path(vm_init.__file__).read_text()
-    relay = marshal.dumps(compile(Path(vm_relay.__file__).read_text(), "relay", "exec")) if ports else b""
-    words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={ports!r}"
-    call = f"run({bpf!r}, {server!r}, {words})"
-    return marshal.dumps(compile(f"{inside}\n{call}\n", "vm", "exec"))
 
 
 def _limits_in_force(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]:

@@ -15,7 +15,6 @@ from typing import Any
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox.inside import forward
 from chargehand.sandbox.process.layout import (
     BOOTSTRAP,
     ETC,
@@ -27,8 +26,7 @@ from chargehand.sandbox.process.layout import (
     RUN,
     SETTINGS,
     SYSTEM_LINKS,
-    forwarded,
-    forwarder,
+    forwarder_binds,
     python_inside,
 )
 from chargehand.sandbox.toolchain import SHIMS
@@ -53,7 +51,6 @@ class ContainerContents:
     python: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
-    forwarders: list[list[str]] = field(default_factory=list)
 
 
 def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> ContainerContents:
@@ -77,12 +74,7 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
             contents.variables["LD_LIBRARY_PATH"] = libraries
     limits = spec.limits
     contents.scratch = {"/tmp": limits.tmp_mb, HOME: limits.tmp_mb, "/dev/shm": max(1, limits.tmp_mb // 4)}
-    for name, port, socket in forwarded(spec):
-        if not contents.forwarders:
-            contents.binds.append(Bind(source=Path(forward.__file__), target=f"{RUN}/forward.py"))
-        target = f"{RUN}/{name}.sock"
-        contents.binds.append(Bind(source=socket, target=target, writable=True))
-        contents.forwarders.append(forwarder(contents.python, port, target))
+    contents.binds += forwarder_binds(spec)
     # Limits of each process; the engine's control groups limit memory and processes.
     rlimits = [f"NOFILE={limits.open_files}", f"FSIZE={limits.file_mb << 20}", "CORE=0"]
     contents.command = ["-c", BOOTSTRAP, str(fd), str(code_size), *rlimits]

@@ -54,7 +54,9 @@ class MountedPaths:
         self.looked_at.update((path, real, *(f"{path}/{name}" for name in ("bin", "lib", "include"))))
         if is_system_path(real):
             return ""
-        broad = os.path.isdir(real) and self._holds_more(real)
+        home = os.path.realpath(self.home)
+        shared = real in _SHARED or is_below(home, real) or real == f"{home}/.local"
+        broad = os.path.isdir(real) and (shared or any(os.path.lexists(f"{real}/{name}") for name in _PRIVATE))
         parts = sorted(part for name in _PARTS.get(kind, ()) for part in Path(path).glob(name)) if broad else []
         if broad and not parts:
             return f"{real} holds more than the program, so it is not shown"
@@ -87,12 +89,6 @@ class MountedPaths:
             if outer is None or os.path.realpath(kept[outer] + target.removeprefix(outer)) != self.sources[target]:
                 kept[target] = self.sources[target]
         return tuple(Bind(source=Path(source), target=target) for target, source in kept.items())
-
-    def _holds_more(self, real: str) -> bool:
-        home = os.path.realpath(self.home)
-        if real in _SHARED or is_below(home, real) or real == f"{home}/.local":
-            return True
-        return any(os.path.lexists(f"{real}/{name}") for name in _PRIVATE)
 
 
 _DISTRIBUTIONS = (

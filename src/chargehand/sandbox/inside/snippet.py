@@ -22,7 +22,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType
     from typing import Any
 
 BOOTSTRAP = "import marshal,sys;i=sys.stdin.buffer;exec(marshal.loads(i.read(int(sys.argv[1]))))"
@@ -228,16 +227,12 @@ class Python:
         """Run the statements; return the last one's value where it is an expression, else that of `result`."""
         tree: Any = compile(self._source, SNIPPET, "exec", 0x400)  # ast.PyCF_ONLY_AST, without importing ast
         last = tree.body.pop() if tree.body and type(tree.body[-1]).__name__ == "Expr" else None
-        exec(self._compiled(tree, "exec"), self._names)  # noqa: S102  what a snippet is for
+        exec(compile(tree, SNIPPET, "exec", dont_inherit=True), self._names)  # noqa: S102  what a snippet is for
         if last is None:
             return self._names.get("result")
         import _ast
 
-        return eval(self._compiled(_ast.Expression(last.value), "eval"), self._names)
-
-    def _compiled(self, tree: Any, mode: str) -> CodeType:
-        code: CodeType = compile(tree, SNIPPET, mode, dont_inherit=True)
-        return code
+        return eval(compile(_ast.Expression(last.value), SNIPPET, "eval", dont_inherit=True), self._names)
 
     def _judge(self, error: BaseException) -> tuple[str, str, str, int | None]:
         """Return kind, name, message and line of what a snippet raised."""
@@ -309,16 +304,13 @@ class JavaScript:
         kind, first, second, third = self._end or _NEVER
         if kind == "value":
             self._report.send(VALUE, first)
-        elif self._out_of_memory(first, second):
+        # Out of memory even for the error, the engine throws null.
+        elif (first, second) == ("InternalError", "out of memory") or (
+            second in ("null", "out of memory") and self._report.over(self._limit)
+        ):
             self._report.fail("memory", first, "it went over its memory limit", _line_in(third))
         else:
             self._report.fail(kind, first, second, _line_in(third))
-
-    def _out_of_memory(self, name: str, message: str) -> bool:
-        """Tell whether the engine had no memory left, not even for the error: then it throws null."""
-        if name == "InternalError" and message == "out of memory":
-            return True
-        return message in ("null", "out of memory") and self._report.over(self._limit)
 
 
 _NEVER = "exception", "PromiseNeverSettled", "nothing is left to run and its promise is not settled", ""

@@ -22,15 +22,15 @@ from chargehand.core.ports import sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import exec_server
 from chargehand.sandbox.process import sandbox_launcher
-from chargehand.sandbox.process.cgroups import Cgroups
-from chargehand.sandbox.process.layout import Layout
+from chargehand.sandbox.process.cgroups import Cgroup, Cgroups
+from chargehand.sandbox.process.layout import Layout, base_environment, forwarder_commands
 from chargehand.sandbox.process.remedies import tier_unavailable
 from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.process.session import START_SECONDS, ServedSandbox
 from chargehand.sandbox.process.usage import first_child
 from chargehand.sandbox.toolchain import Toolchain
 
-_Opened = TypeVar("_Opened")
+_Sandbox = TypeVar("_Sandbox", bound=ServedSandbox)
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
 # The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other.
 _ABOVE = 16
@@ -128,9 +128,9 @@ class LaunchedTier:
     async def _open_with_toolchain(
         self,
         spec: SandboxSpec,
-        open_one: Callable[[str, SandboxSpec, int], Awaitable[_Opened]],
+        open_one: Callable[[str, SandboxSpec, int], Awaitable[_Sandbox]],
         explain: Callable[[str], InfrastructureError | TierUnavailableError],
-    ) -> _Opened:
+    ) -> _Sandbox:
         """Open a sandbox with the toolchain; `explain` makes an error of what one wrote that died at once."""
         if self._control is None:
             raise InfrastructureError("the tier is closed", code="tier_closed")
@@ -144,13 +144,51 @@ class LaunchedTier:
         finally:
             os.close(errors)
 
+    async def _launch(
+        self,
+        kind: type[_Sandbox],
+        name: str,
+        spec: SandboxSpec,
+        *,
+        limits: SandboxLimits,
+        plan: Callable[[Cgroup | None], Layout],
+        name_limits: Callable[[Cgroup | None], dict[str, str]],
+        fds: Sequence[int],
+    ) -> _Sandbox:
+        """Start a sandbox of a `kind` in a control group with `limits`; what runs inside is yet to be sent to it.
+
+        `fds` are what the launcher gives it: the file for its errors, then descriptors for its command.
+        """
+        cgroup = self._cgroups.create(name, limits) if self._groups else None
+        # Before the launcher is asked: its word that the sandbox ended may come before this goes on.
+        ended = self._ended[name] = asyncio.get_running_loop().create_future()
+        try:
+            sock = await self._request(name, plan(cgroup), fds)
+        except BaseException:
+            del self._ended[name]
+            if cgroup is not None:
+                cgroup.remove()
+            raise
+        return kind(
+            name,
+            sock,
+            ended,
+            kill=lambda: self._kill(name),
+            first=lambda: self._first(name),
+            cgroup=cgroup,
+            limits=limits,
+            environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
+            limits_in_force=name_limits(cgroup),
+        )
+
     def _first(self, name: str) -> int | None:
         """Return the process on this machine that is process 1 of a sandbox: bubblewrap's only child."""
         bubblewrap = self._pids.get(name)
         return None if bubblewrap is None else first_child(bubblewrap)
 
-    async def _request(self, name: str, layout: Layout, errors: int, others: Sequence[int] = ()) -> socket.socket:
-        """Have the launcher start a sandbox, which gets our socket's far end and copies of `others`."""
+    async def _request(self, name: str, layout: Layout, fds: Sequence[int]) -> socket.socket:
+        """Have the launcher start a sandbox, which gets our socket's far end; `fds` as for `_launch`."""
+        errors, *others = fds
         uid, gid = sandbox_ids()
         request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -232,10 +270,11 @@ def compile_program(module: ModuleType) -> bytes:
     return marshal.dumps(spec.loader.get_code(spec.name))
 
 
-async def start_forwarder(sandbox: ServedSandbox, command: Sequence[str]) -> None:
-    """Run what makes a port of a host's socket inside; raises `InfrastructureError` (`forwarder_failed`)."""
-    result = await sandbox.exec(command, cwd="/", timeout=START_SECONDS)
-    if result.stdout != b"ready\n":
-        raise InfrastructureError(
-            f"a socket of the host cannot be reached from inside: {result.stderr!r}", code="forwarder_failed"
-        )
+async def start_forwarders(sandbox: ServedSandbox, spec: SandboxSpec, python: Sequence[str]) -> None:
+    """Make the host's sockets of `spec` ports inside; raises `InfrastructureError` (`forwarder_failed`)."""
+    for command in forwarder_commands(spec, python):
+        result = await sandbox.exec(command, cwd="/", timeout=START_SECONDS)
+        if result.stdout != b"ready\n":
+            raise InfrastructureError(
+                f"a socket of the host cannot be reached from inside: {result.stderr!r}", code="forwarder_failed"
+            )

@@ -89,8 +89,6 @@ class Layout:
     mounts: list[dict[str, Any]] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
-    python: list[str] = field(default_factory=list)
-    forwarders: list[list[str]] = field(default_factory=list)
 
     def file(self, name: str, text: str, target: str) -> None:
         """Show `text` as a read-only file."""
@@ -181,19 +179,16 @@ def plan_layout(
     layout.arguments = [bwrap, *ISOLATION]
     _add_system(layout)
     _add_scratch(layout, spec.limits)
-    layout.python, libraries = python_inside()
+    python, libraries = python_inside()
     if libraries:
         # Away from the project's PATH, with the libpython that lies beside it and no other.
         prefix = Path(os.path.realpath(sys.base_prefix))
         layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
         layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
     rlimits = _list_rlimits(spec.limits, memory_bound=memory_bound)
-    layout.command = [*layout.python, "-c", BOOTSTRAP, "{sock}", str(server_size), *rlimits]
-    for name, port, socket in forwarded(spec):
-        if not layout.forwarders:
-            layout.bind("forward.py", Bind(source=Path(forward.__file__), target=f"{RUN}/forward.py"))
-        layout.bind(name, Bind(source=socket, target=f"{RUN}/{name}.sock", writable=True))
-        layout.forwarders.append(forwarder(layout.python, port, f"{RUN}/{name}.sock"))
+    layout.command = [*python, "-c", BOOTSTRAP, "{sock}", str(server_size), *rlimits]
+    for bind in forwarder_binds(spec):
+        layout.bind(os.path.basename(bind.target), bind)
     plan = spec.mounts
     if plan.plain is not None:
         layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=not plan.read_only))
@@ -259,12 +254,21 @@ def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:
     return tuple((name, port, socket) for name, port, socket in wanted if socket is not None)
 
 
-def forwarder(python: Sequence[str], port: int, target: str) -> list[str]:
-    """Return the command that makes a port of a socket inside; it ends once something listens there."""
+def forwarder_binds(spec: SandboxSpec) -> list[Bind]:
+    """Return the mounts that `forwarder_commands` need: the forwarder and each of the host's sockets."""
+    sockets = [
+        Bind(source=socket, target=f"{RUN}/{name}.sock", writable=True) for name, _, socket in forwarded(spec)
+    ]
+    return [Bind(source=Path(forward.__file__), target=f"{RUN}/forward.py"), *sockets] if sockets else []
+
+
+def forwarder_commands(spec: SandboxSpec, python: Sequence[str]) -> list[list[str]]:
+    """Return the commands that make a port of each socket inside; each ends once something listens there."""
     # The interpreter's own libraries: it is not linked against them by the place where it is shown.
     libraries = f"LD_LIBRARY_PATH={RUN}/python/lib"
-    listening = ["/usr/bin/env", libraries, *python, f"{RUN}/forward.py", str(port), target]
-    return ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *listening]
+    listening = ["/usr/bin/env", libraries, *python, f"{RUN}/forward.py"]
+    background = ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *listening]
+    return [[*background, str(port), f"{RUN}/{name}.sock"] for name, port, _ in forwarded(spec)]
 
 
 def base_environment(

@@ -9,7 +9,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError
@@ -55,19 +54,6 @@ async def _finish(what: Awaitable[_T]) -> _T:
     return task.result()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ExecRequest:
-    """What a program is started with; `more` is the input that comes while it runs, instead of `stdin`."""
-
-    argv: Sequence[str]
-    cwd: str
-    environment: Mapping[str, str]
-    timeout: float
-    output_limit: int
-    stdin: bytes = b""
-    more: AsyncIterator[bytes] | None = None
-
-
 class ServedSandbox:
     """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier.
 
@@ -94,7 +80,7 @@ class ServedSandbox:
         self.id = name
         self.limits_in_force = limits_in_force
         self._environment = encode_environment(environment)
-        self._channel = ExecChannel(sock, self._take_frame)
+        self._channel = ExecChannel(sock, self._receive_frame)
         self._ended = ended
         self._kill = kill
         self._first = first
@@ -112,9 +98,9 @@ class ServedSandbox:
         self._reply: ExecReply | None = None
         self._signals: asyncio.Queue[bytes] = asyncio.Queue()
         for end in (ended, self._channel.lost):
-            end.add_done_callback(self._on_end)
+            end.add_done_callback(self._note_end)
 
-    def _on_end(self, _: asyncio.Future[Any]) -> None:
+    def _note_end(self, _: asyncio.Future[Any]) -> None:
         """Wake whoever waits for a command: the sandbox, or its exec server, is gone."""
         if self._channel.violated:
             self._kill()
@@ -132,7 +118,7 @@ class ServedSandbox:
         self._cgroup = cgroup
         self._meter.use(cgroup)
 
-    def _take_frame(self, kind: bytes, body: bytes) -> None:
+    def _receive_frame(self, kind: bytes, body: bytes) -> None:
         """Handle one frame that arrived."""
         if kind not in (exec_server.OUT, exec_server.ERR, exec_server.DONE):
             self._signals.put_nowait(kind)
@@ -189,20 +175,50 @@ class ServedSandbox:
         timeout: float = 60.0,
         cwd: str = WORKSPACE,
         environment: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
+        stdin: bytes | AsyncIterator[bytes] = b"",
         output_limit: int = 1_000_000,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Run one program to its end; see `Sandbox.exec`."""
-        request = _ExecRequest(
-            argv=argv,
+        """Run one program to its end; see `Sandbox.exec`, and `converse` for input that comes meanwhile."""
+        reply = ExecReply(secrets.token_bytes(exec_server.NONCE_BYTES), on_output)
+        body = encode_request(
+            reply.nonce,
+            argv,
             cwd=cwd,
-            environment=environment or {},
+            environment=self._environment | encode_environment(environment or {}),
             timeout=timeout,
             output_limit=output_limit,
-            stdin=stdin,
+            output_most=self._limits.output_mb << 20,
+            stdin=len(stdin) if isinstance(stdin, bytes) else -1,
         )
-        return await self._run(request, on_output)
+        async with self._turn:
+            # Otherwise it would run inside a group that is meant to stand still.
+            if not self._thawed.is_set():
+                await self._wait(self._thawed.wait(), seconds=None)
+            self._reply = reply
+            # Before each command and not after the last: a daemon may meet a limit in between.
+            before = self._meter.read_enforced()
+            sampling = asyncio.create_task(self._enforce_by_samples(reply)) if self._meter.needs_samples else None
+            try:
+                self._send(exec_server.EXEC, body)
+                if not isinstance(stdin, bytes):
+                    async with self._feeding(stdin):
+                        result = await self._wait_for(reply, timeout)
+                else:
+                    if stdin:
+                        self._send(exec_server.STDIN, stdin)
+                    result = await self._wait_for(reply, timeout)
+                return self._meter.name_limit(result, before, reply.stopped)
+            # There is nobody left to abandon it to.
+            except SandboxDiedError:
+                raise
+            except BaseException:  # cancelled, or the listener failed
+                await _finish(self._abandon(reply))
+                raise
+            finally:
+                self._reply = None
+                if sampling is not None:
+                    sampling.cancel()
 
     async def converse(
         self,
@@ -216,58 +232,17 @@ class ServedSandbox:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Run one program to its end and hand it what comes meanwhile; see `Converses.converse`."""
-        request = _ExecRequest(
-            argv=argv,
-            cwd=cwd,
-            environment=environment or {},
+        return await self.exec(
+            argv,
             timeout=timeout,
+            cwd=cwd,
+            environment=environment,
+            stdin=stdin,
             output_limit=output_limit,
-            more=stdin,
+            on_output=on_output,
         )
-        return await self._run(request, on_output)
 
-    async def _run(self, request: _ExecRequest, on_output: OnOutput | None) -> ExecResult:
-        reply = ExecReply(secrets.token_bytes(exec_server.NONCE_BYTES), on_output)
-        body = encode_request(
-            reply.nonce,
-            request.argv,
-            cwd=request.cwd,
-            environment=self._environment | encode_environment(request.environment),
-            timeout=request.timeout,
-            output_limit=request.output_limit,
-            output_most=self._limits.output_mb << 20,
-            stdin=len(request.stdin) if request.more is None else -1,
-        )
-        async with self._turn:
-            # Otherwise it would run inside a group that is meant to stand still.
-            if not self._thawed.is_set():
-                await self._wait(self._thawed.wait(), seconds=None)
-            self._reply = reply
-            # Before each command and not after the last: a daemon may meet a limit in between.
-            before = self._meter.read_enforced()
-            sampling = asyncio.create_task(self._sample(reply)) if self._meter.needs_samples else None
-            try:
-                self._send(exec_server.EXEC, body)
-                if request.stdin:
-                    self._send(exec_server.STDIN, request.stdin)
-                if request.more is None:
-                    result = await self._wait_for(reply, request.timeout)
-                else:
-                    async with self._feeding(request.more):
-                        result = await self._wait_for(reply, request.timeout)
-                return self._meter.name_limit(result, before, reply.stopped)
-            # There is nobody left to abandon it to.
-            except SandboxDiedError:
-                raise
-            except BaseException:  # cancelled, or the listener failed
-                await _finish(self._abandon(reply))
-                raise
-            finally:
-                self._reply = None
-                if sampling is not None:
-                    sampling.cancel()
-
-    async def _sample(self, reply: ExecReply) -> None:
+    async def _enforce_by_samples(self, reply: ExecReply) -> None:
         """Look now and then at what a command takes, and kill everything where that is too much."""
         while reply.stopped is None:
             await asyncio.sleep(self._meter.pause)

@@ -207,10 +207,10 @@ def processes_below(first: int) -> tuple[RunningProcess, ...]:
     inside = {pid: int(ids.split()[-1]) for pid in below if (ids := _read_field(f"/proc/{pid}/status", "NSpid:"))}
     # By their ids inside, which count up from 1: those of the host may have wrapped.
     oldest = sorted(inside, key=inside.__getitem__)[:_MOST_PROCESSES]
-    return tuple(_describe(pid, stats[pid], names[pid], inside) for pid in oldest)
+    return tuple(_describe_process(pid, stats[pid], names[pid], inside) for pid in oldest)
 
 
-def _describe(pid: int, stat: list[str], name: str, inside: dict[int, int]) -> RunningProcess:
+def _describe_process(pid: int, stat: list[str], name: str, inside: dict[int, int]) -> RunningProcess:
     words = _read(f"/proc/{pid}/cmdline")[:_COMMAND_BYTES].replace("\0", " ").strip()
     waits_in = _read(f"/proc/{pid}/wchan").strip()
     try:

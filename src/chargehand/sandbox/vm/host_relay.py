@@ -62,23 +62,20 @@ class HostRelay:
                 kind, number, size = FRAME.unpack(await self._reader.readexactly(FRAME.size))
                 body = await self._reader.readexactly(size)
                 if kind == OPEN:
-                    self._open(number, body)
-                elif (channel := self._channels.get(number)) is not None:
-                    self._take(kind, channel, body)
+                    if number in self._channels or len(self._channels) >= _MOST_CHANNELS or len(body) != PORT.size:
+                        raise _ProtocolViolation
+                    path = self._sockets.get(PORT.unpack(body)[0])
+                    if path is None:
+                        raise _ProtocolViolation
+                    channel = self._channels[number] = _HostConnection()
+                    channel.task = asyncio.create_task(self._join(number, channel, path))
+                elif number in self._channels:
+                    self._take(kind, self._channels[number], body)
         for channel in self._channels.values():
             channel.incoming.put_nowait(None)
             if channel.task is not None:
                 channel.task.cancel()
         self._writer.transport.abort()
-
-    def _open(self, number: int, body: bytes) -> None:
-        if number in self._channels or len(self._channels) >= _MOST_CHANNELS or len(body) != PORT.size:
-            raise _ProtocolViolation
-        path = self._sockets.get(PORT.unpack(body)[0])
-        if path is None:
-            raise _ProtocolViolation
-        channel = self._channels[number] = _HostConnection()
-        channel.task = asyncio.create_task(self._join(number, channel, path))
 
     def _take(self, kind: bytes, channel: _HostConnection, body: bytes) -> None:
         if kind == DATA:
