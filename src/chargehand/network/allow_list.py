@@ -13,8 +13,8 @@ from chargehand.core.errors import ConfigError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressKind = Literal["public", "private", "loopback", "this machine", "link-local", "multicast", "reserved"]
+# Kinds that a private grant by name covers; `link-local` and `reserved` need the very address.
 GRANTED_BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
-"""Kinds that a private grant by name covers; `link-local` and `reserved` need the very address."""
 DEFAULT_PORTS = frozenset({80, 443})
 PRIVATE_PREFIX = "private:"
 

@@ -19,10 +19,10 @@ from chargehand.network.proxy.dial import Dialer, SystemResolver
 from chargehand.network.proxy.http import ProxiedRequest
 from chargehand.network.unix_socket import UnixServer
 
+# Connecting to a unix socket fails at once where more than that wait.
 _BACKLOG = 1_024
-"""Connecting to a unix socket fails at once where more than that wait."""
+# Up to so many times the limit of connections get an answer: file descriptors are the whole worker's.
 _ANSWERED_FACTOR = 4
-"""Up to so many times the limit of connections get an answer: file descriptors are the whole worker's."""
 
 
 class EgressProxy:

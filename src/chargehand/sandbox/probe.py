@@ -22,8 +22,8 @@ from chargehand.sandbox.process.remedies import remedy_for
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
 
+# Every workspace driver, the best first: shared and mounted at once, then made of clones, then copied.
 DRIVERS: tuple[DriverName, ...] = ("overlay", "reflink", "worktree")
-"""Every workspace driver, the best first: shared and mounted at once, then made of clones, then copied."""
 _DIRECT: tuple[DriverName, ...] = ("reflink", "worktree")
 _FICLONE = 0x40049409
 # Small, because each limit is reached for real: touching memory until it is refused is what takes longest.

@@ -31,8 +31,8 @@ from chargehand.sandbox.host_programs.search import (
 )
 
 _TARGET = "/opt/toolchain"
+# Last on PATH: names that programs expect and the host does not have.
 SHIMS = f"{_TARGET}/shims"
-"""Last on PATH: names that programs expect and the host does not have."""
 _SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 # Programs below /usr whose change is a change of the toolchain.
 _SYSTEM_TOOLS = (

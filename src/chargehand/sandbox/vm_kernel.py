@@ -24,8 +24,8 @@ SETUP = "chargehand sandbox setup vm"
 PACKAGES = ("linux-image-amd64", "busybox-static")
 _ABOUT = "about.json"
 _SECONDS = 600.0
+# What a machine needs beside the kernel, with what these need; what is built into the kernel is left out.
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p")
-"""What a machine needs beside the kernel, with what these need; what is built into the kernel is left out."""
 _KERNEL = re.compile(r"boot/vmlinuz-(?P<version>[A-Za-z0-9.+~_-]+)")
 _DEPENDS = re.compile(rb"(?:^|\0)depends=([A-Za-z0-9_,-]*)\0")
 _HEADER_MAGIC, _MAGIC_AT = b"HdrS", 0x202
@@ -34,6 +34,8 @@ _XZ = b"\xfd7zXZ\0"
 _ELF = b"\x7fELF"
 _DIRECTORIES = ("bin", "dev", "modules", "proc", "new", "work")
 _LARGEST_KERNEL = 256 << 20
+# The first program inside: from here on everything comes by 9p, also what is done next. Without a PATH the shell
+# runs busybox's programs by itself, which needs /proc.
 INIT = """#!/bin/busybox sh
 export PATH=/none
 /bin/busybox mount -t proc proc /proc
@@ -46,8 +48,6 @@ mount -t 9p -o "$options,access=any,cache=mmap" work /work || fail "no workspace
 . /new/run/chargehand/start.sh
 fail "not started"
 """
-"""The first program inside: from here on everything comes by 9p, also what is done next. Without a PATH the shell
-runs busybox's programs by itself, which needs /proc."""
 
 
 def is_wanted_file(name: str) -> bool:

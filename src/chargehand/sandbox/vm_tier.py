@@ -11,6 +11,7 @@ import platform
 import shutil
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,8 @@ from chargehand.sandbox.vm.host_relay import HostRelay
 from chargehand.sandbox.vm.layout import KERNEL_MB, VirtualMachine, plan_machine, qemu_limits
 from chargehand.sandbox.vm_kernel import find_kernel
 
+# How long a machine may take to answer: without KVM, on a busy computer, it takes a minute.
 BOOT_SECONDS = 180.0
-"""How long a machine may take to answer: without KVM, on a busy computer, it takes a minute."""
 _STOP_ROUNDS = 5000
 QEMU = "qemu-system-x86_64"
 KVM = Path("/dev/kvm")
@@ -109,7 +110,7 @@ def _stop_qemu(qemu: int | None) -> None:
                     states.append(stat.rpartition(")")[2].split()[0])
         if all(state in "TtZX" for state in states):
             return
-        signal.sigtimedwait((), 0.001)
+        time.sleep(0.001)
     raise InfrastructureError("QEMU was not stopped in time", code="freeze_timeout")
 
 

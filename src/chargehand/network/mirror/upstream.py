@@ -27,16 +27,16 @@ from chargehand.network.mirror.settings import (
 
 LOCAL_PAGE_BYTES = 64 * 1024 * 1024
 _ZERO_NETWORK = ipaddress.ip_network("0.0.0.0/8")
+# Reached only where the configuration itself names the host: cloud metadata is among them.
 _NEVER_GRANTED: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
-"""Reached only where the configuration itself names the host: cloud metadata is among them."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_HOPS = 10
 _PIECE_BYTES = 262_144
 _CONNECT_SECONDS = 30.0
 _USER_AGENT = "chargehand-registry-mirror"
 _MAX_CLIENTS = 32
+# Stands for the hosts that have no client of their own: no connection to them is kept.
 _ANY_HOST = "*"
-"""Stands for the hosts that have no client of their own: no connection to them is kept."""
 
 
 class AddressPolicy:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 HANDSHAKE = 22
+# A fatal TLS alert, access_denied: the answer to a client whose server name is refused.
 ACCESS_DENIED = bytes((21, 3, 1, 0, 2, 2, 49))
-"""A fatal TLS alert, access_denied: the answer to a client whose server name is refused."""
 _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 1, 0, 0
 # RFC 8446, 5.1: a record holds at most 2^14 bytes of plain text.
 _RECORD_HEAD, _LARGEST_RECORD = 5, 16_384

@@ -31,8 +31,8 @@ from chargehand.sandbox.process.layout import (
 )
 from chargehand.sandbox.toolchain import SHIMS
 
+# Name, below the staging directory, of the container's root directory.
 ROOT = "root"
-"""Name, below the staging directory, of the container's root directory."""
 _DIRECTORIES = ("proc", "dev", "sys", "etc", "home", "opt", "var", "run", "tmp", "usr")
 
 

@@ -34,13 +34,15 @@ FRAME = struct.Struct(">cI")
 EXEC, STDIN, KILL, FREEZE, THAW, SKIP = b"X", b"I", b"K", b"F", b"T", b"S"
 HELLO, OUT, ERR, DONE, FROZEN, THAWED = b"H", b"O", b"E", b"D", b"f", b"t"
 NONCE_BYTES = 16
+# Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams.
 OUTCOME = struct.Struct(">id????Q")
-"""Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams."""
+# Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts.
 SECONDS = struct.Struct(">d")
-"""Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts."""
 _PIECE = 65536
+# /proc/sys/fs/pipe-max-size unless root raised it: more cannot lie in the pipe of a command that has ended.
 _LARGEST_PIPE = 1 << 20
 _TAIL = 16384
+# poll() takes milliseconds as a C int, and a time limit may be any number of seconds.
 _LONGEST_SLEEP = 3600.0
 _PR_SET_DUMPABLE = 4
 
@@ -90,8 +92,8 @@ class RunningCommand:
         limit = request["output_limit"]
         self.outputs = {stdout: OutputStream(OUT, limit), stderr: OutputStream(ERR, limit)}
         self.pending = memoryview(b"")
+        # Whether standard input goes on: its end is then a frame of nothing.
         self.more = request["stdin"] < 0
-        """Whether standard input goes on: its end is then a frame of nothing."""
         self.status = 0
         self.ended: float | None = None
         self.killed = False
@@ -120,8 +122,8 @@ class ExecServer:
 
     def __init__(self, sock: int) -> None:
         self.sock = sock
+        # Where replies go: standard output where orders come by standard input, else the same socket.
         self.out = 1 if sock == 0 else sock
-        """Where replies go: standard output where orders come by standard input, else the same socket."""
         self.inbox = bytearray()
         self.command: RunningCommand | None = None
         self.childless = True
@@ -151,6 +153,7 @@ class ExecServer:
             command, wait = self.command, None
             if command is not None and not command.killed and self.frozen is None:
                 left = min(max(0.0, command.deadline - time.monotonic()), _LONGEST_SLEEP)
+                # Rounded up: before its time a wait would only end to begin again.
                 wait = int(left * 1000) + 1
             # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
             for fd, _ in self.poll.poll(wait) or self.poll.poll(0):

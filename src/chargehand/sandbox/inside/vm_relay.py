@@ -14,12 +14,12 @@ import socket
 import struct
 
 FRAME = struct.Struct(">cIH")
+# A new channel (body: port); bytes; how many more may be sent; no more bytes; the channel is gone.
 OPEN, DATA, GRANT, END, RESET = b"O", b"D", b"G", b"E", b"R"
-"""A new channel (body: port); bytes; how many more may be sent; no more bytes; the channel is gone."""
 PORT, COUNT = struct.Struct(">H"), struct.Struct(">I")
 PIECE = 32_768
+# Bytes that may be under way on a channel in one direction.
 WINDOW = 262_144
-"""Bytes that may be under way on a channel in one direction."""
 _MOST_CHANNELS = 256
 
 

@@ -18,6 +18,7 @@ from chargehand.sandbox.inside import forward
 from chargehand.sandbox.process import sandbox_launcher
 from chargehand.sandbox.toolchain import SHIMS
 
+# Reads a compiled module of the size given as second argument from the descriptor given as first.
 BOOTSTRAP = """
 import marshal, os, sys
 with open(int(sys.argv[1]), "rb", 0, closefd=False) as stream:
@@ -26,7 +27,6 @@ with open(int(sys.argv[1]), "rb", 0, closefd=False) as stream:
         code += stream.read(size - len(code)) or sys.exit(0)
 exec(marshal.loads(code))
 """
-"""Reads a compiled module of the size given as second argument from the descriptor given as first."""
 HOME = "/home/agent"
 USER = "agent"
 INSIDE_ID = 1000
@@ -61,8 +61,8 @@ SETTINGS = (
     *(".cargo/credentials.toml", "gradle.properties"),
 )
 MAVEN_SETTINGS = ("settings.xml", "conf/settings.xml")
+# Maven settings that set nothing: an empty file would be no XML.
 NO_SETTINGS = "<settings/>\n"
-"""Maven settings that set nothing: an empty file would be no XML."""
 FILES: Mapping[str, str] = {
     "etc-passwd": (
         f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}:{USER}:{HOME}:/bin/sh\n"

@@ -27,8 +27,8 @@ from typing import Any
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG = 1
+# Directories that every Linux has; the first that exists is covered in the child's own mount namespace.
 STAGING = ("/mnt", "/media", "/srv", "/tmp")
-"""Directories that every Linux has; the first that exists is covered in the child's own mount namespace."""
 PACKET = 1 << 17
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -191,6 +191,7 @@ class Launcher:
         self.control.send(json.dumps({"id": name, "exit_code": exit_code}).encode())
 
     def _reap(self) -> None:
+        # Where there is no child, waitpid() raises instead of returning 0.
         while self.names:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:

@@ -31,10 +31,10 @@ from chargehand.sandbox.vm_kernel import VmKernel
 
 Accelerator = Literal["kvm", "tcg"]
 SYSTEM, WORK = "/export/system", "/export/work"
+# Memory of a machine beyond what its programs may use: for its kernel.
 KERNEL_MB = 128
-"""Memory of a machine beyond what its programs may use: for its kernel."""
+# Memory that QEMU may use beyond the machine's own: its translated code, and what it reads and writes.
 OWN_MB = 512
-"""Memory that QEMU may use beyond the machine's own: its translated code, and what it reads and writes."""
 _OWN_PROCESSES = 512
 _TRANSLATED_MB = 128
 # What programs expect of any system; nothing here reaches a device of the host.
