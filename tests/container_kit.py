@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.sandbox.container.engine import ContainerEngine, find_engine
 from chargehand.sandbox.container.guard import container_names, container_pid, owner_prefix
+from chargehand.sandbox.container_engine import ContainerEngine, find_engine
 
 _START_SECONDS = 60.0
 

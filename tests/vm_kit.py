@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox.vm.layout import VirtualMachine
-from chargehand.sandbox.vm_kernel import VmKernel, find_kernel, set_up_kernel
+from chargehand.sandbox.vm_kernel import VirtualMachine, VmKernel, find_kernel, set_up_kernel
 from chargehand.sandbox.vm_tier import QEMU
 
 IMAGES = Path(sys.prefix, "machines")

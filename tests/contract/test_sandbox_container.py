@@ -19,8 +19,8 @@ from _places import descendants, toolchain, workspace
 from tests import container_kit
 
 from chargehand.core.errors import SandboxDiedError, TierUnavailableError
-from chargehand.sandbox.container.engine import ContainerEngine, find_engine
 from chargehand.sandbox.container.guard import PREFIX, container_names
+from chargehand.sandbox.container_engine import ContainerEngine, find_engine
 from chargehand.sandbox.container_tier import ContainerTier, probe_container
 from chargehand.sandbox.contract import GATEWAY_PORT
 

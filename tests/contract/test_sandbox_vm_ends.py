@@ -14,7 +14,7 @@ from _places import descendants, running_with, toolchain, workspace
 from tests import vm_kit
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox.vm.layout import VirtualMachine
+from chargehand.sandbox.vm_kernel import VirtualMachine
 from chargehand.sandbox.vm_tier import VmTier, find_machine, may_open, probe_vm
 
 OWNER = """

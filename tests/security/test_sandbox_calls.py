@@ -15,8 +15,8 @@ import pytest
 
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import ExecResult, SandboxLimits, SandboxSpec
-from chargehand.sandbox.process.seccomp import allowed, host_architecture
 from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.seccomp import allowed, host_architecture
 from chargehand.sandbox.toolchain import discover
 
 pytestmark = pytest.mark.needs_bwrap

@@ -20,7 +20,7 @@ import pytest
 from tests.jail_kit import TIERS, Jail, jailed, refused
 
 from chargehand.core.errors import SandboxDiedError
-from chargehand.sandbox.process.seccomp import allowed
+from chargehand.sandbox.seccomp import allowed
 
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86-64")
 

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.sandbox.process import seccomp as _seccomp
-from chargehand.sandbox.process.seccomp import Architecture, allowed, compile_filter, host_architecture
+from chargehand.sandbox import seccomp as _seccomp
+from chargehand.sandbox.seccomp import Architecture, allowed, compile_filter, host_architecture
 
 ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 ARCH: dict[Architecture, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -76,7 +76,7 @@ def test_its_bytes_are_always_the_same(machine: Architecture) -> None:
 
 def test_its_bytes_do_not_hang_on_the_process() -> None:
     program = (
-        "import hashlib; from chargehand.sandbox.process.seccomp import compile_filter as c;"
+        "import hashlib; from chargehand.sandbox.seccomp import compile_filter as c;"
         f"print(*(hashlib.sha256(c(m)).hexdigest() for m in {MACHINES!r}))"
     )
     for seed in ("1", "2"):

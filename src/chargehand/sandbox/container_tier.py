@@ -20,7 +20,6 @@ from chargehand.core.errors import ChargehandError, InfrastructureError, Sandbox
 from chargehand.core.ids import new_id
 from chargehand.core.ports import Bind
 from chargehand.sandbox.container import guard, start
-from chargehand.sandbox.container.engine import ContainerEngine, engine_environment, find_engine
 from chargehand.sandbox.container.layout import (
     ROOT,
     ContainerContents,
@@ -29,14 +28,15 @@ from chargehand.sandbox.container.layout import (
     staged_mounts,
     write_root,
 )
+from chargehand.sandbox.container_engine import ContainerEngine, engine_environment, find_engine
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import container_init, exec_server
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier
 from chargehand.sandbox.process.cgroups import Cgroup
 from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarders
 from chargehand.sandbox.process.layout import base_environment, staging_directory
-from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.process.session import ProcessSandbox
+from chargehand.sandbox.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.toolchain import Toolchain
 
 _ISOLATED = ("-I", "-S", "-E")

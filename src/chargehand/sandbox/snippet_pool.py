@@ -20,8 +20,8 @@ from chargehand.sandbox.inside import snippet
 from chargehand.sandbox.probe import ProbePart
 from chargehand.sandbox.process.launched_tier import compile_program
 from chargehand.sandbox.process.layout import python_inside
-from chargehand.sandbox.process.seccomp import compile_snippet_filter, host_architecture
 from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.seccomp import compile_snippet_filter, host_architecture
 from chargehand.sandbox.snippets import (
     LANGUAGES,
     MOST_MEMORY_MB,

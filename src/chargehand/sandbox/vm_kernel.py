@@ -1,4 +1,4 @@
-"""The kernel of virtual machines: unpacked from Debian packages, kept in the state directory."""
+"""How machines are run and the kernel that they start: unpacked from Debian packages, kept in the state directory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from chargehand.core.errors import TierUnavailableError
 
@@ -213,6 +214,16 @@ class VmKernel:
     kernel: Path
     initramfs: Path
     version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualMachine:
+    """How machines are run here: QEMU's program, what it starts, what it computes with, how many processors."""
+
+    qemu: str
+    boot: VmKernel
+    accelerator: Literal["kvm", "tcg"]
+    cpus: int
 
 
 def find_kernel(images: Path) -> VmKernel:

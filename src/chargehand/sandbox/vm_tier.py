@@ -27,8 +27,8 @@ from chargehand.sandbox.process.layout import HIDDEN, INSIDE_ID, forwarded
 from chargehand.sandbox.process.session import ServedSandbox
 from chargehand.sandbox.toolchain import Toolchain
 from chargehand.sandbox.vm.host_relay import HostRelay
-from chargehand.sandbox.vm.layout import KERNEL_MB, VirtualMachine, plan_machine, qemu_limits
-from chargehand.sandbox.vm_kernel import find_kernel
+from chargehand.sandbox.vm.layout import KERNEL_MB, plan_machine, qemu_limits
+from chargehand.sandbox.vm_kernel import VirtualMachine, find_kernel
 
 # How long a machine may take to answer: without KVM, on a busy computer, it takes a minute.
 BOOT_SECONDS = 180.0

@@ -25,9 +25,9 @@ from chargehand.sandbox.process import sandbox_launcher
 from chargehand.sandbox.process.cgroups import Cgroup, Cgroups
 from chargehand.sandbox.process.layout import Layout, base_environment, forwarder_commands
 from chargehand.sandbox.process.remedies import tier_unavailable
-from chargehand.sandbox.process.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.process.session import START_SECONDS, ServedSandbox
 from chargehand.sandbox.process.usage import first_child
+from chargehand.sandbox.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.toolchain import Toolchain
 
 _Sandbox = TypeVar("_Sandbox", bound=ServedSandbox)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from msgspec import structs
 
@@ -27,9 +26,8 @@ from chargehand.sandbox.process.layout import (
     forwarded,
     staging_directory,
 )
-from chargehand.sandbox.vm_kernel import VmKernel
+from chargehand.sandbox.vm_kernel import VirtualMachine
 
-Accelerator = Literal["kvm", "tcg"]
 SYSTEM, WORK = "/export/system", "/export/work"
 # Memory of a machine beyond what its programs may use: for its kernel.
 KERNEL_MB = 128
@@ -49,16 +47,6 @@ _KERNEL_WORDS = (
 )
 # Without KVM there is no speculation to guard against, and translated code is found again by its address.
 _TRANSLATED_WORDS = ("mitigations=off", "norandmaps")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualMachine:
-    """How machines are run here: QEMU's program, what it starts, what it computes with, how many processors."""
-
-    qemu: str
-    boot: VmKernel
-    accelerator: Accelerator
-    cpus: int
 
 
 def plan_machine(
