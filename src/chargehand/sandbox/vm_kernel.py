@@ -1,4 +1,4 @@
-"""How machines are run and the kernel that they start: unpacked from Debian packages, kept in the state directory."""
+"""How machines are run, and their kernel: unpacked from Debian packages, kept in the state directory."""
 
 from __future__ import annotations
 
