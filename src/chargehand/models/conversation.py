@@ -86,6 +86,12 @@ class ToolResultPart:
         """The pictures and files of the result."""
         return tuple(part for part in self.content if isinstance(part, FilePart))
 
+    @property
+    def blob_parts(self) -> tuple[TextPart | FilePart, ...]:
+        """The same as parts of a user's message, for dialects whose results hold text only."""
+        note = TextPart(text=f"What tool call {self.id} returned beside its text:")
+        return (note, *self.blobs) if self.blobs else ()
+
 
 ConversationPart = TextPart | FilePart | ToolCallPart | ToolResultPart
 
@@ -295,6 +301,12 @@ def reply_deltas(reply: NeutralReply) -> list[ReplyDelta]:
     if reply.broken:
         return [*found, ReplyError(message=reply.broken)]
     return [*found, ReplyEnd(stop=reply.stop, usage=reply.usage)]
+
+
+def offer_custom_tool(name: str, description: str, grammar: object) -> OfferedTool:
+    """Return a tool of plain text; other dialects have no grammars, so the model is told of it in words."""
+    text = f"{description}\n\nThe input follows this grammar:\n{grammar}" if grammar else description
+    return OfferedTool(name=name, description=text, custom=True)
 
 
 def wrap_custom_tools(tools: Iterable[OfferedTool]) -> tuple[OfferedTool, ...]:

@@ -227,9 +227,7 @@ def _write_parts(turn: neutral.ConversationTurn, model: str) -> Iterator[dict[st
                     raise UntranslatableError("tool result", f"the result {part.id!r:.80} answers no call")
                 said = {"error" if part.failed else "output": part.text}
                 yield {"functionResponse": {"id": part.id, "name": part.name, "response": said}}
-                if part.blobs:
-                    note = neutral.TextPart(text=f"What tool call {part.id} returned beside its text:")
-                    behind += [note, *part.blobs]
+                behind += part.blob_parts
             case _ if turn.role == "assistant":
                 yield _write_part(part)
             case _:

@@ -157,10 +157,7 @@ def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
     custom = as_mapping(tool.get("custom"))
     shape = as_mapping(custom.get("format"))
     grammar = as_mapping(shape.get("grammar")).get("definition") or shape.get("definition")
-    text = str(custom.get("description") or "")
-    # Other dialects have no grammars: the model is told of it in words.
-    text = f"{text}\n\nThe input follows this grammar:\n{grammar}" if grammar else text
-    return neutral.OfferedTool(name=str(custom.get("name", "")), description=text, custom=True)
+    return neutral.offer_custom_tool(str(custom.get("name", "")), str(custom.get("description") or ""), grammar)
 
 
 def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
@@ -185,10 +182,8 @@ def _write_user(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
     for part in turn.parts:
         if isinstance(part, neutral.ToolResultPart):
             yield {"role": "tool", "tool_call_id": part.id, "content": part.text}
-            if part.blobs:
-                # Messages of role `tool` hold text only.
-                note = neutral.TextPart(text=f"What tool call {part.id} returned beside its text:")
-                plain += [note, *part.blobs]
+            # Messages of role `tool` hold text only.
+            plain += part.blob_parts
         else:
             plain.append(part)
     if plain:

@@ -156,10 +156,7 @@ def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
     name, text = str(tool.get("name", "")), str(tool.get("description") or "")
     if tool.get("type") != "custom":
         return neutral.OfferedTool(name=name, description=text, schema=as_mapping(tool.get("parameters")))
-    # Other dialects have no grammars: the model is told of it in words.
-    grammar = as_mapping(tool.get("format")).get("definition")
-    text = f"{text}\n\nThe input follows this grammar:\n{grammar}" if grammar else text
-    return neutral.OfferedTool(name=name, description=text, custom=True)
+    return neutral.offer_custom_tool(name, text, as_mapping(tool.get("format")).get("definition"))
 
 
 def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
