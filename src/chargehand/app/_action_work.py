@@ -151,7 +151,7 @@ async def fetch(work: ActionContext) -> ActionResult:
     moved = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
     branches = [{"branch": name, "old": before.get(name), "new": after.get(name)} for name in moved]
     result = {"remote": name, "url": remote.shown_url, "moved": len(moved), "branches": branches[:_LISTED]}
-    return ActionResult(result=result, exit_code=code, reasons=_failed(code, "fetch"))
+    return ActionResult(result=result, exit_code=code, reasons=_git_failure(code, "fetch"))
 
 
 async def push(work: ActionContext) -> ActionResult:
@@ -166,7 +166,10 @@ async def push(work: ActionContext) -> ActionResult:
     where = {"remote": name, "url": remote.shown_url, "branch": branch, "old": old, "new": new}
     if old == new:
         return ActionResult(result={**where, "changed": False})
-    overwrites = not deletes and old is not None and not await asyncio.to_thread(_follows, depot, old, commit)
+    overwrites = False
+    if not deletes and old is not None:
+        follows = await asyncio.to_thread(depot.git.run, "merge-base", "--is-ancestor", old, commit)
+        overwrites = follows.code != 0
     if overwrites and not work.arguments.get("force"):
         raise RefusedError(
             f"branch {branch!r} of {name!r} has commits that the mission's does not: {old!r}",
@@ -178,7 +181,7 @@ async def push(work: ActionContext) -> ActionResult:
     facts = {"overwrites": "yes" if overwrites else "no", "deletes": "yes" if deletes else "no"}
     work.judge(text, subject=where, remote=name, branch=branch, protocol=remote.protocol, **facts)
     code = await work.host(push_command(depot, remote, branch, commit=new, old=old, force=overwrites))
-    return ActionResult(result={**where, "changed": code == 0}, exit_code=code, reasons=_failed(code, "push"))
+    return ActionResult(result={**where, "changed": code == 0}, exit_code=code, reasons=_git_failure(code, "push"))
 
 
 def promoted_commit(work: ActionContext) -> str:
@@ -222,11 +225,7 @@ async def _remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch:
     return next((commit for commit, _, ref in tips if ref == f"{_HEADS}{branch}"), None)
 
 
-def _follows(depot: Depot, old: str, new: str) -> bool:
-    return depot.git.run("merge-base", "--is-ancestor", old, new).code == 0
-
-
-def _failed(code: int, verb: str) -> tuple[Reason, ...]:
+def _git_failure(code: int, verb: str) -> tuple[Reason, ...]:
     return (Reason(code="git_failed", message=f"git {verb} ended with exit code {code}"),) if code else ()
 
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 OnOutputLine = Callable[[OutputLine], None]
 _LOOK_SECONDS = 0.1
+# What a sandbox may take to be made, before the command's own time begins.
 _PREPARING_SECONDS = 600.0
-"""What a sandbox may take to be made, before the command's own time begins."""
 _RESULT_BYTES = 6000
 _REDACTOR = Redactor()
 _CANCELLED = Reason(code="cancelled", message="a person cancelled the action")
@@ -231,6 +231,7 @@ class Actions:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the action.
                 start_new_session=True,
             )
         held.let_go(handed_on=True)
@@ -263,7 +264,7 @@ class Actions:
 
         work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
         try:
-            status, done = await self._worked(work, place)
+            status, done = await self._finish_work(work, place)
         except ApprovalNeededError as asks:
             note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
             return
@@ -282,11 +283,11 @@ class Actions:
         if status == "cancelled" and not self.places.cancel_asked(action):
             raise asyncio.CancelledError
 
-    async def _worked(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
+    async def _finish_work(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
         """Do the work and return how it ended; raises `ApprovalNeededError` where it has to wait for a person."""
         seconds = work.state.limit_seconds
         try:
-            done = await self._limited(work)
+            done = await self._work_within_limits(work)
         except TimeoutError:
             return "timed_out", ActionResult(reasons=(_time_is_up(seconds),))
         except asyncio.CancelledError:
@@ -302,16 +303,22 @@ class Actions:
             return "timed_out", replace(done, reasons=(_time_is_up(seconds),))
         return ("failed" if done.reasons else "done"), done
 
-    async def _limited(self, work: ActionContext) -> ActionResult:
+    async def _work_within_limits(self, work: ActionContext) -> ActionResult:
         """Do the work in its place and time; a wish to cancel ends it."""
         state = work.state
         assert state.kind is not None
         task = asyncio.current_task()
         assert task is not None
-        watching = asyncio.create_task(self._end_when_asked(state.id, task))
+
+        async def cancel_when_asked() -> None:
+            while not self.places.cancel_asked(state.id):  # noqa: ASYNC110 -- it is another process that sets it
+                await asyncio.sleep(_LOOK_SECONDS)
+            task.cancel()
+
+        watching = asyncio.create_task(cancel_when_asked())
         limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
         try:
-            async with self._place(work):
+            async with self._wait_for_place(work):
                 async with asyncio.timeout(limit):
                     return await WORK[state.kind](work)
         finally:
@@ -319,13 +326,8 @@ class Actions:
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
 
-    async def _end_when_asked(self, action: str, task: asyncio.Task[Any]) -> None:
-        while not self.places.cancel_asked(action):  # noqa: ASYNC110 -- it is another process that sets it
-            await asyncio.sleep(_LOOK_SECONDS)
-        task.cancel()
-
     @contextlib.asynccontextmanager
-    async def _place(self, work: ActionContext) -> AsyncIterator[None]:
+    async def _wait_for_place(self, work: ActionContext) -> AsyncIterator[None]:
         """Wait for a place among the git actions of all processes; a command has none: its sandbox bounds it."""
         action, clock = work.state.id, self._app.clock
         asked, places = clock.monotonic(), max(1, work.config.git_at_once)

@@ -20,8 +20,14 @@ from chargehand.app.models import describe_probe
 from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import model_config
 from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
-from chargehand.app.selection.choice import DEFAULT_ROLE, choose_agent, programs_on_path, role_settings
-from chargehand.app.selection.roles import RoleCatalogue, RoleInForce
+from chargehand.app.selection.choice import (
+    DEFAULT_ROLE,
+    RoleSetting,
+    choose_agent,
+    programs_on_path,
+    role_settings,
+)
+from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ChargehandError, ConfigError
 
@@ -76,35 +82,32 @@ class AgentProbes(msgspec.Struct, frozen=True, kw_only=True):
 def list_agents(app: App, repo: Path | None) -> AgentList:
     """Return the agents that can be named in a repository or outside of any, and what is installed on PATH."""
     resolved = configuration_here(app, repo)
-    return AgentList(
-        agents=tuple(_entry(resolved, name) for name in _names(resolved)),
-        found=installed_programs(app.environ),
-    )
+    entries = []
+    for name in _names(resolved):
+        agent, origin = named_agent(resolved, name), "built in"
+        if name in resolved.config.agents:
+            said = (
+                resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model")
+            )
+            origin = next((each for each in said if each != "default"), "")
+        entries.append(
+            AgentEntry(
+                name=name,
+                kind=agent.kind,
+                cli=agent.cli,
+                command=agent.command,
+                model=agent.model,
+                fallback=agent.fallback,
+                acknowledge=ABILITIES[agent.kind].acknowledges,
+                mcp=agent.mcp,
+                origin=origin,
+            )
+        )
+    return AgentList(agents=tuple(entries), found=installed_programs(app.environ))
 
 
 def _names(resolved: ResolvedConfig) -> list[str]:
     return sorted({*resolved.config.agents, NATIVE})
-
-
-def _entry(resolved: ResolvedConfig, name: str) -> AgentEntry:
-    agent = named_agent(resolved, name)
-    origin = "built in"
-    if name in resolved.config.agents:
-        said = (
-            resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model")
-        )
-        origin = next((each for each in said if each != "default"), "")
-    return AgentEntry(
-        name=name,
-        kind=agent.kind,
-        cli=agent.cli,
-        command=agent.command,
-        model=agent.model,
-        fallback=agent.fallback,
-        acknowledge=ABILITIES[agent.kind].acknowledges,
-        mcp=agent.mcp,
-        origin=origin,
-    )
 
 
 def _which(environ: Mapping[str, str]) -> functools.partial[str | None]:
@@ -136,21 +139,23 @@ async def probe_agents(
     probes = []
     for each in [name] if name else _names(resolved):
         agent = named_agent(resolved, each)
-        fine, found = await _probe(app, resolved, each, agent, asking)
+        if agent.kind == "patch":
+            fine, found = True, "applies a patch"
+        elif agent.kind in ("cli", "acp"):
+            fine, found = await _probe_started(app, resolved, agent, asking)
+        elif agent.kind == NATIVE:
+            fine, found = await _probe_native(app, resolved, each, asking)
+        else:
+            fine, found = _probe_program(app, resolved, agent)
         acknowledges = ABILITIES[agent.kind].acknowledges
         probes.append(AgentProbe(name=each, fine=fine, found=found, acknowledge=acknowledges))
     return AgentProbes(agents=tuple(probes))
 
 
-async def _probe(
-    app: App, resolved: ResolvedConfig, name: str, agent: AgentConfig, asking: Callable[[str], None]
+async def _probe_native(
+    app: App, resolved: ResolvedConfig, name: str, asking: Callable[[str], None]
 ) -> tuple[bool, str]:
-    if agent.kind == "patch":
-        return True, "applies a patch"
-    if agent.kind in ("cli", "acp"):
-        return await _probe_started(app, resolved, agent, asking)
-    if agent.kind != NATIVE:
-        return _probe_program(app, resolved, agent)
+    """Return whether the model that an agent would get answers, and how."""
     try:
         choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
     except ChargehandError as error:
@@ -219,15 +224,6 @@ class RoleList(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...]
 
 
-class AssignmentDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One place that says who works in a role."""
-
-    where: str
-    agent: str | None
-    model: str | None
-    fallback: tuple[str, ...]
-
-
 class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     """One role as it is in force; `works` names who works in it, the first that says anything first."""
 
@@ -236,7 +232,7 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     digest: str
     role: Role
-    works: tuple[AssignmentDocument, ...]
+    works: tuple[RoleSetting, ...]
 
 
 class RolePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,32 +251,28 @@ def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedCon
 def list_roles(app: App, repo: Path | None) -> RoleList:
     """Return every role of a repository or outside of any, those with a fault in their file included."""
     roles, resolved = _roles_here(app, repo)
-    entries = tuple(map(_role_entry, roles.all()))
+    entries = tuple(
+        RoleEntry(
+            name=found.file.name,
+            level=found.file.level,
+            place=found.file.place,
+            digest=found.file.digest,
+            trusted=found.file.trusted,
+            hides=tuple(file.place for file in found.hidden),
+            problem=None if found.problem is None else found.problem.message,
+            role=msgspec.UNSET if found.role is None else found.role,
+        )
+        for found in roles.all()
+    )
     unknown = sorted(set(resolved.config.roles) - {each.name for each in entries} - {DEFAULT_ROLE})
     return RoleList(roles=entries, directory=str(roles.directory), unknown=tuple(unknown))
-
-
-def _role_entry(found: RoleInForce) -> RoleEntry:
-    return RoleEntry(
-        name=found.file.name,
-        level=found.file.level,
-        place=found.file.place,
-        digest=found.file.digest,
-        trusted=found.file.trusted,
-        hides=tuple(file.place for file in found.hidden),
-        problem=None if found.problem is None else found.problem.message,
-        role=msgspec.UNSET if found.role is None else found.role,
-    )
 
 
 def show_role(app: App, name: str, repo: Path | None) -> tuple[RoleView, str]:
     """Return a role as it is in force, and the text of its file. Raises `NotFoundError`, `ConfigError`."""
     roles, resolved = _roles_here(app, repo)
     role, file = roles.find(name, resolved.config)
-    works = tuple(
-        AssignmentDocument(where=each.where, agent=each.agent, model=each.model, fallback=each.fallback)
-        for each in role_settings(resolved.config, role)
-    )
+    works = role_settings(resolved.config, role)
     view = RoleView(name=role.name, level=file.level, place=file.place, digest=file.digest, role=role, works=works)
     return view, file.text()
 

@@ -25,8 +25,8 @@ from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of
 if TYPE_CHECKING:
     from chargehand.app.composition import App
 
+# The name of what a mission started from, where a checkpoint is named.
 BASE = "base"
-"""The name of what a mission started from, where a checkpoint is named."""
 
 
 class CheckpointDocument(Document, frozen=True):

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -279,7 +278,14 @@ class App(StateReader):
             else:
                 resolved = self.configuration(project, depot, base, options=options, head=revision is None)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
-            opening = self._open_tier(resolved, toolchain)
+            # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+            opening = open_tier(
+                resolved.config.sandbox,
+                toolchain,
+                scratch=self.home,
+                alive=self.member.fileno(),
+                environ=self.environ,
+            )
             async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
@@ -315,12 +321,6 @@ class App(StateReader):
             resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
         )
         return with_tier(resolved, choice), choice, toolchain
-
-    def _open_tier(self, resolved: ResolvedConfig, toolchain: Toolchain) -> AbstractAsyncContextManager[Tier]:
-        # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-        alive = self.member.fileno()
-        config = resolved.config.sandbox
-        return open_tier(config, toolchain, scratch=self.home, alive=alive, environ=self.environ)
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _OLDEST_GIT = (2, 31)
 _FREE_MB = 1024
+# The first parts (Python, git, state directory): without them nothing works, whatever the sandboxes do.
 _ESSENTIAL = 3
-"""The first parts (Python, git, state directory): without them nothing works, whatever the sandboxes do."""
 
 
 class Drivers(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,16 +102,27 @@ class MachinesReady(msgspec.Struct, frozen=True, kw_only=True):
 
 async def diagnose(reader: StateReader) -> Diagnosis:
     """Try everything side by side: most of each trial is waiting for processes and disks, not computing."""
-    essential = (_python(), _git(), _state(reader.home))
+    python = ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
+    essential = (python, _try_git(), _try_state(reader.home))
     usable = essential[-1].ok
+    size, search = reader.profile, reader.environ.get("PATH", os.defpath)
+
+    async def try_optional(tier: Tier, *programs: str) -> ProbeReport | None:
+        """Try a tier that nobody has to have, where any of its programs is installed."""
+        installed = any(shutil.which(name, path=search) for name in programs)
+        return await _try_tier(reader, tier) if usable and installed else None
+
+    async def try_snippets() -> tuple[ProbePart, ...]:
+        return await probe_snippets() if usable else ()
+
     (report, tools, problem, not_shown), container, machines, languages = await asyncio.gather(
-        _process_tier(reader) if usable else _nothing_tried(),
-        _other_tier(reader, "container", ("podman", "docker"), usable=usable),
-        _other_tier(reader, "vm", ("qemu-system-x86_64",), usable=usable),
-        probe_snippets() if usable else _no_snippets(),
+        _try_process_tier(reader, usable=usable),
+        try_optional("container", "podman", "docker"),
+        try_optional("vm", "qemu-system-x86_64"),
+        try_snippets(),
     )
     works = report is not None and report.ok
-    parts = (*essential, *(report.parts if report else ()), _machine(reader.profile), _hosts(reader))
+    parts = (*essential, *(report.parts if report else ()), _describe_machine(size), _describe_hosts(reader))
     return Diagnosis(
         ok=works and all(part.ok for part in essential),
         tier="process" if works else None,
@@ -119,11 +130,32 @@ async def diagnose(reader: StateReader) -> Diagnosis:
         drivers=Drivers(shadow=report.driver, direct=report.direct) if report else None,
         parts=parts,
         container=container,
-        machine=_machine_view(reader.profile),
+        machine=MachineView(
+            name=size.name,
+            memory_mb=size.machine.memory_mb,
+            processors=size.machine.cores,
+            bound_by_group=size.machine.grouped,
+            budget_mb=size.budget_mb,
+            sandbox_memory_mb=size.memory_mb,
+            sandbox_tmp_mb=size.tmp_mb,
+            attempts_at_once=size.attempts_at_once,
+            checks_at_once=size.checks_at_once,
+            fits=size.fits,
+        ),
         vm=machines,
         # A snippet runs in the process tier: where that fails, its own failures would only repeat it.
         snippets={part.name.rpartition(" ")[2]: part for part in languages} if works else {},
-        tools=tuple(map(_tool_view, tools)),
+        tools=tuple(
+            ToolView(
+                name=tool.name,
+                version=tool.version,
+                host=tool.host,
+                inside=tool.inside,
+                problem=tool.problem,
+                seen=describe_origin(tool),
+            )
+            for tool in tools
+        ),
         tools_problem=problem,
         not_shown=tuple(not_shown),
     )
@@ -133,18 +165,10 @@ _Tried = tuple[ProbeReport | None, Sequence[ToolVersion], str, Sequence[HiddenPr
 _NOT_TRIED = "tools are tried once a sandbox can be had"
 
 
-async def _nothing_tried() -> _Tried:
-    return None, (), _NOT_TRIED, ()
-
-
-async def _no_snippets() -> tuple[ProbePart, ...]:
-    return ()
-
-
-async def _process_tier(reader: StateReader) -> _Tried:
+async def _try_process_tier(reader: StateReader, *, usable: bool) -> _Tried:
     """Try the process tier, and in its best driver every known program of the toolchain."""
-    report = await _try(reader, "process")
-    if report.driver is None or not report.ok:
+    report = await _try_tier(reader, "process") if usable else None
+    if report is None or report.driver is None or not report.ok:
         return report, (), _NOT_TRIED, ()
     try:
         toolchain = await asyncio.to_thread(
@@ -156,17 +180,7 @@ async def _process_tier(reader: StateReader) -> _Tried:
     return report, tools, "", toolchain.not_shown if tools else ()
 
 
-async def _other_tier(
-    reader: StateReader, tier: Tier, programs: Sequence[str], *, usable: bool
-) -> ProbeReport | None:
-    """Try a tier that nobody has to have, where any of its programs is installed."""
-    search = reader.environ.get("PATH", os.defpath)
-    if not usable or not any(shutil.which(name, path=search) for name in programs):
-        return None
-    return await _try(reader, tier)
-
-
-async def _try(reader: StateReader, tier: Tier) -> ProbeReport:
+async def _try_tier(reader: StateReader, tier: Tier) -> ProbeReport:
     try:
         config = structs.replace(reader.user_configuration().config.sandbox, tier=tier)
         toolchain = await asyncio.to_thread(_toolchain, reader, ())
@@ -185,11 +199,7 @@ def _toolchain(reader: StateReader, extra: Sequence[str]) -> Toolchain:
     )
 
 
-def _python() -> ProbePart:
-    return ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
-
-
-def _git() -> ProbePart:
+def _try_git() -> ProbePart:
     path = shutil.which("git")
     if path is None:
         return ProbePart(name="git", ok=False, detail="not found on PATH", mend="install git")
@@ -200,7 +210,7 @@ def _git() -> ProbePart:
     return ProbePart(name="git", ok=ok, detail=said or path, mend="" if ok else f"install git {wanted} or later")
 
 
-def _state(home: Path) -> ProbePart:
+def _try_state(home: Path) -> ProbePart:
     """Write into the state directory, since permission bits do not tell of quotas and read-only mounts."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -216,7 +226,7 @@ def _state(home: Path) -> ProbePart:
     return ProbePart(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
 
 
-def _machine(profile: MachineProfile) -> ProbePart:
+def _describe_machine(profile: MachineProfile) -> ProbePart:
     """Say what follows from this machine's size; one that is too small is advised, never refused."""
     machine = profile.machine
     bound = " (by a control group that we live in)" if machine.grouped else ""
@@ -229,22 +239,7 @@ def _machine(profile: MachineProfile) -> ProbePart:
     return ProbePart(name="machine", ok=profile.fits, detail=detail, mend=mend)
 
 
-def _machine_view(profile: MachineProfile) -> MachineView:
-    return MachineView(
-        name=profile.name,
-        memory_mb=profile.machine.memory_mb,
-        processors=profile.machine.cores,
-        bound_by_group=profile.machine.grouped,
-        budget_mb=profile.budget_mb,
-        sandbox_memory_mb=profile.memory_mb,
-        sandbox_tmp_mb=profile.tmp_mb,
-        attempts_at_once=profile.attempts_at_once,
-        checks_at_once=profile.checks_at_once,
-        fits=profile.fits,
-    )
-
-
-def _hosts(reader: StateReader) -> ProbePart:
+def _describe_hosts(reader: StateReader) -> ProbePart:
     """Say which hosts sandboxes may reach by the user's own configuration."""
     try:
         config = reader.user_configuration().config.sandbox
@@ -253,17 +248,6 @@ def _hosts(reader: StateReader) -> ProbePart:
     who = "agents, setup and checks" if config.network_checks else "agents and setup"
     some = f"{who} may reach {', '.join(config.network)}"
     return ProbePart(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
-
-
-def _tool_view(tool: ToolVersion) -> ToolView:
-    return ToolView(
-        name=tool.name,
-        version=tool.version,
-        host=tool.host,
-        inside=tool.inside,
-        problem=tool.problem,
-        seen=describe_origin(tool),
-    )
 
 
 def set_up_machines(reader: StateReader, packages: Sequence[Path] = ()) -> MachinesReady:

@@ -23,7 +23,6 @@ from chargehand.app.providers.served import (
     with_fallbacks,
 )
 from chargehand.app.wiring.gateways import ledger_by_hand
-from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
 from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
@@ -126,7 +125,7 @@ Tell = Callable[[GatewayEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ServedModels:
+class _Service:
     """The models to serve, their budget, and what must not get out."""
 
     models: tuple[ServedModel, ...]
@@ -170,15 +169,21 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
     """
     host, port = check_options(options)
     faults = None if options.faults is None else Faults.parse(options.faults)
-    service = _service(app, options, tell)
+
+    def tell_alert(spent: Spent) -> None:
+        # To the ledger these calls are one mission's; to a person they are this gateway's.
+        limit = spent.limit if spent.limit in ("user", "day") else "gateway"
+        tell(GatewayAlert(alert=structs.replace(spent, limit=limit)))
+
+    service = _prepare_service(app, options, tell)
     with _wrapped_upstreams(service, options.record, faults) as models:
         try:
             async with Gateway(
                 models,
                 ledger=service.ledger,
                 attempt=_ATTEMPT,
-                on_call=lambda record: tell(_call(record)),
-                on_alert=lambda spent: tell(_alert(spent)),
+                on_call=lambda record: tell(_describe_call(record)),
+                on_alert=tell_alert,
                 redact=service.redactor.text,
                 providers=Providers(service.limits),
             ) as gateway:
@@ -201,38 +206,23 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
                 await model.upstream.close()
 
 
-def _service(app: App, options: GatewayOptions, tell: Tell) -> _ServedModels:
+def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
     config = app.user_configuration().config
-    redactor = _redactor(app, config, options)
+    # Every secret that this user keeps or names is taken out of recordings, needed by this gateway or not.
+    named = [] if options.offline else [model_config(config, name) for name in options.models]
+    names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
+    names |= {secret.name for secret in app.credentials.names()}
+    secrets = {name: value for name in sorted(filter(None, names)) if (value := app.credentials.get(name))}
+    redactor = Redactor(secrets, {"workspace": str(Path.cwd())})
     if options.offline:
-        return _ServedModels(
+        return _Service(
             models=_offline_models(options, redactor, tell),
             budget=options.budget,
             ledger=MemoryLedger(options.budget),
             redactor=redactor,
         )
-    limit = config.limits.budget_usd if options.budget is None else options.budget
-    return _ServedModels(
-        models=_configured_models(app, config, options.models),
-        budget=limit,
-        ledger=ledger_by_hand(app.store.spending, config.limits, budget=limit, user=app.user),
-        redactor=redactor,
-        limits=provider_limits(config, app.environ),
-    )
-
-
-def _redactor(app: App, config: Config, options: GatewayOptions) -> Redactor:
-    """Return what takes out every secret that this user keeps or names, needed by this gateway or not."""
-    named = [] if options.offline else [model_config(config, name) for name in options.models]
-    names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
-    names |= {secret.name for secret in app.credentials.names()}
-    secrets = {name: value for name in sorted(filter(None, names)) if (value := app.credentials.get(name))}
-    return Redactor(secrets, {"workspace": str(Path.cwd())})
-
-
-def _configured_models(app: App, config: Config, wanted: tuple[str, ...]) -> tuple[ServedModel, ...]:
-    names = wanted or tuple(config.models)
-    if not names:
+    served = options.models or tuple(config.models)
+    if not served:
         raise UsageError(
             "no model is configured",
             code="no_model",
@@ -240,8 +230,16 @@ def _configured_models(app: App, config: Config, wanted: tuple[str, ...]) -> tup
             "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
         )
     reports = open_probe_reports(app.environ)
-    return tuple(
-        served_chain(name, config, keys=app.credentials, environ=app.environ, reports=reports) for name in names
+    limit = config.limits.budget_usd if options.budget is None else options.budget
+    return _Service(
+        models=tuple(
+            served_chain(name, config, keys=app.credentials, environ=app.environ, reports=reports)
+            for name in served
+        ),
+        budget=limit,
+        ledger=ledger_by_hand(app.store.spending, config.limits, budget=limit, user=app.user),
+        redactor=redactor,
+        limits=provider_limits(config, app.environ),
     )
 
 
@@ -276,7 +274,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
 
 @contextlib.contextmanager
 def _wrapped_upstreams(
-    service: _ServedModels, record: Path | None, faults: Faults | None
+    service: _Service, record: Path | None, faults: Faults | None
 ) -> Iterator[tuple[ServedModel, ...]]:
     """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
     writer = None if record is None else RecordingWriter(record)
@@ -296,7 +294,7 @@ def _wrapped_upstreams(
             writer.close()
 
 
-def _call(record: CallRecord) -> GatewayCall:
+def _describe_call(record: CallRecord) -> GatewayCall:
     return GatewayCall(
         call=record.call,
         turn=record.turn,
@@ -315,8 +313,3 @@ def _call(record: CallRecord) -> GatewayCall:
         skipped=record.skipped,
         converted=record.converted,
     )
-
-
-def _alert(spent: Spent) -> GatewayAlert:
-    # To the ledger these calls are one mission's; to a person they are this gateway's.
-    return GatewayAlert(alert=spent if spent.limit in ("user", "day") else structs.replace(spent, limit="gateway"))

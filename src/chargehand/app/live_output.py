@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _DIRECTORY = "output"
 _ENDED = SETTLED - {"waiting", "paused"}
+# Bytes of one mission's file, as of an action's: beyond it only the log tells on.
 _LIMIT = 10_000_000
-"""Bytes of one mission's file, as of an action's: beyond it only the log tells on."""
 _CUT_OFF = "(the output is longer than 10 MB; what follows is not kept)"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -42,13 +42,13 @@ from chargehand.durable.actions import OutputLine
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.runs import RunObserver
-    from chargehand.missions.fork import ForkPoint, ReplyEdit
+    from chargehand.missions.fork import ReplyEdit
 
+# Between two looks at the log of a mission that is followed: one query of a millisecond each.
 _LOOK_SECONDS = 0.2
-"""Between two looks at the log of a mission that is followed: one query of a millisecond each."""
 _CANCEL_SECONDS = 30.0
+# Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
-"""Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB."""
 _DIGITS = 9
 _REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 _REPLY_FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'
@@ -144,19 +144,15 @@ def follow_mission(
             yield from merged
             if settled:
                 return
-            reason = _unseen_wait(reader, state)
+            reason = None
+            if state.waits_for_quota is not None:
+                reason = state.waits_for_quota.reason
+            elif state.status == "planned" or goes_on_by_itself(state):
+                reason = reader.mission_reader.waits().get(state.id)
             if reason is not None and reason.message != last_wait:
                 last_wait = reason.message
                 yield reason
             time.sleep(_LOOK_SECONDS)
-
-
-def _unseen_wait(reader: StateReader, state: MissionState) -> Reason | None:
-    if state.waits_for_quota is not None:
-        return state.waits_for_quota.reason
-    if state.status != "planned" and not goes_on_by_itself(state):
-        return None
-    return reader.mission_reader.waits().get(state.id)
 
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
@@ -293,11 +289,17 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
     Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
     """
     from chargehand.app.providers.served import model_config
-    from chargehand.missions.fork import create_fork
+    from chargehand.missions.fork import ForkPoint, create_fork
 
     source = mission_state(app, request.mission)
-    point = _fork_point(request.at, attempts=len(source.attempts))
-    edit = _reply_edit(request.reply) if request.reply is not None else None
+    point = None
+    if request.at is not None:
+        match = _REPLY.fullmatch(request.at)
+        if match is None:
+            hint = "write TURN or ATTEMPT.TURN, as in `mission log --transcript`"
+            raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
+        point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
+    edit = _parse_reply(request.reply) if request.reply is not None else None
     if request.model is not None:
         model_config(source.config or app.user_configuration().config, request.model)
     depot = app.depot(app.project(Path(source.repository)))
@@ -306,19 +308,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
     return made, str(created.get("forked_at", ""))
 
 
-def _fork_point(at: str | None, *, attempts: int) -> ForkPoint | None:
-    from chargehand.missions.fork import ForkPoint
-
-    if at is None:
-        return None
-    match = _REPLY.fullmatch(at)
-    if match is None:
-        hint = "write TURN or ATTEMPT.TURN, as in `mission log --transcript`"
-        raise UsageError(f"--at: {at!r} is no reply", hint=hint)
-    return ForkPoint(attempt=int(match[1] or max(1, attempts)), turn=int(match[2]))
-
-
-def _reply_edit(given: str) -> ReplyEdit:
+def _parse_reply(given: str) -> ReplyEdit:
     """Return a reply from a text, a JSON document, or `@FILE` with either."""
     from chargehand.missions.fork import ReplyEdit
 
@@ -336,16 +326,14 @@ def _reply_edit(given: str) -> ReplyEdit:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--reply: no JSON document: {error}", hint=_REPLY_FORM) from error
     tools, words = document.get("tools", []), document.get("text", "")
-    if not isinstance(tools, list) or not all(map(_is_call, tools)):
+    are_calls = isinstance(tools, list) and all(
+        isinstance(tool, dict)
+        and isinstance(tool.get("name"), str)
+        and isinstance(tool.get("arguments", {}), dict)
+        for tool in tools
+    )
+    if not are_calls:
         raise UsageError("--reply: `tools` is not a list of calls", hint=_REPLY_FORM)
     if not isinstance(words, str):
         raise UsageError(f"--reply: `text` is no text: {words!r:.100}", hint=_REPLY_FORM)
     return ReplyEdit(text=words, tools=tuple(tools))
-
-
-def _is_call(tool: Any) -> bool:
-    return (
-        isinstance(tool, dict)
-        and isinstance(tool.get("name"), str)
-        and isinstance(tool.get("arguments", {}), dict)
-    )

@@ -23,7 +23,7 @@ from chargehand.app.providers.served import (
 )
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.choice import DEFAULT_MODELS
-from chargehand.core.config import Config, ModelConfig
+from chargehand.core.config import Config
 from chargehand.core.errors import NotFoundError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
@@ -32,7 +32,6 @@ from chargehand.models.contract import Price
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.models.catalogue import ModelListing
 
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,16 +39,6 @@ class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
 
     input: float
     output: float
-    source: str
-
-
-class FullPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """USD per million tokens, also of tokens read from and written to a provider's cache, and who says so."""
-
-    input: float
-    output: float
-    cached: float | None
-    cache_write: float | None
     source: str
 
 
@@ -82,7 +71,7 @@ class ModelFactsView(msgspec.Struct, frozen=True, kw_only=True):
     released: FactView
     status: FactView
     takes: dict[str, FactView]
-    price: FullPrice | None
+    price: Price | None
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +107,7 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True):
     gives: tuple[str, ...] | None
     status: str | None
     released: str | None
-    price: FullPrice | None
+    price: Price | None
     source: str
 
 
@@ -172,7 +161,26 @@ def list_catalogue(provider: str | None) -> Catalogue:
             f"the catalogue has no provider {printable(str(provider))!r}",
             hint=f"{guess}; chargehand model list --all lists every model of every provider",
         )
-    return Catalogue(catalogue=tuple(_catalogue_model(*each) for each in found))
+    return Catalogue(
+        catalogue=tuple(
+            CatalogueModel(
+                provider=own_provider,
+                model=model,
+                context=listed.context,
+                max_output=listed.max_output,
+                tools=listed.tools,
+                reasoning=listed.reasoning,
+                structured=listed.structured,
+                takes=listed.takes,
+                gives=listed.gives,
+                status=listed.status,
+                released=listed.released,
+                price=listed.price,
+                source=listed.source,
+            )
+            for own_provider, model, listed in found
+        )
+    )
 
 
 def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> list[str]:
@@ -193,6 +201,15 @@ def _view(
     if facts.price is None and entry.provider == "script":
         facts = replace(facts, price=Price(input=0.0, output=0.0, source="script"))
     price = facts.price
+    key = key_name(entry)
+    if key is None:
+        where = "none needed"
+    elif app.environ.get(key):
+        where = f"{key}, in the environment"
+    elif app.credentials.get(key):
+        where = f"{key}, kept"
+    else:
+        where = f"{key} is missing"
     said = (origins.get(f"models.{name}.{field}", "default") for field in ("model", "provider", "base_url", "key"))
     return ModelView(
         name=name,
@@ -200,26 +217,13 @@ def _view(
         model=entry.model or name,
         base_url=entry.base_url,
         price=None if price is None else ListPrice(input=price.input, output=price.output, source=price.source),
-        key=_key(app, entry),
+        key=KeyView(name=key, found=has_key(entry, app.credentials), where=where),
         origin=next((origin for origin in said if origin != "default"), "found"),
-        facts=_facts(facts),
+        facts=_facts_view(facts),
     )
 
 
-def _key(app: StateReader, config: ModelConfig) -> KeyView:
-    name = key_name(config)
-    if name is None:
-        where = "none needed"
-    elif app.environ.get(name):
-        where = f"{name}, in the environment"
-    elif app.credentials.get(name):
-        where = f"{name}, kept"
-    else:
-        where = f"{name} is missing"
-    return KeyView(name=name, found=has_key(config, app.credentials), where=where)
-
-
-def _facts(facts: ModelFacts) -> ModelFactsView:
+def _facts_view(facts: ModelFacts) -> ModelFactsView:
     def view(fact: SourcedFact[Any]) -> FactView:
         return FactView(value=fact.value, source=fact.source)
 
@@ -235,37 +239,7 @@ def _facts(facts: ModelFacts) -> ModelFactsView:
         released=view(facts.released),
         status=view(facts.status),
         takes={name: view(fact) for name, fact in facts.takes.items()},
-        price=_full_price(facts.price),
-    )
-
-
-def _full_price(price: Price | None) -> FullPrice | None:
-    if price is None:
-        return None
-    return FullPrice(
-        input=price.input,
-        output=price.output,
-        cached=price.cached,
-        cache_write=price.cache_write,
-        source=price.source,
-    )
-
-
-def _catalogue_model(provider: str, model: str, listed: ModelListing) -> CatalogueModel:
-    return CatalogueModel(
-        provider=provider,
-        model=model,
-        context=listed.context,
-        max_output=listed.max_output,
-        tools=listed.tools,
-        reasoning=listed.reasoning,
-        structured=listed.structured,
-        takes=listed.takes,
-        gives=listed.gives,
-        status=listed.status,
-        released=listed.released,
-        price=_full_price(listed.price),
-        source=listed.source,
+        price=facts.price,
     )
 
 
@@ -301,23 +275,21 @@ async def probe_models(
                 day=app.clock.now().date(),
                 reports=reports,
             )
-        probed.append(_probe_view(probe, abilities))
+        probed.append(
+            ModelProbeView(
+                name=each,
+                fine=probe.fine,
+                reachable=probe.reachable,
+                answered=probe.answered,
+                tools=probe.tools,
+                listed=probe.listed,
+                seconds=round(probe.seconds, 3),
+                price_source=probe.price_source,
+                error=probe.error or None,
+                abilities=abilities,
+            )
+        )
     return ModelProbes(models=tuple(probed))
-
-
-def _probe_view(probe: ModelProbe, abilities: Reported | None) -> ModelProbeView:
-    return ModelProbeView(
-        name=probe.name,
-        fine=probe.fine,
-        reachable=probe.reachable,
-        answered=probe.answered,
-        tools=probe.tools,
-        listed=probe.listed,
-        seconds=round(probe.seconds, 3),
-        price_source=probe.price_source,
-        error=probe.error or None,
-        abilities=abilities,
-    )
 
 
 def describe_probe(probe: ModelProbe | ModelProbeView) -> str:

@@ -27,7 +27,6 @@ from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import USUAL_KEYS, is_loopback
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
-from chargehand.app.wiring.session import DetectedChecks
 from chargehand.core.config import Config, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource
@@ -131,37 +130,28 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     checks, setup, agent = found.checks, found.setup, None
     if prompts is not None:
         prompts.notice(f"Project {project.name}")
-        checks, setup = _ask_checks(found, prompts)
+        checks = tuple(
+            command
+            for command, why in zip(found.checks, found.why, strict=True)
+            if prompts.confirm(f"Check with `{command}` ({why})?", default=True)
+        )
+        more = prompts.text("Another check (empty: none)", default="")
+        checks = (*checks, more) if more else checks
+        if setup is not None and not prompts.confirm(f"Set up with `{setup}`?", default=True):
+            setup = None
         agent = _AgentQuestions(app, prompts).ask()
         if agent is not None:
-            _keep_agent(app, agent, prompts)
-    created = _write_new(path, _content(checks, setup, found.setup))
+            # The key first: a model without its key is of no use, and a key without its model does no harm.
+            if agent.secret is not None:
+                place = app.credentials.set(agent.secret.name, agent.secret.value)
+                prompts.notice(f"The key is stored as {agent.secret.name} in {place}.")
+            set_user_values(user_config_path(app.environ), agent.values)
+    created = _write_new(path, _render_configuration(checks, setup, found.setup))
     name = None if agent is None else agent.name
     return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
 
 
-def _ask_checks(found: DetectedChecks, prompts: Prompts) -> tuple[tuple[str, ...], str | None]:
-    checks = [
-        command
-        for command, why in zip(found.checks, found.why, strict=True)
-        if prompts.confirm(f"Check with `{command}` ({why})?", default=True)
-    ]
-    more = prompts.text("Another check (empty: none)", default="")
-    setup = found.setup
-    if setup is not None and not prompts.confirm(f"Set up with `{setup}`?", default=True):
-        setup = None
-    return (*checks, *([more] if more else [])), setup
-
-
-def _keep_agent(app: App, plan: AgentPlan, prompts: Prompts) -> None:
-    # The key first: a model without its key is of no use, and a key without its model does no harm.
-    if plan.secret is not None:
-        place = app.credentials.set(plan.secret.name, plan.secret.value)
-        prompts.notice(f"The key is stored as {plan.secret.name} in {place}.")
-    set_user_values(user_config_path(app.environ), plan.values)
-
-
-def _content(checks: tuple[str, ...], setup: str | None, detected_setup: str | None) -> str:
+def _render_configuration(checks: tuple[str, ...], setup: str | None, detected_setup: str | None) -> str:
     def toml(value: object) -> str:
         # JSON's strings and lists are TOML's, but for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -210,7 +200,24 @@ class _AgentQuestions:
 
     def ask(self) -> AgentPlan | None:
         """Return the agent that was chosen, `None` for none."""
-        offers = self._offers()
+        offers: list[Offer] = [
+            (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._provider, provider))
+            for provider, title in _PROVIDERS.items()
+            if self._app.credentials.get(USUAL_KEYS[provider])
+        ]
+        for model in find_ollama(self._app.environ)[:_OLLAMA_OFFERS]:
+            entry = ModelConfig(provider="ollama", model=model)
+            offer = partial(self._try_model, self._free_name("ollama"), entry, None)
+            offers.append((f"{model}, served by Ollama on this machine", offer))
+        offers += [
+            (f"a model from {title}, with a key to paste", partial(self._provider, provider, key=True))
+            for provider, title in _PROVIDERS.items()
+        ]
+        offers += [
+            ("an OpenAI-compatible endpoint", self._endpoint),
+            ("a command of your own", self._command),
+            ("none for now", lambda: None),
+        ]
         for program in installed_programs(self._app.environ):
             self._prompts.installed(program)
         self._prompts.notice(
@@ -225,37 +232,12 @@ class _AgentQuestions:
             except _ChooseAgainError:
                 continue
 
-    def _offers(self) -> list[Offer]:
-        ready: list[Offer] = [
-            (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._provider, provider))
-            for provider, title in _PROVIDERS.items()
-            if self._app.credentials.get(USUAL_KEYS[provider])
-        ]
-        ready += [
-            (f"{model}, served by Ollama on this machine", partial(self._ollama, model))
-            for model in find_ollama(self._app.environ)[:_OLLAMA_OFFERS]
-        ]
-        pasting: list[Offer] = [
-            (f"a model from {title}, with a key to paste", partial(self._provider, provider, key=True))
-            for provider, title in _PROVIDERS.items()
-        ]
-        return [
-            *ready,
-            *pasting,
-            ("an OpenAI-compatible endpoint", self._endpoint),
-            ("a command of your own", self._command),
-            ("none for now", lambda: None),
-        ]
-
     def _provider(self, provider: Provider, *, key: bool = False) -> AgentPlan:
         name = self._free_name(provider)
         usual = DEFAULT_MODELS[provider].partition(":")[2]
         model = self._value("Model", f"models.{name}.model", default=usual)
         entry = ModelConfig(provider=provider, model=model)
-        return self._tried(name, entry, USUAL_KEYS[provider] if key else None)
-
-    def _ollama(self, model: str) -> AgentPlan:
-        return self._tried(self._free_name("ollama"), ModelConfig(provider="ollama", model=model), None)
+        return self._try_model(name, entry, USUAL_KEYS[provider] if key else None)
 
     def _endpoint(self) -> AgentPlan:
         name = self._free_name(self._entry_name("A name for it", "models.{}.model", default="endpoint"))
@@ -272,7 +254,7 @@ class _AgentQuestions:
             secret = re.sub("-", "_", f"{name.upper()[:40]}_API_KEY")
             secret = secret if secret[0].isalpha() else f"MODEL_{secret}"
         entry = ModelConfig(model=model, base_url=base_url, price=float(price) if price else None, key=secret)
-        return self._tried(name, entry, secret)
+        return self._try_model(name, entry, secret)
 
     def _command(self) -> AgentPlan:
         name = self._entry_name("Its name", "agents.{}.command")
@@ -286,10 +268,16 @@ class _AgentQuestions:
                 continue
             return AgentPlan(name=name, values={f"agents.{name}.command": words})
 
-    def _tried(self, name: str, model: ModelConfig, secret_name: str | None) -> AgentPlan:
+    def _try_model(self, name: str, model: ModelConfig, secret_name: str | None) -> AgentPlan:
         """Ask for the key, call the model once, and show the result; a person decides what a failure means."""
         while True:
-            secret = Secret(name=secret_name, value=self._pasted()) if secret_name else None
+            secret = None
+            while secret_name and secret is None:
+                value = self._prompts.text("Its key (nothing is shown)", hidden=True)
+                if value.isascii() and value.isprintable() and value:
+                    secret = Secret(name=secret_name, value=value)
+                else:
+                    self._prompts.notice("That is not a key: it is empty or has characters that no key has.")
             self._prompts.notice("Calling it once, with a few tokens …")
             keys = _PastedKeys(stored=self._app.credentials, pasted=secret)
             limits = self._config.limits
@@ -297,24 +285,25 @@ class _AgentQuestions:
             self._prompts.notice(
                 f"{'works' if probe.fine else 'does not work yet'}: {name}: {describe_probe(probe)}"
             )
-            if probe.fine or self._keeps_failing(secret_name):
-                return AgentPlan(name=NATIVE, values=_settings(name, model), secret=secret)
-
-    def _keeps_failing(self, secret_name: str | None) -> bool:
-        """Return whether to keep a model that failed (`False`: try again)."""
-        again = "paste the key again" if secret_name else "try again"
-        self._prompts.notice(f"again: {again}; keep: use it as it is; other: choose something else")
-        answer = self._prompts.word("What now?", words=("again", "keep", "other"))
-        if answer == "other":
-            raise _ChooseAgainError
-        return answer == "keep"
-
-    def _pasted(self) -> str:
-        while True:
-            value = self._prompts.text("Its key (nothing is shown)", hidden=True)
-            if value.isascii() and value.isprintable() and value:
-                return value
-            self._prompts.notice("That is not a key: it is empty or has characters that no key has.")
+            if not probe.fine:
+                again = "paste the key again" if secret_name else "try again"
+                self._prompts.notice(f"again: {again}; keep: use it as it is; other: choose something else")
+                answer = self._prompts.word("What now?", words=("again", "keep", "other"))
+                if answer == "other":
+                    raise _ChooseAgainError
+                if answer == "again":
+                    continue
+            said = {
+                "provider": model.provider,
+                "model": model.model,
+                "base_url": model.base_url,
+                "key": model.key,
+                # No exponent: 1e-05 is no number to the reader of the file's values.
+                "price": None if model.price is None else f"{model.price:.9f}".rstrip("0").rstrip("."),
+            }
+            values = {f"models.{name}.{field}": value for field, value in said.items() if value is not None}
+            values |= {f"agents.{NATIVE}.kind": NATIVE, f"agents.{NATIVE}.model": name}
+            return AgentPlan(name=NATIVE, values=values, secret=secret)
 
     def _free_name(self, name: str) -> str:
         """Return the name, with a number after it where it is taken."""
@@ -344,15 +333,3 @@ class _AgentQuestions:
                 self._prompts.notice(f"{error.message.partition(': ')[2]}.")
                 continue
             return value
-
-
-def _settings(name: str, model: ModelConfig) -> dict[str, str]:
-    said = {
-        "provider": model.provider,
-        "model": model.model,
-        "base_url": model.base_url,
-        "key": model.key,
-        "price": None if model.price is None else f"{model.price:.9f}".rstrip("0").rstrip("."),
-    }
-    values = {f"models.{name}.{field}": value for field, value in said.items() if value is not None}
-    return values | {f"agents.{NATIVE}.kind": NATIVE, f"agents.{NATIVE}.model": name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -109,7 +109,19 @@ def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, rep
     ((kind, value),) = given.items()
     where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
     rules, script = _rules_here(app, repo)
-    return judge(_action(kind, value), Surroundings(cwd=where, script=script), rules)
+    action: Action
+    match kind:
+        case "command":
+            action = Command(argv=tuple(cast("tuple[str, ...]", value)))
+        case "shell":
+            action = Shell(text=str(value))
+        case "read":
+            action = FileRead(path=str(value))
+        case "mcp":
+            action = _parse_mcp_call(str(value))
+        case _:
+            action = FileWrite(path=str(value))
+    return judge(action, Surroundings(cwd=where, script=script), rules)
 
 
 def _script_reader(depot: Depot, tree: str) -> Callable[[str], str | None]:
@@ -128,20 +140,7 @@ def _script_reader(depot: Depot, tree: str) -> Callable[[str], str | None]:
     return read
 
 
-def _action(kind: str, value: object) -> Action:
-    if kind == "command" and isinstance(value, tuple):
-        return Command(argv=value)
-    text = str(value)
-    if kind == "shell":
-        return Shell(text=text)
-    if kind == "read":
-        return FileRead(path=text)
-    if kind == "mcp":
-        return _mcp_call(text)
-    return FileWrite(path=text)
-
-
-def _mcp_call(text: str) -> McpCall:
+def _parse_mcp_call(text: str) -> McpCall:
     """Return the call that `SERVER/TOOL` and the JSON of its arguments name."""
     name, _, arguments = text.strip().partition(" ")
     server, slash, tool = name.partition("/")

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 TRUST_HINT = "chargehand project trust"
 
+# Asks a person whether they trust what these lines describe; `False` where they do not.
 ConfirmTrust = Callable[[tuple[str, ...]], bool]
-"""Asks a person whether they trust what these lines describe; `False` where they do not."""
 
 
 def trust_needed(resolved: ResolvedConfig) -> bool:

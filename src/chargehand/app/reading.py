@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from chargehand.workspace.depot import Depot
     from chargehand.workspace.space import StateQuota
 
+# The name that stands for the newest mission.
 LAST = "last"
-"""The name that stands for the newest mission."""
 
 
 class StateReader:

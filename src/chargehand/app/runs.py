@@ -9,7 +9,7 @@ import asyncio
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from chargehand.sandbox.contract import OnOutput, Stream
 
 _SLUG = 40
+# A native agent may fix what the checks refuse, twice; a program that failed once would only fail again.
 _NATIVE_ATTEMPTS = 3
-"""A native agent may fix what the checks refuse, twice; a program that failed once would only fail again."""
 _LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
 _LARGEST_CHECK_FILE = 64 << 20
 
@@ -97,37 +97,33 @@ def request_text(options: RunRequest) -> str:
     if options.text is not None and options.file is not None:
         raise UsageError("both TEXT and --file were given", hint="give one of them")
     if options.file is not None:
-        text = _read(options.file)
+        try:
+            content = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
+            text = content.decode("utf-8")
+        except OSError as error:
+            raise UsageError(f"--file: {options.file!r} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"--file: {options.file!r} is not UTF-8 text") from error
     elif options.text is not None:
         text = options.text
     else:
         raise UsageError("no request was given", hint='chargehand run "TEXT", or --file F')
-    return _checked(text)
+    _check_request_text(text)
+    return text
 
 
-def _read(name: str) -> str:
-    try:
-        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        return content.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"--file: {name!r} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--file: {name!r} is not UTF-8 text") from error
-
-
-def _checked(text: str) -> str:
+def _check_request_text(text: str) -> None:
     if not text.strip():
         raise UsageError("the request is empty", hint="write what the agent should do")
     try:
         size = len(text.encode("utf-8"))
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # bytes of the command line that are not UTF-8 arrive as surrogates
         raise UsageError("the request is not UTF-8 text") from error
     if "\0" in text:
         raise UsageError("the request contains a zero byte", hint="give plain text")
     if size > _LONGEST:
         hint = "put the rest into a file of the repository"
         raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
-    return text
 
 
 def branch_slug(text: str) -> str:
@@ -167,33 +163,27 @@ def assign_role(
 
 def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
     """Keep the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
-    parsed = [_check_file(file) for file in files]
-    _no_twice(path for _, path in parsed)
-    return tuple((artifacts.put(_content(host), kind="check-file"), path) for host, path in parsed)
-
-
-def _check_file(text: str) -> tuple[Path, str]:
-    host, colon, path = text.rpartition(":")
-    if not colon or not host or not path:
-        raise UsageError(f"--check-file: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py")
-    parts = path.split("/")
-    if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
-        raise UsageError(
-            f"--check-file: {shown_path(path)!r} is not a path inside the repository",
-            hint="give it relative to the top, without '..' and '.git'",
-        )
-    return Path(host), path
-
-
-def _no_twice(paths: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for path in paths:
-        if path in seen:
+    hosts: dict[str, Path] = {}
+    for text in files:
+        # The path inside has no colon to look for: a host path may have one, so the last colon separates them.
+        host, colon, path = text.rpartition(":")
+        if not colon or not host or not path:
+            raise UsageError(
+                f"--check-file: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py"
+            )
+        parts = path.split("/")
+        if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
+            raise UsageError(
+                f"--check-file: {shown_path(path)!r} is not a path inside the repository",
+                hint="give it relative to the top, without '..' and '.git'",
+            )
+        if path in hosts:
             raise UsageError(f"--check-file: two files for {shown_path(path)!r}")
-        seen.add(path)
+        hosts[path] = Path(host)
+    return tuple((artifacts.put(_read_check_file(host), kind="check-file"), path) for path, host in hosts.items())
 
 
-def _content(host: Path) -> bytes:
+def _read_check_file(host: Path) -> bytes:
     try:
         if not host.is_file():
             raise UsageError(f"--check-file: {str(host)!r} is not a file")

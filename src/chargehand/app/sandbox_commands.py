@@ -277,9 +277,18 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
         return await _format_mission(app, app.find_mission(request.mission), request)
     found = await asyncio.to_thread(app.find, request.repo)
     staged = await asyncio.to_thread(staged_tree, found.depot, found.base)
-    within = _paths_from_top(app, found.depot, request.paths)
+    # Paths are given from where the person stands; formatters are given them from the repository's top.
+    root, within = found.depot.repository.path.resolve(), []
+    for path in request.paths:
+        real = Path(os.path.normpath(app.cwd.resolve() / path))
+        if not real.is_relative_to(root):
+            raise UsageError(
+                f"{path!r} is not in the repository {str(root)!r}", hint="name files of the repository"
+            )
+        within.append("" if real == root else str(real.relative_to(root)))
     if request.staged:
-        within = [path for path in staged.changed if not within or _is_below(path, within)]
+        below = tuple("" if each == "" else f"{each}/" for each in within)
+        within = [path for path in staged.changed if not within or path in within or path.startswith(below)]
     given = _FormatInput.of(found.depot, staged.tree, within, nothing=request.staged and not within)
     if not any(given.files.values()):
         return given.document(request, None)
@@ -318,20 +327,3 @@ async def _run_formatters(app: App, session: Session, given: _FormatInput, reque
         return await run_formatters(
             session.depot, workspace, sandbox, given.formatters, given.files, tree=given.tree, seconds=seconds
         )
-
-
-def _paths_from_top(app: App, depot: Depot, paths: tuple[str, ...]) -> list[str]:
-    """Return the paths from the repository's top, as they were given from where the person stands."""
-    root, found = depot.repository.path.resolve(), []
-    for path in paths:
-        real = Path(os.path.normpath(app.cwd.resolve() / path))
-        if not real.is_relative_to(root):
-            raise UsageError(
-                f"{path!r} is not in the repository {str(root)!r}", hint="name files of the repository"
-            )
-        found.append("" if real == root else str(real.relative_to(root)))
-    return found
-
-
-def _is_below(path: str, within: list[str]) -> bool:
-    return any(each in ("", path) or path.startswith(f"{each}/") for each in within)

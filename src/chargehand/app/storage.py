@@ -12,12 +12,13 @@ from typing import IO, Any
 import msgspec
 
 from chargehand.app.reading import StateReader
+from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.store.audit import AuditProblem, AuditReport, verify
+from chargehand.store.audit import AuditProblem, verify
 from chargehand.store.export import export_log, verify_export
 from chargehand.store.heads import SignedHead
 from chargehand.store.projects import ProjectRow
-from chargehand.workspace.space import GcReport, ProjectGc, gc
+from chargehand.workspace.space import GcReport, gc
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,28 +48,18 @@ def verify_log(reader: StateReader, mission: str | None, *, head: IO[bytes] | No
     """
     witnesses = () if head is None else _read_heads(head)
     wanted = None if mission is None else reader.find_mission(mission)
-    return _view(verify(reader.store, wanted, witnesses=witnesses))
+    return convert_to(verify(reader.store, wanted, witnesses=witnesses), AuditView, from_attributes=True)
 
 
 def verify_file(export: IO[bytes], *, head: IO[bytes] | None = None) -> AuditView:
     """Check an exported file, which needs neither a state directory nor this machine."""
-    return _view(verify_export(export, witnesses=() if head is None else _read_heads(head)))
+    report = verify_export(export, witnesses=() if head is None else _read_heads(head))
+    return convert_to(report, AuditView, from_attributes=True)
 
 
 def _read_heads(file: Iterable[bytes]) -> tuple[SignedHead, ...]:
     heads = tuple(SignedHead.decode(line) for line in file if line.strip())
     return heads or (SignedHead.decode(b""),)  # an empty file is an error of its own, not "nothing to compare"
-
-
-def _view(report: AuditReport) -> AuditView:
-    return AuditView(
-        ok=report.ok,
-        missions=report.missions,
-        events=report.events,
-        signed_heads=report.signed_heads,
-        keys=report.keys,
-        problems=report.problems,
-    )
 
 
 def missions_to_export(reader: StateReader, mission: str | None) -> tuple[str, ...]:
@@ -262,10 +253,16 @@ def collect_garbage(
     limits = reader.user_configuration().config.limits
     rules: dict[str, Any] = {"max_age": limits.workspace_age, "checkpoints": options.checkpoints}
     if options.max_age is not None:
-        age = _parse_age(options.max_age)
+        found = _AGE.fullmatch(options.max_age.strip())
+        if found is None:
+            raise _wrong_amount("--max-age", options.max_age, "90s, 30m, 24h or 7d")
+        age = float(found[1]) * _SECONDS[found[2]]
         rules |= {"max_age": age, "shared_age": age}
     if options.max_bytes is not None:
-        rules["max_bytes"] = _parse_size(options.max_bytes)
+        found = _SIZE.fullmatch(options.max_bytes.strip())
+        if found is None:
+            raise _wrong_amount("--max-bytes", options.max_bytes, "500MB or 2GiB")
+        rules["max_bytes"] = int(float(found[1]) * bytes_in_unit(found[2] or ""))
     elif options.repo is None:  # the configured limit is for all projects together
         rules["max_bytes"] = limits.state_mb << 20
     projects = (reader.project(options.repo),) if options.repo is not None else tuple(reader.store.projects.list())
@@ -278,20 +275,8 @@ def collect_garbage(
     return _collection(projects, gc(roots, needed=reader.needed, dry_run=options.dry_run, **rules))
 
 
-def _parse_age(text: str) -> float:
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
-        example = "90s, 30m, 24h or 7d"
-        raise UsageError(f"--max-age must look like {example}, got {text!r}", hint=f"write it as {example}")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
-def _parse_size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        example = "500MB or 2GiB"
-        raise UsageError(f"--max-bytes must look like {example}, got {text!r}", hint=f"write it as {example}")
-    return int(float(found[1]) * bytes_in_unit(found[2] or ""))
+def _wrong_amount(option: str, text: str, example: str) -> UsageError:
+    return UsageError(f"{option} must look like {example}, got {text!r}", hint=f"write it as {example}")
 
 
 def bytes_in_unit(unit: str) -> int:
@@ -302,28 +287,31 @@ def bytes_in_unit(unit: str) -> int:
 
 def _collection(projects: tuple[ProjectRow, ...], report: GcReport) -> Collection:
     by_name = {found.root.name: found for found in report.projects}
-    present = [row for row in projects if row.path.is_dir()]
-    gone = [row for row in projects if row not in present]
+    collected = []
+    for row in sorted(projects, key=lambda row: not row.path.is_dir()):
+        found = by_name[row.id]
+        gone = not row.path.is_dir()
+        collected.append(
+            CollectedProject(
+                project=row.id,
+                path=str(row.path),
+                # The state that is kept for a repository outlives it, and only here can it be freed.
+                skipped="its repository is gone; what is kept of it was looked at all the same"
+                if gone
+                else msgspec.UNSET,
+                workspaces=found.workspaces,
+                bases=found.bases,
+                layers=found.layers,
+                litter=found.litter,
+                bytes=found.bytes,
+                checkpoints=ErasedCheckpoints(
+                    refs=found.erased.refs, commits=found.erased.commits, bytes=found.erased.bytes
+                ),
+            )
+        )
     return Collection(
         dry_run=report.dry_run,
         taken=report.taken,
         bytes=report.bytes,
-        projects=tuple(_collected(row, by_name[row.id], gone=row in gone) for row in (*present, *gone)),
-    )
-
-
-def _collected(row: ProjectRow, found: ProjectGc, *, gone: bool) -> CollectedProject:
-    return CollectedProject(
-        project=row.id,
-        path=str(row.path),
-        # The state that is kept for a repository outlives it, and only here can it be freed.
-        skipped="its repository is gone; what is kept of it was looked at all the same" if gone else msgspec.UNSET,
-        workspaces=found.workspaces,
-        bases=found.bases,
-        layers=found.layers,
-        litter=found.litter,
-        bytes=found.bytes,
-        checkpoints=ErasedCheckpoints(
-            refs=found.erased.refs, commits=found.erased.commits, bytes=found.erased.bytes
-        ),
+        projects=tuple(collected),
     )

@@ -28,15 +28,15 @@ _POLL_SECONDS = 0.3
 _CHECK_LOOKS = 10
 _IDLE_LOOKS = 5
 _KEEP_SECONDS = 7 * 86_400.0
+# Turns per slot that wait in the queue because of one worker: the rest is in the log, and a row costs 4 ms.
 _AHEAD = 4
-"""Turns per slot that wait in the queue because of one worker: the rest is in the log, and a row costs 4 ms."""
+# Turns of a mission per claim: where one ended without a claim, the next number is another row.
 _TRIES = 1000
-"""Turns of a mission per claim: where one ended without a claim, the next number is another row."""
+# How long a worker that was alive is taken to be so, where asking is a query.
 _ASK_SECONDS = 0.5
-"""How long a worker that was alive is taken to be so, where asking is a query."""
 _AWAY = "engine_database"
+# Missions that one worker runs at once, where nobody says otherwise.
 SLOTS = 5
-"""Missions that one worker runs at once, where nobody says otherwise."""
 
 
 class Worker:
@@ -86,12 +86,12 @@ class Worker:
             app.controls.stop_all("release")
 
     @property
-    def _ended(self) -> bool:
+    def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._app.member.lost
 
     async def _look_on(self, engine: Engine, *, until_idle: bool, sleepers: bool) -> None:
         looks = idle = 0
-        while not self._ended:
+        while not self._is_ending:
             if looks % _CHECK_LOOKS == 0:
                 await asyncio.to_thread(self._wake)
             found = await self._look(engine, check=looks % _CHECK_LOOKS == 0)
@@ -143,7 +143,7 @@ class Worker:
         """Hand the oldest of what may be taken to the engine; return whether anything should go on at all."""
         rows = await asyncio.to_thread(self._free)
         for row in rows[: _AHEAD * self._slots]:
-            if self._ended:
+            if self._is_ending:
                 break
             turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
             if self._handed.get(row.id) != turn:
@@ -173,7 +173,7 @@ class Worker:
 
     async def _run(self, mission: str) -> None:
         """Go on with one mission; what cannot even be begun settles it."""
-        if self._ended:
+        if self._is_ending:
             raise asyncio.CancelledError  # its turn goes back to the queue
         from chargehand.app.runs import run_with_output
 
@@ -231,5 +231,6 @@ def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the worker.
             start_new_session=True,
         )

@@ -10,8 +10,8 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.models import FullPrice
     from chargehand.cli.terminal.output import Output
+    from chargehand.models.contract import Price
 
 _FACTS = {
     "context": "context",
@@ -139,7 +139,7 @@ def _value(value: object) -> str:
     return str(value)
 
 
-def _full_price(price: FullPrice | None) -> str:
+def _full_price(price: Price | None) -> str:
     if price is None:
         return "unknown"
     if price.input == price.output == 0:

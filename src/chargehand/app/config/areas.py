@@ -49,10 +49,10 @@ def meet_areas(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
 
 def _meet_patterns(left: str, right: str) -> set[str]:
     found = _meet(_tokens(left), _tokens(right), gap=_GAP, symbols=_meet_segments)
-    return {_pattern(tokens) for tokens in _merged(set(found))}
+    return {_pattern(tokens) for tokens in _merge_neighbours(set(found))}
 
 
-def _merged(found: set[Tokens]) -> set[Tokens]:
+def _merge_neighbours(found: set[Tokens]) -> set[Tokens]:
     """Return the same union with `a/b` and `a/*/**/b` written as `a/**/b`."""
     pending = sorted(found)
     while pending:
@@ -60,7 +60,7 @@ def _merged(found: set[Tokens]) -> set[Tokens]:
         for at in range(len(tokens) - 1):
             short = tokens[:at] + tokens[at + 2 :]
             if tokens[at : at + 2] == (_STAR, _GAP) and short in found and tokens in found:
-                wide = _squeezed((*tokens[:at], *tokens[at + 1 :]))
+                wide = _drop_doubled_gaps((*tokens[:at], *tokens[at + 1 :]))
                 found -= {short, tokens}
                 found.add(wide)
                 pending.append(wide)
@@ -77,7 +77,7 @@ def _tokens(pattern: str) -> Tokens:
     *body, last = pattern.strip("/").split("/")
     anchored = "/" in pattern.rstrip("/")
     start = [] if anchored or last == _GAP else [_GAP]
-    return _squeezed((*start, *body, *_tail(pattern, last, anchored=anchored)))
+    return _drop_doubled_gaps((*start, *body, *_tail(pattern, last, anchored=anchored)))
 
 
 def _tail(pattern: str, last: str, *, anchored: bool) -> Tokens:
@@ -90,7 +90,7 @@ def _tail(pattern: str, last: str, *, anchored: bool) -> Tokens:
     return (name, _GAP)
 
 
-def _squeezed(tokens: Sequence[str]) -> Tokens:
+def _drop_doubled_gaps(tokens: Sequence[str]) -> Tokens:
     out: list[str] = []
     for token in tokens:
         if token != _GAP or not out or out[-1] != _GAP:

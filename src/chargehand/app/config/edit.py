@@ -46,7 +46,7 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
             message = "the file is laid out in a way that cannot be edited safely"
             raise config_error(str(path), message, "change it in an editor")
     resolve(user=UserFile(path=path, text=text))
-    _replace(path, text)
+    _replace_file(path, text)
 
 
 def check_user_value(key: str, value: str) -> Any:
@@ -99,7 +99,10 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
     if dotted:
         relative = ".".join(parts[len(dotted[-1].header) :])
         return _after(text, dotted[-1], f"{relative} = {value}", newline)
-    return _appended(text, table, f"{key} = {value}", newline)
+    if text and not text.endswith("\n"):
+        text += newline
+    gap = newline if text.strip() else ""
+    return f"{text}{gap}[{'.'.join(table)}]{newline}{key} = {value}{newline}"
 
 
 def _last_of(entries: tuple[TomlEntry, ...], header: TomlEntry) -> TomlEntry:
@@ -122,20 +125,13 @@ def _after(text: str, entry: TomlEntry, line: str, newline: str) -> str:
 
 def _into_inline(text: str, entry: TomlEntry, item: str) -> str:
     if not text.startswith("{", entry.value):
-        return text  # what is no table cannot hold the key: `_verify` refuses
+        return text  # what is no table cannot hold the key: the comparison in `set_user_values` refuses it
     inner = text[entry.value + 1 : entry.end - 1].strip()
     joined = f"{inner}, {item}" if inner else item
     return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"
 
 
-def _appended(text: str, table: tuple[str, ...], line: str, newline: str) -> str:
-    if text and not text.endswith("\n"):
-        text += newline
-    gap = newline if text.strip() else ""
-    return f"{text}{gap}[{'.'.join(table)}]{newline}{line}{newline}"
-
-
-def _replace(path: Path, text: str) -> None:
+def _replace_file(path: Path, text: str) -> None:
     """Replace the file in one step; a link stays a link, and the mode stays what it was (0600 for a new file)."""
     try:
         target = path.resolve()

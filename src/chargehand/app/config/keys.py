@@ -35,11 +35,11 @@ AGENTS = "agents"
 MODELS = "models"
 ROLES = "roles"
 MCP = "mcp"
+# The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`.
 NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
-"""The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`."""
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# What stands for an entry's name in the table.
 NAME = "NAME"
-"""What stands for an entry's name in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +66,20 @@ class ConfigKey:
 _PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "number"}
 
 
-def _shape(hint: Any, form: str) -> tuple[Shape, tuple[str, ...]]:
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
-    kind = kinds[0]
-    if get_origin(kind) is Literal:
-        return "choice", get_args(kind)
-    if get_origin(kind) is tuple:
-        return "list", ()
-    if form == "seconds":
-        return "seconds", ()
-    return _PLAIN[kind], ()
-
-
 def _rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     hints = get_type_hints(cls, include_extras=True)
     rows = []
     for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
         hint, spec = get_args(hints[name])
-        shape, choices = _shape(hint, spec.form)
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+        kind, choices = kinds[0], ()
+        shape: Shape
+        if get_origin(kind) is Literal:
+            shape, choices = "choice", get_args(kind)
+        elif get_origin(kind) is tuple:
+            shape = "list"
+        else:
+            shape = "seconds" if spec.form == "seconds" else _PLAIN[kind]
         rows.append(
             ConfigKey(section=section, field=name, shape=shape, choices=choices, default=default, **asdict(spec))
         )

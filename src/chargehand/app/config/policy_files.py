@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chargehand.app.locations import user_config_path
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
-from chargehand.policy.rules import Rule, Rules, Source
+from chargehand.policy.rules import Rules, Source
 from chargehand.workspace.depot import Depot
 
 USER_RULES = "policy.cedar"
@@ -29,7 +29,7 @@ def load_rules(environ: Mapping[str, str], depot: Depot | None = None, tree: str
     if depot is not None and tree is not None:
         entry = depot.lookup(tree, REPOSITORY_RULES)
         if entry is not None:
-            text = _decoded(REPOSITORY_RULES, depot.read_blob(entry.id))
+            text = _decode_rules(REPOSITORY_RULES, depot.read_blob(entry.id))
             sources.append(Source(origin="repository", name=REPOSITORY_RULES, text=text))
     return Rules(source for source in sources if source is not None)
 
@@ -41,10 +41,10 @@ def _user_source(path: Path) -> Source | None:
         return None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint="mend or remove the file") from error
-    return Source(origin="user", name=str(path), text=_decoded(str(path), content))
+    return Source(origin="user", name=str(path), text=_decode_rules(str(path), content))
 
 
-def _decoded(name: str, content: bytes) -> str:
+def _decode_rules(name: str, content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,7 +68,8 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     path = user_rules_path(environ)
     source = _user_source(path)
     before = source.text if source is not None else ""
-    made = override_text(rule, reason=reason, when=when, taken={each.key for each in _own(before, path)})
+    own = Rules([Source(origin="user", name=str(path), text=before)]).all
+    made = override_text(rule, reason=reason, when=when, taken={each.key for each in own})
     text = before + ("\n" if before and not before.endswith("\n") else "") + made
     Rules([Source(origin="user", name=str(path), text=text)]).check()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,10 +77,6 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     partial.write_text(text, "utf-8")
     partial.replace(path)
     return path
-
-
-def _own(text: str, path: Path) -> tuple[Rule, ...]:
-    return tuple(each for each in Rules([Source(origin="user", name=str(path), text=text)]).all)
 
 
 def override_text(rule: str, *, reason: str, when: str, taken: set[str]) -> str:

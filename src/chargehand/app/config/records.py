@@ -79,8 +79,8 @@ class ResolvedConfig:
         return self.digest or NO_FILE
 
 
+# What is trusted of a repository that has no file of its own.
 NO_FILE = hashlib.sha256(b"").hexdigest()
-"""What is trusted of a repository that has no file of its own."""
 
 
 def content_digest(content: bytes) -> str:

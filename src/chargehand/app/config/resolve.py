@@ -49,12 +49,12 @@ from chargehand.core.errors import ConfigError, nearest
 from chargehand.network.allow_list import meet_rules, without_grants
 
 DEFAULT = "default"
+# The providers whose address is known, so that `provider:model` says everything.
 SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
-"""The providers whose address is known, so that `provider:model` says everything."""
+# The largest repository file that is read, in bytes: strangers write it.
 LARGEST_FILE = 1 << 20
-"""The largest repository file that is read, in bytes: strangers write it."""
+# Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
 _OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
-"""Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers."""
 
 
 def trust_nothing(digest: str) -> bool:
@@ -78,7 +78,11 @@ def join_sources(
     if repository is None:
         return user or default_value(key)
     if key.meet == "min":
-        return _minimum(key, user, repository, trusted=trusted)
+        theirs: Any = repository.value
+        if user is not None:
+            ours: Any = user.value
+            return _both(user, repository, min(ours, theirs))
+        return repository if trusted or key.default is None or theirs <= key.default else default_value(key)
     if key.meet == "intersect":
         return _intersection(key, user, repository, trusted=trusted)
     if user is None:
@@ -103,16 +107,6 @@ def _both(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedVa
 def _items(said: SourcedValue) -> tuple[str, ...]:
     value: Any = said.value
     return tuple(value)
-
-
-def _minimum(
-    key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, *, trusted: bool
-) -> SourcedValue:
-    theirs: Any = repository.value
-    if user is not None:
-        ours: Any = user.value
-        return _both(user, repository, min(ours, theirs))
-    return repository if trusted or key.default is None or theirs <= key.default else default_value(key)
 
 
 def _intersection(
@@ -222,6 +216,8 @@ def resolve(
     for dotted, option in said.items():
         key = find_key(dotted)
         mine[dotted] = narrow_by_option(key, mine[dotted], option) if key and dotted in mine else option
+    # What the user says must hold without the repository, whose entries may be left out for want of trust;
+    # the repository's file may refer to both.
     check_references(mine, mine)
     check_references(theirs, mine | theirs)
     digest = content_digest(repository.content) if repository else ""

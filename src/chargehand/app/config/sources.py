@@ -29,13 +29,13 @@ from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import printable
 
 PREFIX = "CHARGEHAND_"
+# Variables of ours that are no configuration keys.
 RESERVED = frozenset(
     {"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT", "CHARGEHAND_USER"}
 )
-"""Variables of ours that are no configuration keys."""
 EXTRA_CHECKS = "project.checks"
+# The command line's own key: checks that replace the project's gates.
 ONLY_CHECKS = "only_checks"
-"""The command line's own key: checks that replace the project's gates."""
 
 
 def variable_name(dotted: str) -> str:
@@ -62,8 +62,8 @@ def read_environment(
         if dotted and key:
             place = f"environment {name}"
             said[dotted] = SourcedValue(value=parse_text(key, environ[name], place), origin=place, place=place)
-        elif _looks_like_a_key(name):
-            raise _unknown_variable(name)
+        elif error := _unknown_variable(name):
+            raise error
         else:
             notes.append(f"environment {format_value(name)} is no configuration key and was not read")
     return said, tuple(notes)
@@ -86,24 +86,16 @@ def _entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
     return None
 
 
-def _looks_like_a_key(name: str) -> bool:
+def _unknown_variable(name: str) -> ConfigError | None:
+    """Return the error for a variable that looks like a key, `None` for one that is somebody else's."""
     rest = name.removeprefix(PREFIX)
     sections = {key.section.upper() for key in section_keys().values()} | {table.upper() for table in NAMED}
-    fields = {key.field.upper() for key in section_keys().values()}
-    if rest.split("_")[0] in sections or rest in fields:
-        return True
-    known = [variable_name(name).removeprefix(PREFIX) for name in known_names()]
-    return nearest(rest, known).startswith("did")
-
-
-def _unknown_variable(name: str) -> ConfigError:
-    rest = name.removeprefix(PREFIX)
     owners = [key.name for key in section_keys().values() if key.field.upper() == rest]
-    hint = (
-        f"did you mean {variable_name(owners[0])!r}?"
-        if owners
-        else nearest(name, map(variable_name, known_names()))
-    )
+    known = [variable_name(each) for each in known_names()]
+    guess = nearest(rest, [each.removeprefix(PREFIX) for each in known])
+    if rest.split("_")[0] not in sections and not owners and not guess.startswith("did"):
+        return None
+    hint = f"did you mean {variable_name(owners[0])!r}?" if owners else nearest(name, known)
     return config_error(f"environment {name}", "no configuration key has this name", hint)
 
 
@@ -147,7 +139,13 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
     said: dict[str, SourcedValue] = {}
     for section, table in data.items():
         if section not in section_names():
-            raise _unknown_section(document, section)
+            place = document.place(section)
+            owners = [key.section for key in section_keys().values() if key.field == section]
+            if owners:
+                message = f"unknown key {format_value(section)} outside of any table"
+                raise config_error(place, message, f"it belongs under [{owners[0]}]")
+            message = f"unknown key or table {format_value(section)}"
+            raise config_error(place, message, nearest(section, section_names()))
         if not isinstance(table, dict):
             raise config_error(
                 document.place(section),
@@ -157,7 +155,8 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
         if section in NAMED:
             said |= _entries(document, section, table)
         else:
-            said |= _table(document, (section,), table, _fields(section))
+            keys = {key.field: key for key in section_keys().values() if key.section == section}
+            said |= _table(document, (section,), table, keys)
     return said
 
 
@@ -172,19 +171,6 @@ def parse_toml(text: str, *, name: str) -> dict[str, Any]:
         line = int(match[1]) if match else text.count("\n") + 1
         message = f"not valid TOML: {printable(str(error))}"
         raise config_error(f"{name}:{line}", message, "mend it there; https://toml.io has the rules") from error
-
-
-def _fields(section: str) -> dict[str, ConfigKey]:
-    return {key.field: key for key in section_keys().values() if key.section == section}
-
-
-def _unknown_section(document: _Document, name: str) -> Exception:
-    owners = [key.section for key in section_keys().values() if key.field == name]
-    if owners:
-        message = f"unknown key {format_value(name)} outside of any table"
-        return config_error(document.place(name), message, f"it belongs under [{owners[0]}]")
-    message = f"unknown key or table {format_value(name)}"
-    return config_error(document.place(name), message, nearest(name, section_names()))
 
 
 def _table(

@@ -16,12 +16,12 @@ from chargehand.core.text import printable
 from chargehand.models.redaction import Redactor
 from chargehand.network.allow_list import parse_rule
 
+# The largest integer a key takes: far beyond any use, far below any overflow.
 LARGEST = 1_000_000
-"""The largest integer a key takes: far beyond any use, far below any overflow."""
+# The largest number of tokens.
 LARGEST_TOKENS = 100_000_000
-"""The largest number of tokens."""
+# The longest duration, in seconds.
 LONGEST = 366 * 86400.0
-"""The longest duration, in seconds."""
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
@@ -249,6 +249,7 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
     raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
 
 
+# What a text of a form has to match in full; else what it is, and the way out.
 _PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "path": (
         re.compile(r"/[^\x00-\x1f\x7f\ud800-\udfff]*"),
@@ -277,7 +278,6 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
         "known: text, image, pdf, audio, video",
     ),
 }
-"""What a text of a form has to match in full; else what it is, and the way out."""
 
 
 def _command(item: str) -> tuple[str, str]:
@@ -331,6 +331,7 @@ def _variable(item: str) -> tuple[str, str]:
     return "", ""
 
 
+# What returns the problem of a text and the way out, both empty where it fits.
 _CHECKS: dict[str, Callable[[str], tuple[str, str]]] = {
     "command": _command,
     "agent": _command,
@@ -339,4 +340,3 @@ _CHECKS: dict[str, Callable[[str], tuple[str, str]]] = {
     "http": _http,
     "variable": _variable,
 }
-"""What returns the problem of a text and the way out, both empty where it fits."""

@@ -18,10 +18,10 @@ from chargehand.core.errors import InfrastructureError
 
 CHECK = "python3 -m unittest discover"
 REQUEST = "Fix the discount. Fractions of a cent go to the customer."
+# Where the acceptance test lies while checks run, and at no other time.
 ACCEPTANCE = "tests/test_fractions.py"
-"""Where the acceptance test lies while checks run, and at no other time."""
+# The reply that the fork takes, as `mission fork --reply @FILE` reads it.
 STUBBORN_FILE = "stubborn.json"
-"""The reply that the fork takes, as `mission fork --reply @FILE` reads it."""
 CHEAT = "command:rm tests/test_cart.py"
 CHEAT_REQUEST = "Make the tests pass"
 

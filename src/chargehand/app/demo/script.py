@@ -10,8 +10,8 @@ from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script
 
 MODEL = "scripted"
+# USD per million tokens: play money, for words that nobody generated.
 PRICE_IN, PRICE_OUT = 3.0, 15.0
-"""USD per million tokens: play money, for words that nobody generated."""
 
 
 def _call(name: str, **arguments: object) -> ScriptedCall:
@@ -94,10 +94,10 @@ SCRIPT = _script(
     (2, _PASSED, _reply("", _finish("The price is rounded down now; I added a test."), used=(3340, 66))),
 )
 
+# The reply to the report of what was wrong.
 FORK_AT = ForkPoint(attempt=2, turn=1)
-"""The reply to the report of what was wrong."""
+# What the fork has in its place.
 STUBBORN = ReplyEdit(
     text="My first version is right.",
     tools=({"name": "finish", "arguments": {"summary": "Nothing to mend.", "evidence": []}},),
 )
-"""What the fork has in its place."""

@@ -31,34 +31,37 @@ class StoryLine:
 
 def mission_story(store: Store, state: MissionState, *, first: int = 1) -> list[StoryLine]:
     """Return a mission's story from an attempt on; with every event lines may be added, and none changes."""
-    lines = [] if first > 1 else list(_base(state))
+    lines: list[StoryLine] = []
+    for verdict in state.verdicts if first == 1 else ():
+        if verdict.scope == "base":
+            lines += [
+                StoryLine(text=f"  before      {verdict.status}: {_describe_check(check)}")
+                for check in verdict.checks
+            ]
     for attempt in state.attempts[first - 1 :]:
-        lines += _attempt(store, state, attempt)
+        lines += _tell_attempt(store, state, attempt)
     return lines
 
 
-def _base(state: MissionState) -> Iterator[StoryLine]:
-    for verdict in state.verdicts:
-        if verdict.scope == "base":
-            for check in verdict.checks:
-                yield StoryLine(text=f"  before      {verdict.status}: {_check(check)}")
-
-
-def _attempt(store: Store, state: MissionState, attempt: AttemptState) -> Iterator[StoryLine]:
+def _tell_attempt(store: Store, state: MissionState, attempt: AttemptState) -> Iterator[StoryLine]:
     more = ", in the same conversation, with the report of what was wrong" if attempt.number > 1 else ""
     yield StoryLine(text=f"  attempt {attempt.number}{more}", bold=True)
-    yield from _work(store, state, attempt.number)
+    yield from _tell_work(store, state, attempt.number)
     if attempt.status == "running":
         return
     verdict = verdict_of(state, attempt.number)
-    if verdict is not None:
-        yield from _verdict(store, verdict)
+    for check in verdict.checks if verdict else ():
+        assert verdict is not None
+        colour = _COLOURS.get(verdict.status)
+        yield StoryLine(text=f"    {verdict.status:<11} {_describe_check(check)}", colour=colour)
+        for line in complaints(store, check):
+            yield StoryLine(text=f"                  {line}")
     yield StoryLine(
         text=f"  attempt {attempt.number} {attempt.status}", colour=_COLOURS.get(attempt.status), bold=True
     )
 
 
-def _work(store: Store, state: MissionState, number: int) -> Iterator[StoryLine]:
+def _tell_work(store: Store, state: MissionState, number: int) -> Iterator[StoryLine]:
     """Yield a line for each text of the model and each call that has its result."""
     said = [line for line in read_transcript(store, state) if line.attempt == number]
     results = [line for line in said if line.speaker == "result"]
@@ -72,13 +75,6 @@ def _work(store: Store, state: MissionState, number: int) -> Iterator[StoryLine]
                 return
             # A reply's results come in the order of its calls.
             yield StoryLine(text=f"    {line.tool:<11} {_subject(line):<{_COLUMN}} {_outcome(results.pop(0))}")
-
-
-def _verdict(store: Store, verdict: Verdict) -> Iterator[StoryLine]:
-    for check in verdict.checks:
-        yield StoryLine(text=f"    {verdict.status:<11} {_check(check)}", colour=_COLOURS.get(verdict.status))
-        for line in complaints(store, check):
-            yield StoryLine(text=f"                  {line}")
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:
@@ -124,6 +120,6 @@ def _outcome(result: TranscriptEntry) -> str:
     return ", ".join(line.strip("[]. ") for line in ending)
 
 
-def _check(check: CheckResult) -> str:
+def _describe_check(check: CheckResult) -> str:
     tests = "" if check.tests is None else f" ({check.tests} tests)"
     return f"{check.name}: {check.status}{tests}"

@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 _TOKENS = 64
 _LARGEST_REPLY = 1 << 20
 _LONGEST = 200
+# A version in an address, as `HttpUpstream` sees it.
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
-"""A version in an address, as `HttpUpstream` sees it."""
-_ASK = "Call the tool `ready` once. Say nothing else."
-_ASK_PLAIN = "Answer with the word ready."
-_TOOL = "ready"
-_WHAT = "Says that you can be worked with."
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +78,17 @@ async def probe_model(
     key = require_key(name, config, keys)
     address = address_of(name, config, environ=environ)
     start = time.monotonic()
+    call = ModelCall(
+        id="probe",
+        dialect=served.dialect,
+        body=_small_body(served, config),
+        attempt="probe",
+        turn=1,
+        seconds=seconds,
+    )
     try:
-        status, said = await _ask(served, config, seconds)
+        reply = await served.upstream.send(call)
+        said = await _read_document(reply)
     except UpstreamError as silent:
         return ModelProbe(name=name, seconds=time.monotonic() - start, error=redact_reply(silent.message, key))
     finally:
@@ -92,12 +96,17 @@ async def probe_model(
     took = time.monotonic() - start
     rows = await fetch_model_rows(address, served.dialect, key, seconds)
     names = None if rows is None else list(rows)
-    error = _refusal(status, said, served, names) if status != 200 else _unreadable(said, served.dialect)
+    is_message, called, ended = _read_message(said, served.dialect)
+    tools = True if called else None if ended in {"length", "max_tokens"} else False
+    if reply.status != 200:
+        error = _describe_refusal(reply.status, said, served, names)
+    else:
+        error = "" if is_message else f"what it answers is no {served.dialect} message"
     return ModelProbe(
         name=name,
         reachable=True,
         answered=not error,
-        tools=None if error or config.tools is False else _called(said, served.dialect),
+        tools=None if error or config.tools is False else tools,
         listed=None if names is None else served.model in names,
         seconds=took,
         error=redact_reply(error, key),
@@ -105,17 +114,11 @@ async def probe_model(
     )
 
 
-async def _ask(served: ServedModel, config: ModelConfig, seconds: float) -> tuple[int, dict[str, Any]]:
-    body = _body(served, config)
-    call = ModelCall(id="probe", dialect=served.dialect, body=body, attempt="probe", turn=1, seconds=seconds)
-    reply = await served.upstream.send(call)
-    return reply.status, await _read(reply)
-
-
-async def _read(reply: UpstreamReply) -> dict[str, Any]:
+async def _read_document(reply: UpstreamReply) -> dict[str, Any]:
     content = b""
     async for chunk in reply.chunks:
         content += chunk
+        # Not `read_all`, which would refuse it: what is too long is still shown to a person by its beginning.
         if len(content) > _LARGEST_REPLY:
             break
     try:
@@ -125,25 +128,24 @@ async def _read(reply: UpstreamReply) -> dict[str, Any]:
     return said if isinstance(said, dict) else {"error": "the reply is no JSON object"}
 
 
-def _body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
-    if served.dialect in ("responses", "gemini"):
-        from chargehand.models.probes import small_request
+def _small_body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
+    from chargehand.models.probes import small_request
 
-        tool, words = (_TOOL, _ASK) if config.tools is not False else (None, _ASK_PLAIN)
-        return small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
-    # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
-    limit = "max_completion_tokens" if config.provider == "openai" else "max_tokens"
-    ask = _ASK if config.tools is not False else _ASK_PLAIN
-    body: dict[str, Any] = {"model": served.model, limit: _TOKENS, "messages": [{"role": "user", "content": ask}]}
     if config.tools is False:
-        return body
-    if served.dialect == "anthropic":
-        return body | {"tools": [{"name": _TOOL, "description": _WHAT, "input_schema": _NO_PARAMETERS}]}
-    function = {"name": _TOOL, "description": _WHAT, "parameters": _NO_PARAMETERS}
-    return body | {"tools": [{"type": "function", "function": function}]}
+        words, tool = "Answer with the word ready.", None
+    else:
+        words, tool = "Call the tool `ready` once. Say nothing else.", "ready"
+    body = small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
+    if "messages" in body:
+        # A plain string is the oldest form of a message's text, and the one that every compatible server takes.
+        body["messages"] = [{"role": "user", "content": words}]
+    if config.provider == "openai":
+        # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
+        body["max_completion_tokens"] = body.pop("max_tokens")
+    return body
 
 
-def _message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
+def _read_message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
     """Return whether the reply holds a message, whether that calls a tool, and why it ended."""
     if dialect in ("responses", "gemini"):
         from chargehand.models.probes import small_answer
@@ -162,28 +164,15 @@ def _message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str
     return isinstance(message, dict), called, str(first.get("finish_reason"))
 
 
-def _called(said: Mapping[str, Any], dialect: Dialect) -> bool | None:
-    _, called, ended = _message(said, dialect)
-    return True if called else None if ended in {"length", "max_tokens"} else False
-
-
-def _unreadable(said: Mapping[str, Any], dialect: Dialect) -> str:
-    return "" if _message(said, dialect)[0] else f"what it answers is no {dialect} message"
-
-
-def _refusal(status: int, said: Mapping[str, Any], served: ServedModel, names: list[str] | None) -> str:
-    reason = _reason(said)
+def _describe_refusal(status: int, said: Mapping[str, Any], served: ServedModel, names: list[str] | None) -> str:
+    error = said.get("error", said.get("message", ""))
+    inner = error.get("message", "") if isinstance(error, dict) else error
+    reason = str(inner).strip() or "no reason given"
     if status in {401, 403}:
         return f"the key is not accepted (status {status}): {reason}"
     if names is not None and served.model not in names:
         return f"status {status}: {reason}; it has no model {served.model!r}: {nearest(served.model, names[:200])}"
     return f"status {status}: {reason}"
-
-
-def _reason(said: Mapping[str, Any]) -> str:
-    error = said.get("error", said.get("message", ""))
-    inner = error.get("message", "") if isinstance(error, dict) else error
-    return str(inner).strip() or "no reason given"
 
 
 def redact_reply(text: str, key: str | None) -> str:
@@ -203,10 +192,12 @@ async def fetch_model_rows(
 
     from chargehand.models.probes import list_request
 
-    base = address.rstrip("/")
     path, headers, field = list_request(dialect, key)
-    url = f"{base}/models" if _VERSION.search(base) else base + path
+    base = address.rstrip("/")
+    url = f"{base}/models" if _VERSION.search(base) else f"{base}{path}"
     try:
+        # A redirect would carry the key to an address that nobody configured; what listens on this machine is not
+        # asked through a proxy of the environment.
         async with httpx.AsyncClient(
             timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
         ) as client:
@@ -263,7 +254,12 @@ async def try_model(
                     why[trial] = redact_reply(tried.why, key)
     finally:
         await served.upstream.close()
-    said = await _said(address, served.model, config, key, seconds)
+    if config.provider == "ollama":
+        # Its list says nothing of a model but the name; a call of its own describes one.
+        said = await _fetch_ollama_facts(address, served.model, seconds)
+    else:
+        rows = await fetch_model_rows(address, dialect_of(config), key, seconds)
+        said = _read_row((rows or {}).get(served.model, {}))
     reported = Reported(day=day.isoformat(), tools=probe.tools, tried=why, **found)
     reported = replace(
         reported, **{field: value for field, value in said.items() if getattr(reported, field) is None}
@@ -273,15 +269,7 @@ async def try_model(
     return reported
 
 
-async def _said(address: str, model: str, config: ModelConfig, key: str | None, seconds: float) -> dict[str, Any]:
-    """Return what the provider's list, or Ollama's own description, says of a model."""
-    if config.provider == "ollama":
-        return _of_ollama(await _shown(address, model, seconds))
-    rows = await fetch_model_rows(address, dialect_of(config), key, seconds)
-    return _of_row((rows or {}).get(model, {}))
-
-
-def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row of a list says: OpenRouter's, Gemini's, vLLM's and others' words for the same."""
     top = row.get("top_provider")
     row = {**(top if isinstance(top, dict) else {}), **row}
@@ -300,27 +288,26 @@ def _first_count(row: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     return next((one for one in counts if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)
 
 
-def _of_ollama(shown: Mapping[str, Any]) -> dict[str, Any]:
-    about, able = shown.get("model_info"), shown.get("capabilities")
-    sizes = (
-        [value for name, value in about.items() if name.endswith(".context_length")]
-        if isinstance(about, dict)
-        else []
-    )
-    found: dict[str, Any] = {"context": sizes[0]} if sizes and isinstance(sizes[0], int) else {}
-    if not isinstance(able, list):
-        return found
-    names = {"tools": "tools", "images": "vision", "reasoning": "thinking", "embeddings": "embedding"}
-    return found | {field: word in able for field, word in names.items()}
-
-
-async def _shown(address: str, model: str, seconds: float) -> Mapping[str, Any]:
+async def _fetch_ollama_facts(address: str, model: str, seconds: float) -> dict[str, Any]:
+    """Return what Ollama's own description says of a model; nothing where it does not answer."""
     import httpx
 
     url = f"{address.rstrip('/').removesuffix('/v1')}/api/show"
+    shown: object = None
     with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         async with httpx.AsyncClient(timeout=seconds, trust_env=not is_loopback(address)) as client:
             reply = await client.post(url, json={"model": model})
-        shown = reply.json() if reply.status_code == 200 else {}
-        return shown if isinstance(shown, dict) else {}
-    return {}
+        shown = reply.json() if reply.status_code == 200 else None
+    if not isinstance(shown, dict):
+        return {}
+    found: dict[str, Any] = {}
+    about, able = shown.get("model_info"), shown.get("capabilities")
+    if isinstance(about, dict):
+        # The key begins with the architecture, such as `llama.context_length`.
+        sizes = [value for name, value in about.items() if name.endswith(".context_length")]
+        if sizes and isinstance(sizes[0], int):
+            found["context"] = sizes[0]
+    if isinstance(able, list):
+        names = {"tools": "tools", "images": "vision", "reasoning": "thinking", "embeddings": "embedding"}
+        found |= {field: word in able for field, word in names.items()}
+    return found

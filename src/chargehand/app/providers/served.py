@@ -59,6 +59,7 @@ class ProbeReports:
         """Keep what a probe found out, in place of an older one; raises `OSError`."""
         self._known = {**self._read(), _name(address, model): asdict(reported)}
         self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # In one step, so that a mission that reads it meanwhile finds the old reports or the new ones.
         fresh = self._place.with_name(f"{_FILE}.{os.getpid()}")
         fresh.write_text(json.dumps(self._known, indent=1, sort_keys=True))
         fresh.replace(self._place)
@@ -88,6 +89,7 @@ _OWN_ADDRESS: Mapping[str, str] = {
     "resetdata": "https://models.au-syd.resetdata.ai/v1",
     "ollama": "http://127.0.0.1:11434/v1",
 }
+# The environment variable each provider's own programs look for, in the order they are tried.
 USUAL_KEYS: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -95,10 +97,9 @@ USUAL_KEYS: Mapping[str, str] = {
     "gemini": "GEMINI_API_KEY",
     "resetdata": "RESETDATA_API_KEY",
 }
-"""The environment variable each provider's own programs look for, in the order they are tried."""
 _OLLAMA_PORT = 11434
+# To connect; where another model stands ready, a provider that is not there costs no more.
 _PATIENCE_SECONDS, _IMPATIENT_SECONDS = 15.0, 3.0
-"""To connect; where another model stands ready, a provider that is not there costs no more."""
 
 
 def model_config(config: Config, name: str) -> ModelConfig:

@@ -33,6 +33,7 @@ from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
 from chargehand.core.codec import json_schema
 
+# Which command prints which record.
 DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     MissionDocument: "`run`, `mission fork`, and what changes a mission: `answer`, `pause`, `resume`, `cancel`, "
     "`discard`, `promote`, `rollback`",
@@ -55,7 +56,6 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     StatisticsDocument: "`stats`",
     ModelStatisticsDocument: "`model stats`",
 }
-"""Which command prints which record."""
 
 _HEAD = """# The documents that `--json` prints
 

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 from chargehand.app.config.keys import section_keys
 from chargehand.app.config.values import format_key_value
@@ -65,116 +67,10 @@ class Limit:
     profile: bool = False
 
 
-LIMITS: tuple[Limit, ...] = (
-    Limit(
-        name="wall_time",
-        keys=("limits.time", "limits.check_time"),
-        unit="duration",
-        process="exec server; a pause does not count",
-        container="the same",
-        vm="the same",
-        met="everything is killed (exit code 137); an attempt ends `timed_out`, reason `time`",
-    ),
-    Limit(
-        name="cpu_time",
-        keys=("sandbox.cpu_time",),
-        unit="duration of processor time",
-        process="looks at the control group's counter, else at /proc",
-        container="the same, where the host sees the container's processes",
-        vm="the same, the machine's own start and kernel included",
-        met="everything is killed (137), and each later command of that sandbox",
-    ),
-    Limit(
-        name="",
-        keys=("sandbox.cpu_percent",),
-        unit="percent of one processor",
-        process="control group (cfs quota, `cpu.max`); without one not limited, and told so",
-        container="the engine (`--cpus`)",
-        vm="control group of QEMU; without one not limited, and told so",
-        met="it runs slower",
-    ),
-    Limit(
-        name="memory",
-        keys=("sandbox.memory_mb",),
-        unit="MiB",
-        process="control group, swap included; else RLIMIT_DATA of each process, and looks at all of them",
-        container="the engine's control group, swap included",
-        vm="memory of the machine, and some more for its kernel; a control group of QEMU",
-        met="the kernel kills a process (137), or all (reason `sandbox_memory`); RLIMIT_DATA refuses",
-        profile=True,
-    ),
-    Limit(
-        name="processes",
-        keys=("sandbox.processes",),
-        unit="processes and threads",
-        process="control group; else RLIMIT_NPROC in the sandbox's own user namespace",
-        container="the engine's control group",
-        vm="RLIMIT_NPROC in the machine",
-        met="fork is refused (EAGAIN); named where the program fails then, and a control group counts it",
-    ),
-    Limit(
-        name="",
-        keys=("sandbox.open_files",),
-        unit="files of one process",
-        process="RLIMIT_NOFILE",
-        container="RLIMIT_NOFILE",
-        vm="RLIMIT_NOFILE in the machine",
-        met="opening is refused (EMFILE)",
-    ),
-    Limit(
-        name="file_size",
-        keys=("sandbox.file_mb",),
-        unit="MiB",
-        process="RLIMIT_FSIZE",
-        container="RLIMIT_FSIZE",
-        vm="RLIMIT_FSIZE in the machine",
-        met="SIGXFSZ (153); who ignores that, as Python does, is refused (EFBIG)",
-    ),
-    Limit(
-        name="disk",
-        keys=("sandbox.disk_mb", "sandbox.files"),
-        unit="MiB, files",
-        process="a look at the workspace every 2 s, of an attempt only",
-        container="the same",
-        vm="the same",
-        met="the agent is stopped, reason `disk`",
-    ),
-    Limit(
-        name="",
-        keys=("sandbox.tmp_mb",),
-        unit="MiB",
-        process="sized tmpfs with one inode for 4 KiB; counts as memory where a control group limits that",
-        container="the same",
-        vm="sized tmpfs in the machine",
-        met="writing is refused (ENOSPC)",
-        profile=True,
-    ),
-    Limit(
-        name="output",
-        keys=("sandbox.output_mb",),
-        unit="MiB",
-        process="exec server; how much is kept is another, smaller limit (`truncated`)",
-        container="the same",
-        vm="the same",
-        met="everything is killed (137)",
-    ),
-    Limit(
-        name="",
-        keys=(
-            "sandbox.network_mb_in",
-            "sandbox.network_mb_out",
-            "sandbox.network_requests",
-            "sandbox.network_connections",
-            "sandbox.network_idle",
-        ),
-        unit="MiB, requests per second, connections, duration",
-        process="the proxy to listed hosts",
-        container="the same",
-        vm="the same",
-        met="the connection is cut, or waits; see [network](network.md)",
-    ),
+LIMITS: tuple[Limit, ...] = tuple(
+    Limit(**{**row, "keys": tuple(row["keys"])})
+    for row in tomllib.loads(Path(__file__).with_name("limits.toml").read_text("utf-8"))["limit"]
 )
-"""Every limit, each once."""
 
 
 def render_limits() -> str:
@@ -183,21 +79,17 @@ def render_limits() -> str:
         "| limit | keys and defaults | unit | process | container | vm | what happens at it |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(limit) for limit in LIMITS]
+    for limit in LIMITS:
+        defaults = []
+        for name in limit.keys:
+            key = section_keys()[name]
+            default = "absent" if key.default is None else format_key_value(key, key.default)
+            defaults.append(f"`{name}`: {default}")
+        keys = "<br>".join(defaults) + (", *profile*" if limit.profile else "")
+        name = f"`{limit.name}`" if limit.name else "-"
+        tiers = f"{limit.process} | {limit.container} | {limit.vm}"
+        lines.append(f"| {name} | {keys} | {limit.unit} | {tiers} | {limit.met} |")
     return _HEAD + "\n".join(lines) + "\n\n" + _TAIL
-
-
-def _row(limit: Limit) -> str:
-    keys = "<br>".join(f"`{name}`: {_default(name)}" for name in limit.keys)
-    name = f"`{limit.name}`" if limit.name else "-"
-    more = ", *profile*" if limit.profile else ""
-    tiers = f"{limit.process} | {limit.container} | {limit.vm}"
-    return f"| {name} | {keys}{more} | {limit.unit} | {tiers} | {limit.met} |"
-
-
-def _default(name: str) -> str:
-    key = section_keys()[name]
-    return "absent" if key.default is None else format_key_value(key, key.default)
 
 
 def main() -> None:

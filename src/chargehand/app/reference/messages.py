@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,17 @@ frozen at once. What reached nobody before its mission ended is told (`message.u
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each type of message."""
-    return {name: _schema(name, kind) for name, kind in MESSAGE_CLASSES.items()}
-
-
-def _schema(name: str, kind: type) -> dict[str, Any]:
-    own, parts = json_schema(kind)
-    own_name = str(own["$ref"]).rpartition("/")[2]
-    body = parts.pop(own_name)
-    return {"$schema": _DIALECT, "$id": f"chargehand/messages/{MESSAGE_VERSION}/{name}", **body, "$defs": parts}
+    found = {}
+    for name, kind in MESSAGE_CLASSES.items():
+        own, parts = json_schema(kind)
+        body = parts.pop(str(own["$ref"]).rpartition("/")[2])
+        found[name] = {
+            "$schema": _DIALECT,
+            "$id": f"chargehand/messages/{MESSAGE_VERSION}/{name}",
+            **body,
+            "$defs": parts,
+        }
+    return found
 
 
 def render_messages() -> dict[str, str]:
@@ -66,17 +69,14 @@ def render_messages() -> dict[str, str]:
 def _section(name: str, schema: Mapping[str, Any]) -> str:
     payload = schema["$defs"][schema["properties"]["payload"]["$ref"].rpartition("/")[2]]
     status = ", ".join(f"`{each}`" for each in schema["properties"]["status"]["enum"])
-    rows = "".join(_rows(payload))
+    rows = "".join(
+        f"| `{field}` | {'yes' if field in payload.get('required', ()) else ''} | {_words(about)} |\n"
+        for field, about in payload["properties"].items()
+    )
     return (
         f"## {name}\n\n{schema['description'].splitlines()[0]} Status: {status}. "
         f"[Schema](messages/{name}.json).\n\n| payload | must | |\n|---|---|---|\n{rows}"
     )
-
-
-def _rows(payload: Mapping[str, Any]) -> Iterator[str]:
-    for field, about in payload["properties"].items():
-        must = "yes" if field in payload.get("required", ()) else ""
-        yield f"| `{field}` | {must} | {_words(about)} |\n"
 
 
 def _words(about: Mapping[str, Any]) -> str:

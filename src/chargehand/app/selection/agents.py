@@ -20,8 +20,8 @@ from chargehand.sandbox.probe import scratch_plan
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
 
+# The agent that is always there: a model with tools.
 NATIVE = "native"
-"""The agent that is always there: a model with tools."""
 _HOW = (
     'configure one with [agents.NAME] and command = ["program", "argument"], or use --agent "command:PROGRAM ARG"'
 )
@@ -50,18 +50,15 @@ def agent_from_option(text: str) -> AgentConfig:
             return AgentConfig(kind="patch", patch=parse_text(keys["patch"], rest, "--agent") if rest else None)
         case "acp" if rest in keys["cli"].choices:
             return AgentConfig(kind="acp", cli=parse_text(keys["cli"], rest, "--agent"))
-    command = parse_value(keys["command"], _words(text, rest), "--agent")
-    return AgentConfig(kind="acp" if kind == "acp" else "command", command=command)
-
-
-def _words(text: str, rest: str) -> list[str]:
     try:
-        return shlex.split(rest)
+        words = shlex.split(rest)
     except ValueError as error:
         reason = str(error).lower()
         raise ConfigError(
             f"--agent: {format_value(text)} cannot be split into words: {reason}", hint=_HOW
         ) from error
+    command = parse_value(keys["command"], words, "--agent")
+    return AgentConfig(kind="acp" if kind == "acp" else "command", command=command)
 
 
 def patch_text(file: str) -> str:

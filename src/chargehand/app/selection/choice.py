@@ -10,12 +10,12 @@ from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.served import USUAL_KEYS, has_key, model_config
 from chargehand.app.selection.agents import NATIVE, agent_from_option, find_agent
-from chargehand.core.config import AgentConfig, Config
+from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
 
+# [roles.default]: for every role that says nothing itself.
 DEFAULT_ROLE = "default"
-"""[roles.default]: for every role that says nothing itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ def assigned_fallback(levels: Sequence[RoleSetting], model: str | None) -> tuple
     return tuple(each for each in said if each != model)
 
 
+# The model that is taken where only a provider's key is there.
 DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
-"""The model that is taken where only a provider's key is there."""
+# Coding agents that are looked for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
-"""Coding agents that are looked for on PATH."""
 _WAYS = (
     "chargehand init   asks what you have and sets it up",
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
@@ -115,7 +115,11 @@ def choose_agent(
         model_config(config, model)
     levels = role_settings(config, role)
     name, why = _agent(config, agent, model, levels)
-    found = _named(config, name) if name is not None else None
+    found = None
+    if name is not None:
+        found = agent_from_option(name) if ":" in name else find_agent(config, name)
+        for known in (*([found.model] if found.model else ()), *found.fallback):
+            model_config(config, known)
     takes = found is None or found.kind not in _WITHOUT_MODELS
     below = levels if takes else ()
     own = RoleSetting(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
@@ -131,7 +135,13 @@ def choose_agent(
         chosen, reason = taken
         why = reason if name is None else f"{why}, {reason}"
         return AgentChoice(agent=name or NATIVE, model=chosen, why=why, fallback=_rest(config, below, own, chosen))
-    raise _nothing(name, programs_on_path(which))
+    programs = programs_on_path(which)
+    on_path = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
+    hint = "\n".join(_WAYS)
+    if name is not None:
+        message = f"agent {name!r} has no model to work with, and none was found{on_path}"
+        raise UsageError(message, code="no_model", hint=hint)
+    raise UsageError(f"no agent is configured and --agent was not given{on_path}", code="no_agent", hint=hint)
 
 
 def _rest(
@@ -141,14 +151,6 @@ def _rest(
     for each in rest:
         model_config(config, each)
     return rest
-
-
-def _named(config: Config, option: str) -> AgentConfig:
-    """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
-    found = agent_from_option(option) if ":" in option else find_agent(config, option)
-    for model in (*([found.model] if found.model else ()), *found.fallback):
-        model_config(config, model)
-    return found
 
 
 def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
@@ -185,28 +187,15 @@ def _agent(
 def _model(config: Config, environ: Mapping[str, str], keys: KeySource, ollama: Ollama) -> tuple[str, str] | None:
     """Return the model of a native agent that names none, and why."""
     if config.models:
-        return _configured(config, keys)
+        names = sorted(config.models)
+        if len(names) == 1:
+            return names[0], f"{names[0]}, the only model configured"
+        for name in names:
+            if has_key(config.models[name], keys):
+                return name, f"{name}, the first of {len(names)} models that has its key"
+        return names[0], f"{names[0]}, the first of {len(names)} models"
     for provider, model in DEFAULT_MODELS.items():
         if keys.get(USUAL_KEYS[provider]):
             return model, f"{model}: {USUAL_KEYS[provider]} is there"
-    names = ollama(environ)
-    return (f"ollama:{names[0]}", f"ollama:{names[0]}: Ollama runs on this machine") if names else None
-
-
-def _configured(config: Config, keys: KeySource) -> tuple[str, str]:
-    names = sorted(config.models)
-    if len(names) == 1:
-        return names[0], f"{names[0]}, the only model configured"
-    for name in names:
-        if has_key(config.models[name], keys):
-            return name, f"{name}, the first of {len(names)} models that has its key"
-    return names[0], f"{names[0]}, the first of {len(names)} models"
-
-
-def _nothing(agent: str | None, programs: Mapping[str, str]) -> UsageError:
-    found = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
-    hint = "\n".join(_WAYS)
-    if agent is not None:
-        message = f"agent {agent!r} has no model to work with, and none was found{found}"
-        return UsageError(message, code="no_model", hint=hint)
-    return UsageError(f"no agent is configured and --agent was not given{found}", code="no_agent", hint=hint)
+    served = ollama(environ)
+    return (f"ollama:{served[0]}", f"ollama:{served[0]}: Ollama runs on this machine") if served else None

@@ -126,7 +126,7 @@ class RoleCatalogue:
 
     def files(self) -> list[RoleFile]:
         """Return every file, the one of a name that counts most last; raises `ConfigError` for unreadable ones."""
-        return [*_shipped(), *self.of_repository(), *self._own()]
+        return [*_shipped_files(), *self.of_repository(), *self._own()]
 
     def of_repository(self) -> list[RoleFile]:
         """Return the files that the repository brings along, trusted or not."""
@@ -157,7 +157,7 @@ class RoleCatalogue:
             raise ConfigError(message, hint="mend or remove the file") from error
 
 
-def _shipped() -> Iterator[RoleFile]:
+def _shipped_files() -> Iterator[RoleFile]:
     for name, text in shipped_roles().items():
         yield RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
 

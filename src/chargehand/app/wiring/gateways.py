@@ -30,7 +30,6 @@ from chargehand.store.ledger import Spending, SpendingLimits
 
 if TYPE_CHECKING:
     from chargehand.missions.services import EndpointRequest
-    from chargehand.models.gateway import Gateway
     from chargehand.models.providers import ProviderLimits, Providers
 
 _OPEN_FILES = 16_384
@@ -73,12 +72,17 @@ class AttemptGateways:
         from chargehand.models.redaction import Redactor
         from chargehand.models.replay_cache import ReplayCache
 
-        _make_room()
+        _raise_open_file_limit()
         attempt = wanted.attempt
-        served = [self._served(name, attempt, wanted.number) for name in wanted.models]
+        served = self._served_models(wanted.models, {attempt: wanted.number})
         meter = _Meter(wanted.on_call)
-        socket = self._socket(attempt)
-        secrets, token = self._secrets(served), new_token()
+        self.scratch.mkdir(exist_ok=True, mode=0o700)
+        names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
+        secrets = {name: value for name in names if name and (value := self.keys.get(name))}
+        token = new_token()
+        limits = spending_limits(self.config.limits)
+        user = wanted.user or self.user
+        ledger = self.spending.ledger(mission=wanted.mission, attempt=attempt, limits=limits, user=user)
         async with contextlib.AsyncExitStack() as stack:
             calls = None
             if wanted.kept is not None:
@@ -95,12 +99,12 @@ class AttemptGateways:
             gateway = await stack.enter_async_context(
                 Gateway(
                     served,
-                    ledger=self._ledger(wanted.mission, attempt, wanted.user or self.user),
+                    ledger=ledger,
                     attempt=attempt,
                     first_turn=wanted.first_turn,
-                    on_call=meter.called,
+                    on_call=meter.count_call,
                     on_alert=wanted.on_alert,
-                    on_quota=meter.rested,
+                    on_quota=meter.note_rest,
                     on_loop=True,
                     clock=self.clock,
                     redact=Redactor(secrets).text,
@@ -109,38 +113,25 @@ class AttemptGateways:
                     token=token,
                 )
             )
+            socket = self.scratch / f"gateway-{attempt}.sock"
             await gateway.listen_unix(socket)
-            yield self._endpoint(gateway, socket, served, meter.read)
+            yield Endpoint(
+                socket=socket,
+                token=token,
+                models=tuple(map(self._endpoint_model, served)),
+                environment=_environment(token, served[0].name),
+                revoke=gateway.revoke,
+                meter=meter.read,
+            )
 
-    def _endpoint(
-        self, gateway: Gateway, socket: Path, served: Sequence[ServedModel], meter: Callable[[], MeteredUsage]
-    ) -> Endpoint:
-        return Endpoint(
-            socket=socket,
-            token=gateway.token,
-            models=tuple(map(self._endpoint_model, served)),
-            environment=_environment(gateway.token, served[0].name),
-            revoke=gateway.revoke,
-            meter=meter,
-        )
-
-    def _socket(self, attempt: str) -> Path:
-        self.scratch.mkdir(exist_ok=True, mode=0o700)
-        return self.scratch / f"gateway-{attempt}.sock"
-
-    def _ledger(self, mission: str, attempt: str, user: str) -> Ledger:
-        limits = spending_limits(self.config.limits)
-        return self.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=user)
-
-    def _served(self, name: str, attempt: str, number: int) -> ServedModel:
-        return served_chain(
-            name,
-            self.config,
-            keys=self.keys,
-            environ=self.environ,
-            attempts={attempt: number},
-            reports=open_probe_reports(self.environ),
-        )
+    def _served_models(self, names: Sequence[str], attempts: Mapping[str, int]) -> list[ServedModel]:
+        reports = open_probe_reports(self.environ)
+        return [
+            served_chain(
+                name, self.config, keys=self.keys, environ=self.environ, attempts=attempts, reports=reports
+            )
+            for name in names
+        ]
 
     def _endpoint_model(self, model: ServedModel) -> EndpointModel:
         from chargehand.models.catalogue import find_context
@@ -159,10 +150,6 @@ class AttemptGateways:
             images=any(one.images for one in (model, *model.fallback)),
         )
 
-    def _secrets(self, served: Sequence[ServedModel]) -> dict[str, str]:
-        names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
-        return {name: value for name in names if name and (value := self.keys.get(name))}
-
 
 class _Meter:
     """Counts what the calls of one attempt take; told on the event loop."""
@@ -171,12 +158,24 @@ class _Meter:
         self._on_call = on_call
         self._metered = MeteredUsage()
 
-    def called(self, record: CallRecord) -> None:
+    def count_call(self, record: CallRecord) -> None:
         """Count one call and pass it on."""
-        self._metered = _with(self._metered, record)
+        so_far, usage = self._metered, record.usage
+        if record.status == "refused":
+            self._metered = replace(so_far, refused=record.reason or "refused")
+        else:
+            self._metered = replace(
+                so_far,
+                calls=so_far.calls + 1,
+                refused="",
+                input=so_far.input + (usage.input or 0),
+                output=so_far.output + (usage.output or 0),
+                unknown=so_far.unknown + (usage.input is None or usage.output is None),
+                quota=None if record.status == "ok" else so_far.quota,
+            )
         self._on_call(record)
 
-    def rested(self, rest: QuotaRest) -> None:
+    def note_rest(self, rest: QuotaRest) -> None:
         """Note that a call was refused for want of quota; of several the rest that ends first counts."""
         known = self._metered.quota
         if known is None or rest.until < known.until:
@@ -185,21 +184,6 @@ class _Meter:
     def read(self) -> MeteredUsage:
         """Return what was counted so far."""
         return self._metered
-
-
-def _with(so_far: MeteredUsage, record: CallRecord) -> MeteredUsage:
-    usage = record.usage
-    if record.status == "refused":
-        return replace(so_far, refused=record.reason or "refused")
-    return replace(
-        so_far,
-        calls=so_far.calls + 1,
-        refused="",
-        input=so_far.input + (usage.input or 0),
-        output=so_far.output + (usage.output or 0),
-        unknown=so_far.unknown + (usage.input is None or usage.output is None),
-        quota=None if record.status == "ok" else so_far.quota,
-    )
 
 
 def spending_limits(limits: LimitsConfig) -> SpendingLimits:
@@ -219,7 +203,7 @@ def ledger_by_hand(spending: Spending, limits: LimitsConfig, *, budget: float | 
     return spending.ledger(mission=None, attempt=new_id("attempt"), limits=counted, user=user)
 
 
-def _make_room() -> None:
+def _raise_open_file_limit() -> None:
     """Raise the soft limit of open files: an agent's connections must not use up those of the whole worker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES

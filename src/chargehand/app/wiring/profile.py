@@ -11,10 +11,10 @@ from pathlib import Path
 from chargehand.app.config.records import SourcedValue
 from chargehand.core.config import EngineConfig, SandboxConfig
 
+# Of the memory: the rest is the system's, the caches' and ours.
 SHARE = 0.8
-"""Of the memory: the rest is the system's, the caches' and ours."""
+# Temporary file systems of one sandbox in times of `sandbox.tmp_mb`: /tmp, the home, a quarter for /dev/shm.
 SCRATCH = 2.25
-"""Temporary file systems of one sandbox in times of `sandbox.tmp_mb`: /tmp, the home, a quarter for /dev/shm."""
 _WANTED_MB, _LEAST_MB, _LEAST_TMP_MB = 2048, 256, 32
 _STEP, _TMP_STEP = 64, 16
 _UNLIMITED = 1 << 50

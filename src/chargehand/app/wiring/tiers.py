@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from chargehand.sandbox.snippet_pool import SnippetPool
 
 _TIERS = ("process", "container", "vm")
+# Directory of the state directory in which the kernel of virtual machines is kept.
 MACHINES = "vm"
-"""Directory of the state directory in which the kernel of virtual machines is kept."""
 
 
 def require_tier(tier: str) -> None:
@@ -165,6 +165,7 @@ async def choose_driver(
     return driver
 
 
+# What a kept probe holds for: kernel, user, file system, bubblewrap and toolchain. A change of any asks anew.
 def _machine(home: Path, toolchain: Toolchain) -> list[object]:
     bwrap = shutil.which("bwrap")
     stamp = os.stat(bwrap).st_mtime if bwrap else 0
