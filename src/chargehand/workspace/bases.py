@@ -6,10 +6,10 @@ import os
 import shutil
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError
@@ -54,8 +54,7 @@ _CONFIG = """\
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseLayers:
+class BaseLayers(Struct, frozen=True, kw_only=True):
     """The shared layers of one base commit: its files, the agent's `.git`, the objects that one may read.
 
     `mtime` in seconds is given to every file: one value per commit, so that caches keyed by time and size never

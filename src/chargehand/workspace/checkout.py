@@ -7,10 +7,10 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import RefusedError
@@ -121,8 +121,7 @@ def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, s
 # --- single files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedFiles:
+class AppliedFiles(Struct, frozen=True, kw_only=True):
     """Which files were written, and which were left because they differ from what was worked on."""
 
     written: tuple[str, ...]
@@ -167,8 +166,7 @@ def _has_content(path: Path, root: Path, blob: str | None) -> bool:
 # --- the index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class Staged(Struct, frozen=True, kw_only=True):
     """The tree that is staged on a base, and the paths in which it differs (deleted ones left out)."""
 
     tree: str
@@ -255,8 +253,7 @@ exit 0
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
+class Hook(Struct, frozen=True, kw_only=True):
     """Where the hook is, and whether the call changed anything."""
 
     path: Path

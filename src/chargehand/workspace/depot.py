@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RepositoryError
 from chargehand.core.records import Base, Change
@@ -48,8 +49,7 @@ _CONFIG = """\
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathEntry:
+class PathEntry(Struct, frozen=True, kw_only=True):
     """One entry of a tree: its path, git's mode, hex id."""
 
     path: str
@@ -57,8 +57,7 @@ class PathEntry:
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineCount:
+class LineCount(Struct, frozen=True, kw_only=True):
     """How many lines a path gained and lost; `None` for binary content."""
 
     path: str

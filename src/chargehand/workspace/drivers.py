@@ -7,9 +7,10 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from chargehand.core.ports import Bind, DriverName, MountPlan
 from chargehand.workspace.bases import OBJECTS_TARGET, BaseLayers, copy_git
@@ -21,8 +22,7 @@ TARGET = "/workspace"
 _WORTH_SAVING = 1000  # files; writing the cache costs as much as reading some hundred of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """One generation of a workspace: a directory of its own, made whole and never rewound."""
 
     directory: Path

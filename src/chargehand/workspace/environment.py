@@ -9,10 +9,10 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.records import Base
@@ -50,8 +50,7 @@ _Input = tuple[str, int, str]
 """A path, git's mode, the hex id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenLayer:
+class FrozenLayer(Struct, frozen=True, kw_only=True):
     """A layer and the tracked paths that setup changed: those changes were dropped."""
 
     path: Path

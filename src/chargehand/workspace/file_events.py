@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 SeenKind = Literal["created", "modified", "touched", "deleted", "renamed_from", "renamed_to"]
 GapReason = Literal["overflow", "slow_reader", "watches", "unreadable"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileEvent:
+class FileEvent(Struct, frozen=True):
     """One change of one path, in the order in which it happened.
 
     `touched`: mode, times or owner, or opened for writing and closed without a write that could be seen (which may
@@ -27,8 +27,7 @@ class FileEvent:
     found: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """From here on changes may have been missed; what differs follows as `found` events.
 
     `overflow`: the kernel dropped events; `slow_reader`: they were not taken in time; `watches`: the kernel has no
@@ -40,8 +39,7 @@ class Gap:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """What was taken at once, in order; `ignored` counts events of paths that are outside the tree."""
 
     events: tuple[FileEvent | Gap, ...] = ()

@@ -7,23 +7,22 @@ other. No context is kept: two changes are one hunk only where no line between t
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _MAX_BYTES = 16 * 1024 * 1024  # both contents are held in memory, as bytes and as lines
 _MAX_LINES = 200_000  # beyond, finding the differences of two unlike contents takes seconds
 _MAX_HUNKS = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineRange:
+class LineRange(Struct, frozen=True, kw_only=True):
     """Lines `first` to `last` of a file, counted from 1, both included."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hunk:
+class Hunk(Struct, frozen=True, kw_only=True):
     """Lines of the old content replaced by lines of the new one.
 
     `old` and `new` count lines from 0: the first of them, or the one before which they would stand where there

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
@@ -46,8 +46,7 @@ _WORDS: dict[ConflictKind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
+class Stages(Struct, frozen=True, kw_only=True):
     """What git reports of one path in conflict; the word for a side of it in the index is stage."""
 
     path: str
@@ -69,8 +68,7 @@ class MergeConflictError(RefusedError):
         self.conflicts = tuple(conflicts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
+class MergeResult(Struct, frozen=True, kw_only=True):
     """The merged tree, or `None`, the paths in conflict, and the details of the first of them."""
 
     tree: str | None
@@ -202,7 +200,7 @@ def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, 
             left -= size
             kept += 1
         left_out = conflict.left_out + len(conflict.hunks) - kept
-        found.append(structs.replace(conflict, hunks=conflict.hunks[:kept], left_out=left_out))
+        found.append(replace(conflict, hunks=conflict.hunks[:kept], left_out=left_out))
     return tuple(found)
 
 
@@ -288,9 +286,9 @@ def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) 
             # Git compares with another algorithm and may see a clash where this comparison sees none.
             yield from list(_compare_three(base, ours, theirs)) or _compare_middle(base, ours, theirs)
     elif base is not None and ours is not None:
-        yield from (structs.replace(found, theirs=None) for found in _compare_two(base, ours, base))
+        yield from (replace(found, theirs=None) for found in _compare_two(base, ours, base))
     elif base is not None and theirs is not None:
-        yield from (structs.replace(found, ours=None) for found in _compare_two(base, base, theirs))
+        yield from (replace(found, ours=None) for found in _compare_two(base, base, theirs))
 
 
 def _compare_two(base: bytes | None, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:

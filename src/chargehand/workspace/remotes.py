@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.core.errors import RepositoryError, nearest
 from chargehand.core.records import Base
@@ -38,8 +39,7 @@ _ENVIRONMENT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class Remote(Struct, frozen=True, kw_only=True):
     """A remote by its name and address; `protocol` is how it is reached."""
 
     name: str
@@ -52,8 +52,7 @@ class Remote:
         return re.sub(r"(?<=://)[^/@]*@", "", self.url)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCommand:
+class HostCommand(Struct, frozen=True, kw_only=True):
     """A program of the host with all of its environment."""
 
     argv: tuple[str, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.records import Base
@@ -15,8 +16,7 @@ from chargehand.workspace.host.git import Git, user_git
 _STATUS = ("--untracked-files=normal", "--ignore-submodules=dirty")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repository:
+class Repository(Struct, frozen=True, kw_only=True):
     """Where the user's repository is; `path` is its top level (the git directory itself when it is bare).
 
     `branch` is what HEAD is on, `None` when detached.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError, NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Change, Finding
@@ -21,8 +22,7 @@ from chargehand.workspace.tree.objects import ObjectWriter, TreeEntry, edit_tree
 _SHOWN = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
+class Drop(Struct, frozen=True, kw_only=True):
     """What to revert: a path (a directory whole) or, of a file, the hunks that hold these lines of it.
 
     Lines are those of the file as it is now. `because` names the rule that was broken where a check chose the
@@ -34,8 +34,7 @@ class Drop:
     because: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HunkPlan:
+class HunkPlan(Struct, frozen=True, kw_only=True):
     """One hunk and whether it stays.
 
     Lines count from 1 as in a diff: a side without lines names the line before.
@@ -62,8 +61,7 @@ RollbackKind = Literal["full", "files", "smart"]
 PathAction = Literal["restored", "deleted", "kept", "partly"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPlan:
+class PathPlan(Struct, frozen=True, kw_only=True):
     """What becomes of one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
 
     `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
@@ -77,8 +75,7 @@ class PathPlan:
     renamed_from: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackPlan:
+class RollbackPlan(Struct, frozen=True, kw_only=True):
     """What a rollback from tree `source` towards tree `target` does; `result` is the exact tree it leaves.
 
     `paths` has every path in which the two differ. `unchanged` names what was asked for and is alike already.
@@ -281,8 +278,7 @@ def _whole_action(change: Change) -> PathAction:
 # --- hunks of one file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialFile:
+class PartialFile(Struct, frozen=True, kw_only=True):
     """A file without some hunks; `content` is `None` where it has to be reverted whole, and `why` says why."""
 
     content: bytes | None

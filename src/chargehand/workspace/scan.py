@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Change, Finding
@@ -45,8 +46,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceLimits:
+class WorkspaceLimits(Struct, frozen=True, kw_only=True):
     """What one workspace may add: the size of one file and of all changed files in bytes, counts, depth."""
 
     file_bytes: int = 100 * 1024 * 1024
@@ -55,8 +55,7 @@ class WorkspaceLimits:
     depth: int = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(Struct, frozen=True, kw_only=True):
     """What a workspace holds: its tree, what differs from base, what breaks a rule.
 
     `files` and `bytes` (on disk) count the entries that differ from base and belong to the tree.
@@ -69,8 +68,7 @@ class Scan:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanRules:
+class ScanRules(Struct, frozen=True, kw_only=True):
     """Raw ids of the base's tree and of the tree the workspace started from, and what belongs to a tree.
 
     `environment` is the environment layer, open as a directory; `include` names ignored paths that belong.
@@ -115,8 +113,7 @@ def opaque_attribute() -> str:
     return "trusted.overlay.opaque" if os.geteuid() == 0 else "user.overlay.opaque"
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
+class _Directory(Struct, frozen=True):
     """One directory during the walk; `path` is empty or ends in '/'."""
 
     fd: int

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, RefusedError
@@ -55,8 +55,7 @@ def nobody_needs(root: Path, kind: ItemKind, name: str, used: float, /) -> bool 
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erasure:
+class Erasure(Struct, frozen=True, kw_only=True):
     """The refs that go with the commits they were at, how many commits nothing reaches then, and their bytes."""
 
     refs: tuple[str, ...] = ()
@@ -65,8 +64,7 @@ class Erasure:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectGc:
+class ProjectGc(Struct, frozen=True, kw_only=True):
     """What was removed (or, on a dry run, would be) of one project's directory `root`, by name.
 
     `erased` is what became unreachable with erased checkpoints; `bytes` on disk is without it.
@@ -86,8 +84,7 @@ class ProjectGc:
         return self.erased.refs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcReport:
+class GcReport(Struct, frozen=True, kw_only=True):
     """What was removed (or, on a dry run, would be) of all projects; `taken` is the bytes they took before."""
 
     projects: tuple[ProjectGc, ...]
@@ -150,8 +147,7 @@ def gc(
 # --- what there is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredItem:
+class StoredItem(Struct, frozen=True, kw_only=True):
     """One thing that may go: what it is, when it was last used, what it takes without and with shared files.
 
     `shared` maps files that other items may have too (packs of objects), by device and inode, to their bytes.

@@ -11,8 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import sandbox_ids
@@ -188,8 +189,7 @@ Room = Callable[[Path, "Need", str], None]
 """Makes sure that something fits below a directory before it is made (`what` names it); else raises `no_space`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(Struct, frozen=True, kw_only=True):
     """What something new will take: bytes on disk, and how many files and directories."""
 
     bytes: int

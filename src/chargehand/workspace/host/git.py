@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.errors import GitError, no_space
@@ -42,8 +43,7 @@ _PRIVATE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class GitResult:
+class GitResult(Struct, frozen=True):
     """How one git command ended; `error` is its stderr as text."""
 
     code: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.core.records import Checkpoint
@@ -27,8 +28,7 @@ _NEAR = 64  # commits; a mission makes tens of checkpoints
 _UNSAFE = re.compile(r"[<>\n\0]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
+class Author(Struct, frozen=True, kw_only=True):
     """Who made a commit, and when."""
 
     name: str = "Chargehand"
@@ -42,8 +42,7 @@ class Author:
         return f"{name} <{_UNSAFE.sub('', self.email)}> {int(self.when.timestamp())} {offset}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(Struct, frozen=True, kw_only=True):
     """A commit as stored: ids hex, the message whole."""
 
     id: str
@@ -170,8 +169,7 @@ NOTES = "refs/notes/chargehand"
 _TRIES = 64  # each one that fails means that somebody else's note is in
 
 
-@dataclass(frozen=True, slots=True)
-class NotesPlace:
+class NotesPlace(Struct, frozen=True):
     """A repository that holds notes: git on it, and the `objects` of its (common) git directory."""
 
     git: Git

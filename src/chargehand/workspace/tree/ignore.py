@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _NEVER = rb"(?!)"
@@ -35,8 +36,7 @@ class _MalformedError(ValueError):
     """A pattern that git lets match nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
+class _Pattern(Struct, frozen=True):
     negative: bool
     directory_only: bool
     by_name: bool
@@ -84,8 +84,7 @@ class IgnoreFile:
         return any(pattern.may_match_below(path) for pattern in self._patterns)
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoreChain:
+class IgnoreChain(Struct, frozen=True):
     """The rule files that hold for one directory, the nearest first, each with the length of its own prefix."""
 
     files: tuple[tuple[int, IgnoreFile], ...] = ()
