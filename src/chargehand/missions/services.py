@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from chargehand.agents.contract import Agent, Endpoint, Snippets
 from chargehand.core.clock import Clock as ClockPort
@@ -22,13 +22,15 @@ from chargehand.durable.workers import Role, Workers
 from chargehand.missions.journal import OnEvent, ignore_event
 from chargehand.missions.steering import Controls
 from chargehand.models.contract import CallRecord
-from chargehand.models.replay import Divergence
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store.log import MissionRow
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
+
+if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
+    from chargehand.models.replay import Divergence
 
 SlotName = Literal["attempts", "checks", "probes"]
 """Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed."""

@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chargehand.agents.contract import Agent, AgentOutcome, Assignment, Endpoint, Resumed, Snippets
 from chargehand.core.attempt_events import (
@@ -50,11 +50,13 @@ from chargehand.missions.sandboxes.provisioning import (
 from chargehand.missions.services import EndpointRequest, Services
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import count_replies
-from chargehand.models.replay import Divergence
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace
+
+if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
+    from chargehand.models.replay import Divergence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ class Promoter:
             raise RefusedError(message, code="merged_red", hint=hint)
         self._fault("before_commit")
         # A mission that was rebased stands on a base that its branch does not follow: that becomes a parent too.
-        known = depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
+        known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
         parents = (tip,) if known else (tip, base.commit)
         commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict))
         # Before the first promotion there is no branch: the swap then expects none.
