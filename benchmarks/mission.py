@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-from benchmarks.measure import Result, Side, compare, settle, spend
+from benchmarks.measure import Result, Side, Taken, compare, settle, spend
 from benchmarks.repositories import ENVIRONMENT, git, paths
 from benchmarks.shop import MANY, Opened, Shop
 
 AIM = 0.6
 _PROGRAM = Path(sys.executable).with_name("chargehand")
 _numbers = count(1)
+_IMPORTS = "import chargehand.cli.run, chargehand.app.composition, chargehand.app.runs"
+_PHASES = (
+    # each ends with the first event of this type after the one before, in this step of the mission
+    ("Python, imports, base resolved, mission recorded", "mission.created", "analyse"),
+    ("engine, claim, choice of tier", "tier.chosen", "environment"),
+    ("base tree, its checks (cached), policy loaded", "agent.selected", "selection"),
+    ("workspace and sandbox opened", "sandbox.opened", "execution"),
+    ("agent", "command.finished", "execution"),
+    ("checkpoint", "checkpoint.made", "execution"),
+    ("sandbox closed, attempt recorded", "step.finished", "execution"),
+    ("verdict: workspace and sandbox opened", "sandbox.opened", "validation"),
+    ("verdict: check", "sandbox.closed", "validation"),
+    ("verdict recorded", "verdict.given", "validation"),
+    ("promotion", "promotion.done", "promotion"),
+    ("head signed", "head.signed", "promotion"),
+    ("export", "export.changed", "promotion"),
+)
 _BY_HAND = """
 set -e
 git worktree add --quiet -b "$1" "$2" main
@@ -35,9 +59,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     async def ours() -> float:
         settle()
         start = min(spend([sys.executable, "-c", "pass"], environment=environ).wall for _ in range(3))
-        agent = f"command:sh -c 'echo changed by {next(_numbers)} >> {path}'"
-        argv = [str(_PROGRAM), "run", "change one line", "--agent", agent, "--only-check", "true", "--json"]
-        return spend(argv, cwd=shop.repository, environment=environ).wall - start
+        return spend(_argv(path), cwd=shop.repository, environment=environ).wall - start
 
     async def by_hand() -> float:
         settle()
@@ -55,4 +77,45 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     result = await compare(
         "mission", "one line, check `true`", sides, rounds=rounds, files=shop.files, aim=AIM, seconds=90
     )
-    return [result]
+    return [result, _measure_phases(shop, path, rounds)]
+
+
+def _argv(path: str) -> list[str]:
+    agent = f"command:sh -c 'echo changed by {next(_numbers)} >> {path}'"
+    return [str(_PROGRAM), "run", "change one line", "--agent", agent, "--only-check", "true", "--json"]
+
+
+def _measure_phases(shop: Shop, path: str, rounds: int) -> Result:
+    """Tell where the time of a run goes, by the times of its events; imports alone by a process of their own."""
+    taken = {name: Taken(name=name) for name in ("whole run", "imports alone")}
+    for _ in range(max(5, rounds)):
+        settle()
+        imports = spend([sys.executable, "-c", _IMPORTS], environment=shop.environ).wall
+        began = time.time()
+        printed = _output(shop, *_argv(path))
+        ended = time.time()
+        log = _output(shop, str(_PROGRAM), "mission", "log", json.loads(printed)["mission"], "--json")
+        events = [json.loads(line) for line in log.splitlines()]
+        seconds = {"whole run": ended - began, "imports alone": imports}
+        seconds |= _phases(events, began, ended)
+        for name, spent in seconds.items():
+            taken.setdefault(name, Taken(name=name)).rounds.append([spent])
+    return Result(
+        benchmark="mission", case="phases", sides=tuple(taken.values()), files=shop.files, load=os.getloadavg()
+    )
+
+
+def _phases(events: list[Mapping[str, Any]], at: float, ended: float) -> dict[str, float]:
+    """Return the seconds of each phase from `at` on; the last one lasts until the process `ended`."""
+    found = {}
+    left = iter(events)
+    for name, kind, step in _PHASES:
+        event = next(each for each in left if (each["type"], each["step"]) == (kind, step))
+        reached = datetime.fromisoformat(event["time"]).timestamp()
+        found[name], at = reached - at, reached
+    found["mission finished, process ended"] = ended - at
+    return found
+
+
+def _output(shop: Shop, *argv: str) -> bytes:
+    return subprocess.run(argv, cwd=shop.repository, env=shop.environ, capture_output=True, check=True).stdout
