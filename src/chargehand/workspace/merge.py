@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import Conflict, ConflictHunk, ConflictKind, Excerpt, Side
