@@ -145,7 +145,7 @@ async def test_geminis_own_models_are_asked_for_a_batch_with_their_own_name() ->
         (
             "/v1beta/models/m:embedContent",
             {"content": {"parts": [{"inlineData": {"mimeType": "image/png", "data": ""}}]}},
-            "text only",
+            "only text can be embedded",
         ),
     ],
 )
