@@ -17,9 +17,7 @@ import pytest
 from click.testing import CliRunner
 from tests.integration.desk import Desk
 
-from chargehand.app.gateways import GatewayOptions, check_options
 from chargehand.cli.main import chargehand
-from chargehand.core.errors import UsageError
 from chargehand.models.faults import Faults
 from chargehand.models.recording import Recording
 from chargehand.models.scripts import Script
@@ -158,7 +156,7 @@ def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(desk: Desk) 
     ("words", "code"),
     [
         (["serve"], "no_model"),
-        (["serve", "--script", "script.jsonl", "--replay", "script.jsonl"], "usage"),
+        (["serve", "--script", "script.jsonl", "--replay", "none.jsonl"], "usage"),
         (["serve", "--script", "none.jsonl"], "file_unreadable"),
         (["replay", "script.jsonl"], "recording_invalid"),
         (["record", "script.jsonl", "--script", "script.jsonl"], "recording_invalid"),
@@ -180,11 +178,6 @@ def test_what_cannot_be_served_is_told_at_once(
     assert (done.exit_code, error["code"]) == (2, code)
     assert error["hint"]
     assert (desk.place / "script.jsonl").read_text() == SCRIPT
-
-
-def test_both_sources_at_once_are_refused_before_anything_is_read() -> None:
-    with pytest.raises(UsageError, match="both --script and --replay"):
-        check_options(GatewayOptions(script=Path("a"), replay=Path("b")))
 
 
 def example(number: int) -> bytes:

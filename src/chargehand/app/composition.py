@@ -232,7 +232,7 @@ class App(StateReader):
         )
 
     def set_up_machines(self, packages: Sequence[Path] = ()) -> VmKernel:
-        """Put the kernel of virtual machines into the state directory; see `set_up_guest`."""
+        """Put the kernel of virtual machines into the state directory; see `set_up_kernel`."""
         from chargehand.sandbox.vm_kernel import set_up_kernel
 
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
