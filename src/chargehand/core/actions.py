@@ -88,8 +88,8 @@ class ActionFinished(Payload, frozen=True, kw_only=True):
 
 
 ActionStatus = Literal["queued", "waiting", "running", "done", "failed", "timed_out", "cancelled", "lost"]
+# Statuses that stay; `waiting` (for a person's answer) stays until there is one.
 ACTION_ENDED: frozenset[ActionStatus] = frozenset({"done", "failed", "timed_out", "cancelled", "lost"})
-"""Statuses that stay; `waiting` (for a person's answer) stays until there is one."""
 ACTION_TYPES = ("action.created", "action.queued", "action.began", "action.asked", "action.answered",
                 "action.finished")  # fmt: skip
 
@@ -135,6 +135,7 @@ def fold_action(action: str, lines: Iterable[Event], *, live: bool) -> ActionSta
             _apply(state, payload, line.time)
     if state.finished or state.status == "waiting":
         return state
+    # No event says so: a process that was killed could not write one.
     if not live:
         state.status = "lost"
         state.reasons = (Reason(code="action_lost", message="the process that owned it is gone"),)

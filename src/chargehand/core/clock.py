@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 
+# Two kinds of time, since wall time jumps where the machine's clock is set: a limit must not end early for that. A
+# monotonic value means nothing after a restart, so only differences of it are recorded.
 class Clock(Protocol):
     """Wall time for records and monotonic time for limits."""
 

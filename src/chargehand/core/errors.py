@@ -23,6 +23,7 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+# A wrong value may be a whole message of megabytes; enough of it to recognise it is shown.
 _LONGEST_VALUE = 120
 
 

@@ -47,6 +47,8 @@ def chain_hash(*, prev: str, mission: str, seq: int, time: str, type: str, diges
     return hashlib.sha256(line.encode()).hexdigest()
 
 
+# Logs of all versions are read for ever: a new field of a payload needs a default, and none changes its name or
+# meaning. What this version does not know is passed over, so an older program reads a newer log.
 class Payload(Struct, frozen=True, kw_only=True):
     """The base of all payload classes; `type` is the event's stable name."""
 

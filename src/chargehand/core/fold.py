@@ -28,8 +28,8 @@ from chargehand.core.state import (
     Question,
 )
 
+# Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
 _MOST_PLACES = 100
-"""Refused places that are told apart: whoever tries thousands of ports must not make the state grow."""
 _Handlers = dict[type[Payload], Callable[[Any, Any], None]]
 _H = TypeVar("_H", bound=Callable[[Any, Any], None])
 _SUMMARY: _Handlers = {}
@@ -81,8 +81,8 @@ def measure(measures: MissionMeasures, line: Event) -> None:
         handler(measures, payload)
 
 
+# The types of the events that `measure` looks at.
 MEASURED: frozenset[str]
-"""The types of the events that `measure` looks at."""
 
 
 def read_payload(line: Event) -> Payload | None:
@@ -160,6 +160,7 @@ def _queue(state: MissionSummary, event: m.MissionQueued | m.MissionAdmitted) ->
 
 @_on(_SUMMARY, m.MissionReleased)
 def _release(state: MissionSummary, event: m.MissionReleased) -> None:
+    # A worker that let go in good order was not killed by the mission, even if it came no step further.
     state.fruitless_claims = 0
     state.at_rest = True
     if state.status == "running":
@@ -189,6 +190,7 @@ def _ask_cancel(state: MissionSummary, event: m.CancelAsked) -> None:
 def _finish(state: MissionSummary, event: m.MissionFinished) -> None:
     if event.status != "discarded":  # what a person thinks of it later takes none of its time
         state.finished = state.updated
+    # Discarded twice, it ended as it did before the first time.
     elif state.before_discard is None:
         then = MissionSummary(status=state.status, reasons=state.reasons, cancel_asked=state.cancel_asked)
         mark_unheld(then)
@@ -206,6 +208,7 @@ def _set_base(state: MissionSummary, event: m.BaseResolved) -> None:
 
 @_on(_STATE, m.BaseResolved)
 def _set_first_base(state: MissionState, event: m.BaseResolved) -> None:
+    # A rebase resolves another base later; a mission that is resumed goes through its steps from this one again.
     state.first_base = state.first_base or event.base
 
 
@@ -299,6 +302,7 @@ def _answer(state: MissionSummary, event: m.QuestionAnswered) -> None:
     if asked is None or asked.answer is not None:  # the first answer counts
         return
     state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
+    # Whether to let a tree in is decided by promoting or discarding it, which have events of their own.
     if state.status == "waiting" and asked.id != m.PROMOTE:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 
@@ -412,12 +416,14 @@ def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolled
 @_on(_STATE, m.PromotionDone, m.MissionRolledBack)
 def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
     state.prepared = None
+    # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base
 
 
 @_on(_STATE, m.HeadSigned)
 def _sign(state: MissionState, event: m.HeadSigned) -> None:
+    # What could not be signed is tried again with the next delivery, so it must not look signed.
     state.signed = state.signed if event.problem else event.commit
 
 

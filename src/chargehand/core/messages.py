@@ -14,10 +14,10 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import MessageError, nearest
 from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
 
+# Characters of one text that an agent gives.
 LONGEST_TEXT = 50_000
-"""Characters of one text that an agent gives."""
+# Entries of one list that an agent gives.
 MOST_ENTRIES = 500
-"""Entries of one list that an agent gives."""
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 Said = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_ENTRIES)]
@@ -134,16 +134,18 @@ class Violation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     denied: tuple[Denied, ...] = ()
 
 
+# All keys of a version 1 completion, which had no type.
 _FINISH = {"summary", "evidence", "version"}
-
 
 _T = TypeVar("_T")
 MESSAGE_VERSION = 2
+# Bytes of a message as JSON; a longer one is refused unread.
 LARGEST_MESSAGE = 4 << 20
-"""Bytes of a message as JSON; a longer one is refused unread."""
 MessageStatus = Literal["success", "failure", "in_progress", "request_clarification"]
+# Characters of an id or a sender's name; see `_fit_name` for agents whose name is a command line.
 _LONGEST_NAME = 200
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
+# msgspec tells the place of an error only in its message: "... - at `$.payload.files[0]`".
 _PLACE = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _SHOWN = 120
@@ -239,8 +241,8 @@ MessageType = Literal[
     "acknowledgement",
     "instruction",
 ]
+# The class of each type.
 MESSAGE_CLASSES: Mapping[str, type[Message]] = {each.__struct_config__.tag: each for each in get_args(Message)}
-"""The class of each type."""
 
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
@@ -444,5 +446,5 @@ def _upgrade_violation(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+# What makes a version into the next one.
 UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _upgrade_1}
-"""What makes a version into the next one."""

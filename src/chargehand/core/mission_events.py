@@ -172,8 +172,8 @@ class AttemptFinished(Payload, frozen=True, kw_only=True):
     cost_known: bool = False
 
 
+# The question whether to let a tree in; it is answered by promoting or discarding the mission.
 PROMOTE = "promote"
-"""The question whether to let a tree in; it is answered by promoting or discarding the mission."""
 
 
 @event("question.asked")
@@ -194,8 +194,8 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     provider: str = ""
 
 
+# Who answers a question whose moment has come.
 CLOCK = "clock"
-"""Who answers a question whose moment has come."""
 
 
 @event("question.answered")

@@ -88,9 +88,9 @@ class ArtifactSink(Protocol):
         ...
 
 
+# The host user that owns bases and uppers when Chargehand runs as root: in the range that no distribution or
+# service manager hands out (61000 lies between systemd's unused 60578 and its dynamic users from 61184).
 SANDBOX_UID = 61000
-"""The host user that owns bases and uppers when Chargehand runs as root: in the range that no distribution
-or service manager hands out (61000 lies between systemd's unused 60578 and its dynamic users from 61184)."""
 
 
 def sandbox_ids() -> tuple[int, int]:

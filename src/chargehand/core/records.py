@@ -52,8 +52,8 @@ class Conflict(Struct, frozen=True, kw_only=True):
 
 
 TierName = Literal["none", "process", "container", "vm"]
+# From the weakest to the strongest: `vm` has a kernel of its own, `container` the engine's walls around ours.
 TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
-"""From the weakest to the strongest: `vm` has a kernel of its own, `container` the engine's walls around ours."""
 
 
 class TierFacts(Struct, frozen=True, kw_only=True):

@@ -121,10 +121,10 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
         )
 
 
+# Statuses in which no worker goes on by itself: a person (or nobody) acts next.
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
 )
-"""Statuses in which no worker goes on by itself: a person (or nobody) acts next."""
 _ENDED = SETTLED - {"waiting", "paused"}
 
 

@@ -10,8 +10,8 @@ from chargehand.core import mission_events as p
 from chargehand.core.events import Payload
 
 MissionStep = Literal["analyse", "environment", "repository", "selection", "execution", "validation", "promotion"]
+# The steps, in their order.
 MISSION_STEPS: tuple[MissionStep, ...] = get_args(MissionStep)
-"""The steps, in their order."""
 
 _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.MissionCreated: "analyse",

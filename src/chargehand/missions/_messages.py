@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from chargehand.models.contract import QuotaRest
 
 GO_ON, CANCEL, NEXT = "go on", "cancel", "deliver with the next attempt"
+# What a person may answer about a message that was not acknowledged; `GO_ON` also ends a wait for quota.
 OPTIONS = (GO_ON, CANCEL, NEXT)
-"""What a person may answer about a message that was not acknowledged; `GO_ON` also ends a wait for quota."""
+# Until a critical message must be acknowledged; pauses do not count.
 ACKNOWLEDGE_SECONDS = 10.0
-"""Until a critical message must be acknowledged; pauses do not count."""
 _PREFIX = "acknowledge/"
 
 # --- critical messages that an agent did not acknowledge

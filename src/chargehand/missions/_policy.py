@@ -33,6 +33,7 @@ from chargehand.policy.judgement import denied, judge
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _SECONDS = 10.0
+# A link that leads out of the workspace is not followed; what is no regular file is not opened.
 _READ = r"""
 root=$(pwd -P)
 real=$(readlink -f -- "$1"; echo x); real=${real%?x}
@@ -40,7 +41,6 @@ case $real in "$root"/* | /tmp/*) ;; *) exit 1 ;; esac
 [ -f "$real" ] || exit 1
 exec head -c "$2" -- "$real"
 """
-"""A link that leads out of the workspace is not followed; what is no regular file is not opened."""
 
 
 async def read_script(sandbox: Sandbox, path: str) -> str | None:
@@ -77,8 +77,8 @@ def scripts_of(sandbox: Sandbox) -> Callable[[str], str | None]:
     return read
 
 
+# The answers that allow what was asked for, once; any other is a no.
 YES = frozenset({"yes", "y", "allow", "ok"})
-"""The answers that allow what was asked for, once; any other is a no."""
 OPTIONS = ("yes", "no")
 _LONGEST = 400
 _SHOWN = 2_000

@@ -20,10 +20,10 @@ from chargehand.core.state import SETTLED, AttemptState, Ending, MissionSummary
 
 CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
 CAUSE_CLASSES: tuple[CauseClass, ...] = get_args(CauseClass)
+# Statuses in which a mission goes on only if a person makes it; a paused one has not ended.
 ENDED: frozenset[MissionStatus] = SETTLED - {"paused"}
-"""Statuses in which a mission goes on only if a person makes it; a paused one has not ended."""
+# The code of a mission whose role had to add a failing test, and did: it waits for a developer.
 FAILING_TEST = "failing_test_added"
-"""The code of a mission whose role had to add a failing test, and did: it waits for a developer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,10 +74,10 @@ from chargehand.missions.verdict.validation import Validator, areas_of, find_gat
 from chargehand.sandbox.contract import OnOutput
 
 _T = TypeVar("_T")
+# An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint.
 _GRACE_SECONDS = 15.0
-"""An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint."""
+# A mission that ends its worker this often without coming one step further is given up.
 _FRUITLESS_CLAIMS = 5
-"""A mission that ends its worker this often without coming one step further is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,13 @@ from chargehand.core.state import MissionState
 from chargehand.store.log import EventLog, MissionRow
 from chargehand.store.store import Store
 
+# Called with every event as it is written: progress on a terminal, a stream, a test.
 OnEvent = Callable[[Event, Payload], None]
-"""Called with every event as it is written: progress on a terminal, a stream, a test."""
+# The largest output that is kept in the log itself; a larger one is an artifact.
 STEP_BYTES = 8192
-"""The largest output that is kept in the log itself; a larger one is an artifact."""
 
+# What a sandbox or workspace is opened for, as its events name it.
 SETUP, CHECKS, AGENT = "setup", "checks", "agent"
-"""What a sandbox or workspace is opened for, as its events name it."""
 
 
 def ignore_event(event: Event, payload: Payload) -> None:

@@ -160,6 +160,7 @@ class Missions:
         for row in self._services.store.log.takeable():
             if row.project != self._services.project or row.owner is None or self.look.live(row):
                 continue
+            # Only what got as far as its journal entry or its swap: everything before that is resumed as it is.
             state = self._journal(row.id).state
             if state.prepared is None and (state.commit is None or state.status == "promoted"):
                 continue

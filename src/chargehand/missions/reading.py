@@ -140,6 +140,7 @@ def is_applied(state: MissionState) -> bool:
 
 def is_rolled_back(state: MissionState) -> bool:
     """Tell whether the mission branch has the tree of its base again."""
+    # By tree and not by commit: a roll-back is a new commit on top, and the branch never moves back.
     return state.commit is not None and state.promoted_on is not None and state.tree == state.promoted_on.tree
 
 

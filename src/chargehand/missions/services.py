@@ -32,8 +32,8 @@ from chargehand.workspace.depot import Depot
 if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
     from chargehand.models.replay import Divergence
 
+# Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed.
 SlotName = Literal["attempts", "checks", "probes"]
-"""Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed."""
 
 
 class Tier(Protocol):
@@ -58,9 +58,9 @@ class Registries(Protocol):
         ...
 
 
+# Serves the user's package registries for one setup; what it is given is called in the event loop with each
+# request as it ends.
 OpenRegistries = Callable[[Callable[[MirrorRequest], None]], AbstractAsyncContextManager[Registries]]
-"""Serves the user's package registries for one setup; what it is given is called in the event loop with each
-request as it ends."""
 
 
 class Egress(Protocol):
@@ -73,9 +73,9 @@ class Egress(Protocol):
         ...
 
 
+# Opens the way of one sandbox to the configured hosts, and closes it with every connection through it; what it is
+# given is called in the event loop with each request as it ends.
 OpenEgress = Callable[[Callable[[EgressRequest], None]], AbstractAsyncContextManager[Egress]]
-"""Opens the way of one sandbox to the configured hosts, and closes it with every connection through it; what it is
-given is called in the event loop with each request as it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +100,9 @@ class EndpointRequest:
     on_diverged: Callable[[Divergence], None] | None = None
 
 
+# Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` where a
+# model cannot be served.
 OpenGateway = Callable[[EndpointRequest], AbstractAsyncContextManager[Endpoint]]
-"""Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` where a
-model cannot be served."""
 
 
 def available_cores() -> int:

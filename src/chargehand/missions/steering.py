@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from chargehand.durable.orders import Order
     from chargehand.sandbox.contract import Sandbox
 
+# Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others.
 Stop = Literal["cancel", "release", "lost"]
-"""Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others."""
 
 
 class Control:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from chargehand.agents.recorded import RecordedStep
     from chargehand.agents.tool_specs import ToolCall
 
+# The step that is one attempt; the steps of its agent lie below it.
 WORK = "attempt/{number}/work"
-"""The step that is one attempt; the steps of its agent lie below it."""
 
 
 def acts_prefix(number: int) -> str:

@@ -108,6 +108,7 @@ class RecordedContext:
         async with self.control.frozen(self.sandbox):
             scan = await asyncio.to_thread(self.workspace.scan)
             self._uninspected = scan  # also where the tree is as it was: what breaks a rule does not enter it
+            # A mere look leaves the tree as it was: no checkpoint, and one line less in the log.
             if scan.tree == self.tree:
                 return {"tree": scan.tree}
             made = await asyncio.to_thread(self.workspace.checkpoint, trigger, scan=scan)

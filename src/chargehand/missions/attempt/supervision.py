@@ -131,8 +131,8 @@ class CriticalMessageGuard:
 # --- snapshots of failed attempts
 
 _TAIL_BYTES = 4096
+# A time limit kills what runs, so processes are listed before it: a second, or a tenth of a short limit.
 _LEAD_SECONDS, _LEAD_SHARE = 1.0, 0.1
-"""A time limit kills what runs, so processes are listed before it: a second, or a tenth of a short limit."""
 
 
 @dataclass(eq=False, slots=True)

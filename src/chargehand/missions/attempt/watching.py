@@ -21,8 +21,8 @@ from chargehand.workspace.scan import Scan
 from chargehand.workspace.watch import Watcher
 from chargehand.workspace.workspace import Workspace
 
+# Makes a checkpoint with the trigger that it is given and returns the scan.
 Keep = Callable[[str], Awaitable[Scan]]
-"""Makes a checkpoint with the trigger that it is given and returns the scan."""
 
 _LINE_BYTES = 7 * 1024  # the log takes up to 8 kB in a line; an event holds more than its list of changes
 _LOG_BYTES = 16 * 1024 * 1024

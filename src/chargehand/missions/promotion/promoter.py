@@ -45,8 +45,8 @@ PREFIX = "chargehand/"
 _HEADS = "refs/heads/"
 # The trigger of a checkpoint that a person gave a message (`git commit`).
 COMMITTED = "committed"
+# Called at named points, where tests kill the process or raise.
 Fault = Callable[[str], None]
-"""Called at named points, where tests kill the process or raise."""
 
 
 def no_fault(point: str) -> None:

@@ -36,14 +36,14 @@ from chargehand.sandbox.contract import WORKSPACE, Sandbox
 from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
 
 _PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
+# Files at the top of a base that show which package clients it is for.
 _CARGO_FILES, _GO_FILES = ("Cargo.toml",), ("go.mod", "go.work")
-"""Files at the top of a base that show which package clients it is for."""
 _PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
 _CARGO_COMMAND, _GO_COMMAND = re.compile(r"\bcargo\b"), re.compile(r"\bgo\b")
 _VENV_SECONDS = 120.0
 _TAIL = 2000
+# What the sandbox of a candidate's setup is opened for, as its events name it.
 OFFLINE = "setup without network"
-"""What the sandbox of a candidate's setup is opened for, as its events name it."""
 
 
 async def environment_layer(

@@ -80,8 +80,8 @@ class SlotQueue:
 
 VENV = f"{WORKSPACE}/.venv"
 PACKAGES = ".chargehand"
+# Below the workspace, so that they lie in the layer: $HOME ends with each sandbox.
 CARGO_HOME, GO_MODULES = f"{PACKAGES}/cargo", f"{PACKAGES}/go"
-"""Below the workspace, so that they lie in the layer: $HOME ends with each sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +353,7 @@ def _remove(services: Services, mission: str, which: str) -> None:
 
 # --- requests of a sandbox to hosts
 
+# An agent may make thousands of requests in a minute, by mistake or on purpose: its log must stay readable.
 _BURST, _RATE = 200.0, 20.0
 _MOST = 5_000
 
