@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from chargehand.core.events import _REGISTRY, Payload, event_types
+from chargehand.core.events import Payload, event_types
 from chargehand.core.mission_events import MissionCreated
 
 _text = st.text(max_size=8)
@@ -49,7 +49,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 def payloads(*, later: bool = False) -> st.SearchStrategy[Payload]:
     """Any payload; `later`: only those that may follow a mission's first line."""
-    classes = [_REGISTRY[name] for name in event_types()]
+    classes = list(event_types().values())
     if later:
         classes.remove(MissionCreated)
     return st.one_of(*(values(each) for each in classes))

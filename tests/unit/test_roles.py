@@ -24,7 +24,7 @@ from chargehand.checks.junit import FailingTest
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, NotFoundError
-from chargehand.core.events import _REGISTRY, event_types
+from chargehand.core.events import event_types
 from chargehand.core.records import Change, CheckResult, Verdict
 from chargehand.core.steps import _BY_TYPE, MISSION_STEPS, step_of
 from chargehand.missions.verdict.judgement import require_failing_test
@@ -285,7 +285,7 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
     assert placed | none == set(event_types())
     assert not placed & none
     assert set(_BY_TYPE.values()) <= set(MISSION_STEPS)
-    assert all(_REGISTRY[kind.type] is kind for kind in _BY_TYPE)
+    assert all(event_types()[kind.type] is kind for kind in _BY_TYPE)
     opened = {each: SandboxOpened(sandbox="s", purpose=each, tier="t", driver="d") for each in ("agent", "checks")}
     assert (step_of(opened["agent"]), step_of(opened["checks"])) == ("execution", "validation")
 

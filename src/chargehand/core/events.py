@@ -6,7 +6,7 @@ A payload class is registered under its type name; the log keeps payloads as JSO
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -109,6 +109,6 @@ def decode(type: str, payload: bytes) -> Payload:
         raise msgspec.DecodeError(str(error)) from error
 
 
-def event_types() -> tuple[str, ...]:
-    """Return the names of all registered event types."""
-    return tuple(_REGISTRY)
+def event_types() -> Mapping[str, type[Payload]]:
+    """Return the payload class of each registered event type, by its name."""
+    return dict(_REGISTRY)

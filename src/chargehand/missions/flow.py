@@ -192,6 +192,14 @@ class MissionFlow:
         request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
         self._role = load_role(self._services.store, request)
+
+        async def select() -> object:
+            return {"agent": agent.name, "kind": agent.kind, "reason": request.why or "named in the request"}
+
+        def selected_events(output: dict[str, Any]) -> Sequence[Payload]:
+            selected = AgentSelected(**output)
+            return (selected,) if self._role is NO_ROLE else (selected, role_event(request, self._role))
+
         # The agent's imports take seconds where it is a native one: they run while environment and base are
         # prepared.
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
@@ -199,7 +207,8 @@ class MissionFlow:
             # Attempts begin at the base that the mission was asked for; a rebase later moves on from there.
             assert self._journal.state.first_base is not None
             context = await self._prepare_base(request, self._journal.state.first_base)
-            await self._select_agent(request, agent)
+            # Recorded, as the configuration may name another agent by the time the mission is resumed.
+            await self._journal.step("agent", request.agent, select, events=selected_events)
             await preparing
             await self._run_attempts(request, agent, context)
         finally:
@@ -232,19 +241,6 @@ class MissionFlow:
             on_output=self._on_output,
         )
         return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
-
-    async def _select_agent(self, request: MissionRequest, agent: Agent) -> None:
-        reason = request.why or "named in the request"
-
-        async def select() -> object:
-            # Recorded, as the configuration may name another agent by the time the mission is resumed.
-            return {"agent": agent.name, "kind": agent.kind, "reason": reason}
-
-        def events(output: dict[str, Any]) -> Sequence[Payload]:
-            selected = AgentSelected(**output)
-            return (selected,) if self._role is NO_ROLE else (selected, role_event(request, self._role))
-
-        await self._journal.step("agent", request.agent, select, events=events)
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
         """Run attempts, each with the report on the one before, and conclude with the last one's end."""

@@ -94,11 +94,17 @@ class RecordedContext:
         await self._record_act(name, input, reset)
 
     async def _record_act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
+        def events(done: dict[str, Any]) -> Sequence[Payload]:
+            made = done.get("checkpoint")
+            if not isinstance(made, Checkpoint) or not made.changed:
+                return ()
+            if any(made.commit == known.commit for known in self.journal.state.checkpoints):
+                return ()
+            return (CheckpointMade(attempt=self.attempt, checkpoint=made, seconds=done["seconds"]),)
+
         await self.control.may_go_on()
         # Output and checkpoint in one append: a resumed agent never has an output whose files are not there.
-        done = await self.journal.step(
-            acts_prefix(self.number) + name, input, work, events=self._checkpoint_events
-        )
+        done = await self.journal.step(acts_prefix(self.number) + name, input, work, events=events)
         self.tree = done["tree"]
         return done
 
@@ -113,14 +119,6 @@ class RecordedContext:
                 return {"tree": scan.tree}
             made = await asyncio.to_thread(self.workspace.checkpoint, trigger, scan=scan)
         return {"tree": made.tree, "checkpoint": made, "seconds": self.services.clock.monotonic() - began}
-
-    def _checkpoint_events(self, done: dict[str, Any]) -> Sequence[Payload]:
-        made = done.get("checkpoint")
-        if not isinstance(made, Checkpoint) or not made.changed:
-            return ()
-        if any(made.commit == known.commit for known in self.journal.state.checkpoints):
-            return ()
-        return (CheckpointMade(attempt=self.attempt, checkpoint=made, seconds=done["seconds"]),)
 
     def is_recorded(self, name: str) -> bool:
         """Tell whether a step is in the log; see `AttemptContext.is_recorded`."""

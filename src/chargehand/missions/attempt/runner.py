@@ -129,11 +129,9 @@ class AttemptRunner:
         of its agent's last recorded act, where that records any, else from the start.
         """
         lost = self.journal.state.attempt(assignment.number)
-        if lost is None:
-            opened = self._new_workspace(agent, assignment, tree)
-        else:
+        if lost is not None:
             tree = find_last_tree(self.journal, assignment.number) or tree
-            opened = self._resume_workspace(lost, tree)
+        opened = self._open_workspace(agent, assignment, lost, tree)
         # The slot comes first: a mission that waits for one holds neither disk nor memory.
         async with self.queue.turn("attempts"), opened as (workspace, resumed):
             outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
@@ -145,26 +143,24 @@ class AttemptRunner:
         return replace(result, report=artifacts.put(report, kind=kind, mission=self.journal.mission))
 
     @contextlib.asynccontextmanager
-    async def _new_workspace(
-        self, agent: Agent, assignment: Assignment, tree: str
+    async def _open_workspace(
+        self, agent: Agent, assignment: Assignment, lost: AttemptState | None, tree: str
     ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
-        purpose = attempt_purpose(assignment.number)
-        async with self.provisioner.workspace(self.environment, purpose=purpose, tree=tree) as workspace:
-            self.journal.record(
-                AttemptStarted(
-                    attempt=assignment.attempt,
-                    number=assignment.number,
-                    agent=agent.name,
-                    workspace=workspace.id,
-                    tree=tree,
+        """Open a new workspace or that of a lost attempt, and record that the attempt begins or goes on there."""
+        if lost is None:
+            purpose = attempt_purpose(assignment.number)
+            async with self.provisioner.workspace(self.environment, purpose=purpose, tree=tree) as workspace:
+                self.journal.record(
+                    AttemptStarted(
+                        attempt=assignment.attempt,
+                        number=assignment.number,
+                        agent=agent.name,
+                        workspace=workspace.id,
+                        tree=tree,
+                    )
                 )
-            )
-            yield workspace, None
-
-    @contextlib.asynccontextmanager
-    async def _resume_workspace(
-        self, lost: AttemptState, tree: str
-    ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
+                yield workspace, None
+            return
         before = self.journal.state.worker_before
         # A worker that was given up, but whose processes may live on, could still write there.
         idle = before is None or self.services.workers.gone(before)

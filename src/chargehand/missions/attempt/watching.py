@@ -254,8 +254,14 @@ class WorkspaceWatch:
 
     async def _follow(self) -> None:
         while self._watcher is not None and self._watcher.alive:
+            # Until something changes, nothing needs to be done before the first of these moments.
+            now, waits = self.clock.monotonic(), [self.pace.look]
+            if self._log.has_batches:
+                waits.append(self._logged + self.pace.note - now)
+            if self.keep is not None and self._timer.at is not None:
+                waits.append(self._timer.at[0] - now)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_idle()):
+                async with asyncio.timeout(max(0.0, min(waits))):
                     await self._ready.wait()
             self._ready.clear()
             # A reset lays the files out anew in another directory, which the old watcher does not see.
@@ -277,15 +283,6 @@ class WorkspaceWatch:
             await asyncio.sleep(min(0.05, self.pace.quiet))  # a busy agent must not keep this loop spinning
         if self._watcher is not None:
             self._log.write_gap("no_watcher")
-
-    def _seconds_idle(self) -> float:
-        """Return for how many seconds nothing needs to be done unless something changes."""
-        now, at = self.clock.monotonic(), [self.pace.look]
-        if self._log.has_batches:
-            at.append(self._logged + self.pace.note - now)
-        if self.keep is not None and self._timer.at is not None:
-            at.append(self._timer.at[0] - now)
-        return max(0.0, min(at))
 
     async def _checkpoint(self, keep: Keep, trigger: str) -> None:
         await self.control.may_go_on()
