@@ -28,8 +28,8 @@ RULED_OUT = {
     "Keeper",
 }
 PARTICIPLE = re.compile(r"_+[a-z]*(?:ed|told|kept|said|found|made|shown|left)_*")
-PARTICIPLES_LEFT = 140
-"""Private functions whose name is a lone participle: fewer each time this number is touched, never more."""
+# Two are verbs that only look like one (`_need`), one is in a released migration.
+PARTICIPLES_LEFT = 3
 
 
 def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[Path, ast.AST]]:

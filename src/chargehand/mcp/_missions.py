@@ -83,7 +83,7 @@ def mission_view(app: App, mission: str) -> MissionView:
     own = {
         "settled": is_settled(state),
         "repository": shown_path(state.repository),
-        "request": _asked(state),
+        "request": _shorten_request(state),
         "last_seq": seen,
     }
     return _record(to_json(mission_document(state)) | own, MissionView)
@@ -97,7 +97,7 @@ def listed(state: MissionSummary) -> MissionLine:
         "repository": shown_path(state.repository),
         "created": state.created,
         "updated": state.updated,
-        "request": _asked(state),
+        "request": _shorten_request(state),
         "branch": exported_branch(state),
         "question": state.open_question is not None,
     }
@@ -160,7 +160,7 @@ def log_view(app: App, call: ShowLog) -> LogView:
     )
 
 
-def _asked(state: MissionSummary) -> str:
+def _shorten_request(state: MissionSummary) -> str:
     text = state.request.text if state.request else ""
     return text if len(text) <= _TITLE else text[: _TITLE - 1] + "…"
 
@@ -180,12 +180,15 @@ def run_mission(app: App, call: RunMission) -> Started:
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
     asked = hashlib.sha256(content).hexdigest()
     if call.key is None:
-        return _started(app, record_mission(app, _options(call)))
+        return Started(created=True, mission=mission_view(app, record_mission(app, _options(call))))
     mission = keyed_id("mission", call.key)
     if not _known(app, mission, call.key, asked):
         try:
             noted = {"mcp": {"key": call.key, "asked": asked}}
-            return _started(app, record_mission(app, _options(call), mission=mission, noted=noted))
+            return Started(
+                created=True,
+                mission=mission_view(app, record_mission(app, _options(call), mission=mission, noted=noted)),
+            )
         except UsageError as error:
             if error.code != "mission_exists":
                 raise
@@ -264,10 +267,6 @@ def cancel(app: App, call: OneMission) -> MissionView:
     mission = exact(app, call.mission)
     cancel_mission(app, mission)
     return mission_view(app, mission)
-
-
-def _started(app: App, mission: str) -> Started:
-    return Started(created=True, mission=mission_view(app, mission))
 
 
 def _options(call: RunMission) -> RunRequest:

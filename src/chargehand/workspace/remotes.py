@@ -139,7 +139,7 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     argv, environment = depot.git.command(*words)
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     own.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
-    configured = dict(_configured(own))
+    configured = dict(_read_user_settings(own))
     if "core.sshcommand" in configured and "GIT_SSH_COMMAND" not in os.environ:
         del own["GIT_SSH_COMMAND"]
     settings: dict[str, str] = {}  # in the environment: others could read the arguments of a process
@@ -153,7 +153,7 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     )
 
 
-def _configured(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _read_user_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield what the user's own configuration says of credentials, HTTP and ssh; never a repository's."""
     base = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **environment}
     for scope in ("--system", "--global"):

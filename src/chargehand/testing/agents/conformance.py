@@ -109,7 +109,7 @@ class AgentContract:
         outcome = await self._run(case)
         assert outcome.claim == "done", outcome
         assert case.context.made() == "made\n"
-        assert self._told(case)["malformed"] > 0
+        assert self._last_report(case)["malformed"] > 0
 
     async def test_nothing_but_wrong_lines_is_no_success(self, open_case: OpenCase) -> None:
         """An exit code of 0 without a word that can be understood is a failure."""
@@ -210,7 +210,7 @@ class AgentContract:
         assert case.context.endpoint is not None
         assert case.context.endpoint.meter().calls == 2
         if case.agent.abilities.reports:
-            told = self._told(case)
+            told = self._last_report(case)
             assert told["metered"]["calls"] == 2
             assert told["agrees"] is True
             assert told["reported"] == {key: told["metered"][key] for key in ("input", "output")}
@@ -242,7 +242,7 @@ class AgentContract:
         return await case.agent.run(case.assignment(seconds=seconds), case.context)
 
     @staticmethod
-    def _told(case: AgentCase) -> Any:
+    def _last_report(case: AgentCase) -> Any:
         return [step for name, step in case.context.steps.items() if name.startswith("told/")][-1]
 
     @staticmethod

@@ -150,11 +150,11 @@ class MemoryAttemptContext:
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
         """Bound a block; see `AttemptContext.limited`."""
-        return _limited(seconds)
+        return _limit_time(seconds)
 
 
 @asynccontextmanager
-async def _limited(seconds: float) -> AsyncIterator[None]:
+async def _limit_time(seconds: float) -> AsyncIterator[None]:
     async with asyncio.timeout(seconds):
         yield
 

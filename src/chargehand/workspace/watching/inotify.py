@@ -37,10 +37,10 @@ class Inotify:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self.fd = self._raise_errno(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     @staticmethod
-    def _checked(result: int) -> int:
+    def _raise_errno(result: int) -> int:
         if result < 0:
             problem = ctypes.get_errno()
             raise OSError(problem, os.strerror(problem))
@@ -52,7 +52,7 @@ class Inotify:
         By descriptor and not by path: an agent that swaps a directory for a link must not lead the watch away.
         """
         path = b"/proc/self/fd/%d" % directory
-        return self._checked(self._libc.inotify_add_watch(self.fd, path, _WANTED | _ONLYDIR | _EXCL_UNLINK))
+        return self._raise_errno(self._libc.inotify_add_watch(self.fd, path, _WANTED | _ONLYDIR | _EXCL_UNLINK))
 
     def forget(self, wd: int) -> None:
         """Stop watching; what is gone already is fine."""
