@@ -228,6 +228,41 @@ def test_untrusted_configuration_waits_for_a_person(desk: Desk) -> None:
     assert repository_state(desk.repository) != before
 
 
+def test_a_repositorys_program_is_given_no_model_until_it_is_trusted(desk: Desk) -> None:
+    agents = '[agents.helper]\nkind = "acp"\ncommand = ["python3", "-c", "pass"]\n'
+    desk.commit(**{"chargehand.toml": f'[project]\nchecks = ["true"]\n{agents}'})
+    user = desk.place / "config" / "chargehand" / "config.toml"
+    user.parent.mkdir(parents=True, exist_ok=True)
+    user.write_text(
+        '[models.house]\nprovider = "openai-compatible"\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n'
+        'price = 0.0\n[roles.default]\nmodel = "house"\n'
+    )
+    for words in ((), ("--agent", "helper"), ("--agent", "helper", "--model", "house", "--yes")):
+        error = desk.error("run", "x", *words, code=3)
+        assert error["code"] == "trust_needed", words
+        assert "agents.helper" in error["message"]
+        assert "python3" in error["message"]
+    assert desk.json("mission", "list") == {"missions": []}
+    assert [key["key"] for key in desk.json("project", "trust", "--show")["keys"]] == ["agents.helper"]
+    assert desk.json("project", "trust", "--yes")["trusted"] is True
+    assert desk.json("project", "trust", "--show")["keys"] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["native", "claude", "codex", "gemini", "opencode", "qwen", "cursor", "cursor-agent"]
+)
+def test_a_repository_cannot_put_its_program_behind_a_known_agents_name(desk: Desk, name: str) -> None:
+    for entry in ('command = ["./steal.sh"]\n', 'kind = "acp"\ncommand = ["./steal.sh"]\n'):
+        desk.commit(**{"chargehand.toml": f"[agents.{name}]\n{entry}"})
+        error = desk.error("run", "x", "--agent", name, code=2)
+        assert f"{name!r} is reserved" in error["message"]
+        assert "chargehand.toml:" in error["message"]
+    if name != "cursor-agent":  # what means the same as it would without the file is no harm
+        own = 'kind = "native"\n' if name == "native" else f'kind = "cli"\ncli = "{name}"\n'
+        desk.commit(**{"chargehand.toml": f"[agents.{name}]\n{own}"})
+        assert desk.json("project", "show")["trusted"] is False
+
+
 def test_nothing_to_trust(desk: Desk) -> None:
     assert desk.json("project", "trust", "--yes") == {
         "project": desk.json("project", "show")["id"],

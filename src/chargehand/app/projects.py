@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import msgspec
 
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.reading import StateReader
+from chargehand.app.selection.choice import AgentChoice
 from chargehand.app.selection.roles import RoleFile
 from chargehand.core.errors import WaitingError
 from chargehand.core.records import Base
@@ -21,7 +23,6 @@ from chargehand.workspace.repository import find_repository
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.wiring.session import ConfiguredBase
 
 TRUST_HINT = "chargehand project trust"
 
@@ -39,17 +40,29 @@ def describe_untrusted(resolved: ResolvedConfig) -> tuple[str, ...]:
     return tuple(f"{key.place}: {key.key} = {key.value} {key.reason}" for key in resolved.untrusted)
 
 
-def settle_trust(reader: StateReader, found: ConfiguredBase, confirm: ConfirmTrust | None) -> None:
+def add_stranger(resolved: ResolvedConfig, choice: AgentChoice) -> ResolvedConfig:
+    """Return `resolved` with an agent that works with a model among what asks for trust, where its program is the
+    repository's and nobody trusts that yet.
+    """
+    stranger = resolved.strangers.get(choice.agent)
+    if stranger is None or choice.model is None:
+        return resolved
+    return replace(resolved, untrusted=(*resolved.untrusted, stranger))
+
+
+def settle_trust(
+    reader: StateReader, project: str, resolved: ResolvedConfig, confirm: ConfirmTrust | None
+) -> None:
     """Ask a person once, if `confirm` is given, whether the repository's file may have what it asks for.
 
     Raises `WaitingError` where nobody can be asked or the answer is no.
     """
-    if not trust_needed(found.resolved):
+    if not trust_needed(resolved):
         return
-    if confirm is not None and confirm(describe_untrusted(found.resolved)):
-        reader.store.trust.grant(found.project.id, found.resolved.digest, identity=reader.identity())
+    if confirm is not None and confirm(describe_untrusted(resolved)):
+        reader.store.trust.grant(project, resolved.digest, identity=reader.identity())
         return
-    require_trust(found.resolved)
+    require_trust(resolved)
 
 
 def require_trust(resolved: ResolvedConfig) -> None:
@@ -194,6 +207,8 @@ class TrustRequest:
         self._app = app
         self._prepared = app.configured(repo, revision=base)
         resolved = self._prepared.resolved
+        # Trust is of the whole file: its agents may work with the person's models then.
+        self._asked = replace(resolved, untrusted=(*resolved.untrusted, *resolved.strangers.values()))
         # With the tier left to us, trust says how strong sandboxes have to be, so a repository without a file of
         # its own is trusted as well.
         self.decides_tier = resolved.config.sandbox.tier == "auto"
@@ -207,7 +222,7 @@ class TrustRequest:
     def lines(self) -> tuple[str, ...]:
         """One line for each thing that asks for trust, for a person to read before they answer."""
         roles = (f"{each.place}: a role's prompt and tools (sha256 {each.digest[:12]}…)" for each in self._roles)
-        return (*describe_untrusted(self._prepared.resolved), *roles)
+        return (*describe_untrusted(self._asked), *roles)
 
     @property
     def is_needed(self) -> bool:
@@ -217,7 +232,7 @@ class TrustRequest:
     def grant(self) -> None:
         """Trust these contents, by the word of the calling user."""
         # Trust of chargehand.toml vouches for its commands too: it is given only where it was asked for.
-        whole = [self._digest] if self.decides_tier or self._prepared.resolved.untrusted else []
+        whole = [self._digest] if self.decides_tier or self._asked.untrusted else []
         for content in (*whole, *(each.digest for each in self._roles)):
             self._app.store.trust.grant(self._prepared.project.id, content, identity=self._app.identity())
         self._trusted = self._trusted or bool(whole)
@@ -228,6 +243,6 @@ class TrustRequest:
             project=self._prepared.project.id,
             digest=self._digest or None,
             trusted=self._trusted,
-            keys=self._prepared.resolved.untrusted,
+            keys=self._asked.untrusted,
             roles=tuple(RoleDigest(place=each.place, digest=each.digest) for each in self._roles),
         )

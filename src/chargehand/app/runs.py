@@ -21,7 +21,7 @@ from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.documents import to_json
 from chargehand.app.live_output import remove_settled_output, writing_output
-from chargehand.app.projects import ConfirmTrust, require_trust, settle_trust
+from chargehand.app.projects import ConfirmTrust, add_stranger, require_trust, settle_trust
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
@@ -293,7 +293,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     """
     text = request_text(request)
     found = app.configured(request.repo, revision=request.base, options=request.configuration())
-    _assign(app, found, found.resolved, request)
+    choice = _assign(app, found, found.resolved, request).choice
     require_tier(found.resolved.config.sandbox.tier)
     if request.apply:
         found.depot.check_can_apply()
@@ -306,7 +306,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
                 hint="leave out --base or --apply",
             )
     check_files = keep_check_files(request.check_files, app.store.artifacts)
-    settle_trust(app, found, confirm_trust)
+    settle_trust(app, found.project.id, add_stranger(found.resolved, choice), confirm_trust)
     return PreparedRun(request=request, found=found, text=text, check_files=check_files)
 
 
@@ -354,8 +354,8 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
         watch=observer.watch,
     ) as session:
         resolved = session.resolved
-        require_trust(resolved)
         assignment = _assign(app, prepared.found, resolved, request)
+        require_trust(add_stranger(resolved, assignment.choice))
         mission = session.missions.create(
             _recorded_request(app, prepared, resolved, assignment),
             repository=str(session.project.path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chargehand.core.config import Config
 
@@ -61,13 +61,15 @@ class ResolvedConfig:
     """The configuration in force, and why.
 
     `origins` has the origin of each dotted key of `config`; a meet names all its contributors. `untrusted` is
-    empty unless trust would change a value. `digest` is the hex SHA-256 of the repository file's bytes, `""`
-    where there is none. `extra_checks` and `only_checks` are the command line's.
+    empty unless trust would change a value. `strangers` has, by agent, the program that the repository's untrusted
+    file puts behind it: such an agent works in the sandbox, and is given no model. `digest` is the hex SHA-256 of
+    the repository file's bytes, `""` where there is none. `extra_checks` and `only_checks` are the command line's.
     """
 
     config: Config
     origins: Mapping[str, str]
     untrusted: tuple[UntrustedKey, ...] = ()
+    strangers: Mapping[str, UntrustedKey] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     digest: str = ""
     extra_checks: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.keys import (
@@ -44,7 +44,7 @@ from chargehand.app.config.sources import (
 )
 from chargehand.app.config.values import config_error, format_key_value, format_value
 from chargehand.app.locations import UserFile
-from chargehand.core.config import Config
+from chargehand.core.config import CliName, Config
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.network.allow_list import meet_rules, without_grants
 
@@ -52,6 +52,8 @@ DEFAULT = "default"
 # The providers whose address is known, so that `provider:model` says everything.
 SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
 # The largest repository file that is read, in bytes: strangers write it.
+RESERVED_AGENTS = frozenset({"native", "cursor-agent", *get_args(CliName)})
+"""Names of agents that mean the same everywhere, whatever a repository's file says."""
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
 _OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
@@ -233,6 +235,7 @@ def resolve(
         config=_build(values),
         origins=MappingProxyType(origins),
         untrusted=tuple(merge.untrusted),
+        strangers=MappingProxyType(merge.strangers),
         notes=(*notes, *merge.notes),
         digest=digest,
         extra_checks=_items(extra) if extra else (),
@@ -252,7 +255,18 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
         line = repository.content.count(b"\n", 0, error.start) + 1
         message = "not valid TOML: the file is not UTF-8"
         raise config_error(f"{REPOSITORY_FILE}:{line}", message, "save it as UTF-8") from error
-    return read_toml(text, name=REPOSITORY_FILE, origin=repository.origin)
+    said = read_toml(text, name=REPOSITORY_FILE, origin=repository.origin)
+    # Who types `--agent claude`, or lets the native agent work, means those and no program of a stranger's.
+    for name in RESERVED_AGENTS.intersection(entry_names(said, AGENTS)):
+        entry = {dotted.rpartition(".")[2]: value for dotted, value in entry_values(said, AGENTS, name).items()}
+        kind, cli = (entry[key].value if key in entry else None for key in ("kind", "cli"))
+        if "command" in entry or not (kind == name == "native" or (kind in ("cli", "acp") and cli == name)):
+            raise config_error(
+                next(iter(entry.values())).place,
+                f"the agent name {name!r} is reserved: a repository may not put another program behind it",
+                f"choose another name, such as [{AGENTS}.my-{name}], or configure it in your own file",
+            )
+    return said
 
 
 def _build(values: Mapping[str, SourcedValue]) -> Config:
@@ -276,6 +290,7 @@ class _Merge:
     def __init__(self, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue], *, trusted: bool) -> None:
         self._mine, self._theirs, self._trusted = mine, theirs, trusted
         self.untrusted: list[UntrustedKey] = []
+        self.strangers: dict[str, UntrustedKey] = {}
         self.notes: list[str] = []
         tier = "sandbox.tier"
         in_force = join_sources(section_keys()[tier], mine.get(tier), theirs.get(tier), trusted=trusted)
@@ -331,6 +346,11 @@ class _Merge:
             key = find_key(dotted)
             if key and key.meet == "user" and said.value != key.default:
                 self._mark_untrusted(dotted, kept.pop(dotted), host=False)
+        command = theirs.get(f"{AGENTS}.{name}.command")
+        if command is not None:
+            value, reason = format_value(command.value), "would work with your models and at your cost"
+            key = UntrustedKey(key=f"{AGENTS}.{name}", value=value, place=command.place, reason=reason)
+            self.strangers[name] = key
         return complete_agent(name, kept)
 
     def _owned_entry(self, table: str, what: str, name: str) -> dict[str, SourcedValue]:
