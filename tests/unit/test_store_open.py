@@ -244,3 +244,25 @@ def test_a_strange_path_is_a_path_like_any_other(tmp_path: Path) -> None:
     assert (home / "store.db").stat().st_size > 0
     with open_store(home) as store, store.database.read() as connection:
         assert connection.execute("SELECT id FROM missions").fetchall() == [("m-1",)]
+
+
+def test_a_directory_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    home.mkdir()
+    home.chmod(0o755)
+    for mode in (0o755, 0o750, 0o777):
+        home.chmod(mode)
+        with open_store(home):
+            assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "state"
+    home.mkdir()
+    home.chmod(0o755)
+    # As on a file system without modes: the call does nothing, or the directory is somebody else's.
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
+    with pytest.raises(StoreError, match="other users may read") as caught, open_store(home):
+        pass
+    assert caught.value.code == "store_exposed"
+    assert list(home.iterdir()) == []

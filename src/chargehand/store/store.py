@@ -127,12 +127,14 @@ class Store:
 
 
 def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = False) -> Store:
-    """Open the state directory, made (mode 0700) and brought to this program's version when needed.
+    """Open the state directory, made and closed to others (mode 0700), and brought to this program's version.
 
     Raises `StoreError`: `store_newer`, `store_older` and `store_missing` (read-only), `store_corrupt`,
-    `store_not_writable`, `store_full`, `store_busy`.
+    `store_not_writable`, `store_full`, `store_busy`, `store_exposed` where others may read it and
+    it cannot be closed.
     """
     with typed_errors(home):
+        _close_to_others(home)
         if not (home / "store.db").exists():
             if read_only:
                 raise StoreError(
@@ -149,6 +151,20 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
         database.close()
         raise
     return Store(database, clock=clock or SystemClock())
+
+
+def _close_to_others(home: Path) -> None:
+    """Take the rights of group and others away: every project's sources, prompts and keys lie below."""
+    with suppress(FileNotFoundError):
+        if home.stat().st_mode & 0o077:
+            with suppress(OSError):
+                home.chmod(0o700)
+            if home.stat().st_mode & 0o077:
+                raise StoreError(
+                    f"other users may read the state directory {str(home)!r}, and it cannot be closed to them",
+                    code="store_exposed",
+                    hint=f"chmod 700 {home}, as its owner; or name another directory in CHARGEHAND_HOME",
+                )
 
 
 def _make_file(path: Path) -> None:
