@@ -114,6 +114,28 @@ def test_what_a_refused_mission_says(desk: Desk) -> None:
     assert "no_change" in text
 
 
+@pytest.mark.parametrize(
+    ("agent", "obstacle"),
+    [
+        (f"{GOLD}; mkdir -p tests/hidden.py; echo x > tests/hidden.py/y", "'tests/hidden.py' is a directory"),
+        (f"{GOLD}; ln -s ../README.md tests/hidden.py", "'tests/hidden.py' is a symbolic link"),
+        (f"{GOLD}; git rm -rq tests; echo x > tests", "'tests' is not a directory"),
+        (f"{GOLD}; git mv tests other; ln -s other tests", "'tests' is a symbolic link"),
+    ],
+)
+def test_what_stands_where_an_acceptance_file_goes_is_refused_and_named(
+    desk: Desk, agent: str, obstacle: str
+) -> None:
+    hidden = desk.place / "hidden.py"
+    hidden.write_text("import unittest\n")
+    result = desk.run(agent, "--check-file", f"{hidden}:tests/hidden.py", "--only-check", "true", code=1)
+    (reason,) = (each for each in result["reasons"] if each["code"] == "acceptance_path")
+    assert obstacle in reason["message"]
+    for path in ("calc", "README.md/x.py"):
+        error = desk.error_of("run", "x", "--agent", "command:true", "--check-file", f"{hidden}:{path}", code=2)
+        assert (error["code"], path in error["message"]) == ("usage", True)
+
+
 def test_without_checks_a_person_decides(desk: Desk) -> None:
     other = make_repository(desk.place / "other", {"README": "one\n"})
     result = desk.run("echo two > README", "--repo", str(other), code=3)

@@ -306,6 +306,13 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
                 hint="leave out --base or --apply",
             )
     check_files = keep_check_files(request.check_files, app.store.artifacts)
+    for _, path in check_files:
+        obstacle = found.depot.find_obstacle(found.base.tree, path)
+        if obstacle is not None:
+            raise UsageError(
+                f"--check-file: nothing can be mounted at {shown_path(path)!r}: {obstacle} in the base",
+                hint="name the path of a file, or one that is not there yet",
+            )
     settle_trust(app, found.project.id, add_stranger(found.resolved, choice), confirm_trust)
     return PreparedRun(request=request, found=found, text=text, check_files=check_files)
 

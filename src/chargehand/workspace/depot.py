@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -202,6 +203,24 @@ class Depot:
         """Return what a tree has at `path`, a directory included, or `None`."""
         found = self.reader.find(bytes.fromhex(tree), os.fsencode(path))
         return None if found is None else PathEntry(path=path, mode=found.mode, id=found.id.hex())
+
+    def find_obstacle(self, tree: str, path: str) -> str | None:
+        """Return in words what of a tree keeps a file from being laid over it at `path`, `None` if nothing does.
+
+        A link is an obstacle too, at `path` or above it: the file would be laid where the link leads.
+        """
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            name = "/".join(parts[:depth])
+            found = self.lookup(tree, name)
+            if found is None:
+                return None
+            whole = depth == len(parts)
+            if stat.S_ISLNK(found.mode):
+                return f"{name!r} is a symbolic link"
+            if stat.S_ISREG(found.mode) != whole:
+                return f"{name!r} is a directory" if whole else f"{name!r} is not a directory"
+        return None
 
     def diff(self, old: str, new: str) -> tuple[Change, ...]:
         """Return the paths that differ between two trees, sorted; renames are not looked for."""

@@ -158,6 +158,20 @@ class Validator:
 
         `degraded` says that `findings` are not all that inspection should have looked for.
         """
+        obstacles = ((path, self.services.depot.find_obstacle(tree, path)) for _, path in self.gates.acceptance)
+        blocked = tuple(
+            Finding(
+                rule="acceptance_path",
+                severity="error",
+                path=path,
+                message=f"{obstacle}, where the checks have a file of their own",
+            )
+            for path, obstacle in obstacles
+            if obstacle is not None
+        )
+        # Without its acceptance files no check says anything, and mounting them over this would fail.
+        if blocked:
+            return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
