@@ -115,25 +115,37 @@ def test_what_a_refused_mission_says(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "obstacle"),
+    ("path", "change", "obstacle"),
     [
-        (f"{GOLD}; mkdir -p tests/hidden.py; echo x > tests/hidden.py/y", "'tests/hidden.py' is a directory"),
-        (f"{GOLD}; ln -s ../README.md tests/hidden.py", "'tests/hidden.py' is a symbolic link"),
-        (f"{GOLD}; git rm -rq tests; echo x > tests", "'tests' is not a directory"),
-        (f"{GOLD}; git mv tests other; ln -s other tests", "'tests' is a symbolic link"),
+        (
+            "tests/hidden.py",
+            "mkdir tests/hidden.py; echo x > tests/hidden.py/y",
+            "'tests/hidden.py' is a directory",
+        ),
+        ("tests/hidden.py", "ln -s ../README.md tests/hidden.py", "'tests/hidden.py' is a symbolic link"),
+        ("tests/hidden.py", "mv tests other; ln -s other tests", "'tests' is a symbolic link"),
+        ("more/hidden.py", "echo x > more", "'more' is not a directory"),
     ],
 )
 def test_what_stands_where_an_acceptance_file_goes_is_refused_and_named(
-    desk: Desk, agent: str, obstacle: str
+    desk: Desk, path: str, change: str, obstacle: str
 ) -> None:
     hidden = desk.place / "hidden.py"
     hidden.write_text("import unittest\n")
-    result = desk.run(agent, "--check-file", f"{hidden}:tests/hidden.py", "--only-check", "true", code=1)
+    words = ("--check-file", f"{hidden}:{path}", "--only-check", "true")
+    result = desk.run(f"{GOLD}; {change}", *words, code=1)
     (reason,) = (each for each in result["reasons"] if each["code"] == "acceptance_path")
     assert obstacle in reason["message"]
-    for path in ("calc", "README.md/x.py"):
-        error = desk.error_of("run", "x", "--agent", "command:true", "--check-file", f"{hidden}:{path}", code=2)
-        assert (error["code"], path in error["message"]) == ("usage", True)
+
+
+@pytest.mark.parametrize("path", ["calc", "README.md/x.py"])
+def test_an_acceptance_file_that_the_base_leaves_no_place_for_is_refused_at_once(desk: Desk, path: str) -> None:
+    file = desk.place / "hidden.py"
+    file.write_text("import unittest\n")
+    words = ("run", "x", "--agent", "command:true", "--check-file", f"{file}:{path}")
+    error = desk.error_of(*words, code=2)
+    assert (error["code"], path.partition("/")[0] in error["message"]) == ("usage", True)
+    assert desk.json("mission", "list") == {"missions": []}
 
 
 def test_without_checks_a_person_decides(desk: Desk) -> None:
