@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ class NoEnvironment(WorktreeDriver):
     """Forgets what `setup` made."""
 
     def make(self, place: Generation, **what: Any) -> None:
-        super().make(replace(place, environment=None), **what)
+        super().make(structs.replace(place, environment=None), **what)
 
 
 class Blind(WorktreeDriver):

@@ -74,7 +74,8 @@ class FreezesAllButOne(Wrapped):
     async def freeze(self) -> None:
         seen = [pid for pid, words in descendants(os.getpid()).items() if "thread-" in words]
         for pid in sorted(seen)[1:]:
-            os.kill(pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):  # of a short life, and over by now
+                os.kill(pid, signal.SIGSTOP)
 
     async def thaw(self) -> None:
         for pid, words in descendants(os.getpid()).items():

@@ -32,7 +32,7 @@ def test_one_owns_it_until_it_lets_go(places: ActionRegistry) -> None:
     again = places.hold(held.action)
     assert again is not None
     again.let_go()
-    with pytest.raises(ValueError, match="let go"):
+    with pytest.raises(ValueError, match="already released"):
         held.fileno()
 
 
