@@ -13,7 +13,7 @@ MISSIONS = 80
 """71 when this was written; a hundred is the aim."""
 SCRIPT = """
 import sys
-from chargehand.__main__ import main
+from chargehand.cli.main import main
 sys.argv = ["chargehand", *{words!r}]
 try:
     main()

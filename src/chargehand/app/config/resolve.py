@@ -346,11 +346,14 @@ class _Merge:
             key = find_key(dotted)
             if key and key.meet == "user" and said.value != key.default:
                 self._mark_untrusted(dotted, kept.pop(dotted), host=False)
-        command = theirs.get(f"{AGENTS}.{name}.command")
-        if command is not None:
-            value, reason = format_value(command.value), "would work with your models and at your cost"
-            key = UntrustedKey(key=f"{AGENTS}.{name}", value=value, place=command.place, reason=reason)
-            self.strangers[name] = key
+        program = theirs.get(f"{AGENTS}.{name}.command")
+        if program is not None:
+            self.strangers[name] = UntrustedKey(
+                key=f"{AGENTS}.{name}",
+                value=format_value(program.value),
+                place=program.place,
+                reason="would work with your models and at your cost",
+            )
         return complete_agent(name, kept)
 
     def _owned_entry(self, table: str, what: str, name: str) -> dict[str, SourcedValue]:

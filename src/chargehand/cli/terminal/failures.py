@@ -25,7 +25,8 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     try:
         code = work()
         # Here, and not when the interpreter ends: a reader that is gone is met where it can be answered for.
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None where the caller closed it
+            sys.stdout.flush()
     except click.ClickException as error:
         return _show_usage_error(error, as_json)
     except (KeyboardInterrupt, click.Abort):
