@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from chargehand.app.wiring.session import Session
 
 _T = TypeVar("_T")
+# A result is one line of the log, and a first fetch may move thousands of branches.
 _LISTED = 50
 _HEADS = "refs/heads/"
 
@@ -89,6 +90,7 @@ class ActionContext:
         """Open the depot of the project; its own git takes no longer than the action may."""
         project = self.app.store.projects.find(self.state.project)
         depot = self.app.depot(project)
+        # Git in a worker thread cannot be cancelled with its action, so each command gets a limit of its own.
         depot.git = depot.git.limited(self.state.limit_seconds)
         return depot
 
@@ -100,10 +102,13 @@ class ActionContext:
         """
         state, rules = self.state, self.app.rules()
         assert state.kind is not None
+        # A kind of its own: the rules for agents need no exceptions for what a person does by hand.
         action = Other(kind="action", name=state.kind, facts=facts)
         found = judge(action, Surroundings(who="person", sandboxed=False), rules)
+        # A yes is for what was shown: where the remote has moved since, the question is asked anew.
         asked = state.question is not None and state.question.subject == dict(subject)
         granted = found.effect == "ask" and asked and state.answer is True
+        # Before anything is raised: the log has to tell of refusals as well.
         self.note(
             ActionJudged(
                 attempt="",
@@ -147,6 +152,7 @@ async def fetch(work: ActionContext) -> ActionResult:
     work.judge(f"fetch from {remote.shown_url}", subject={"remote": name}, remote=name, protocol=remote.protocol)
     before = await asyncio.to_thread(remote_branches, depot, name)
     code = await work.host(fetch_command(depot, remote))
+    # The refs themselves are compared; what git prints is for people.
     after = await asyncio.to_thread(remote_branches, depot, name)
     moved = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
     branches = [{"branch": name, "old": before.get(name), "new": after.get(name)} for name in moved]
@@ -161,13 +167,16 @@ async def push(work: ActionContext) -> ActionResult:
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
     branch = _branch(work, depot)
     deletes = bool(work.arguments.get("delete"))
+    # Asked of the remote itself: what was last fetched may be out of date, and the lease names this commit.
     old = await _remote_tip(work, depot, remote, branch)
     new = None if deletes else commit
     where = {"remote": name, "url": remote.shown_url, "branch": branch, "old": old, "new": new}
+    # Also a branch that is to be removed and is not there.
     if old == new:
         return ActionResult(result={**where, "changed": False})
     overwrites = False
     if not deletes and old is not None:
+        # Git also fails for an `old` that was never fetched: it counts as a commit that would be lost.
         follows = await asyncio.to_thread(depot.git.run, "merge-base", "--is-ancestor", old, commit)
         overwrites = follows.code != 0
     if overwrites and not work.arguments.get("force"):
@@ -201,6 +210,7 @@ def _branch(work: ActionContext, depot: Depot) -> str:
     state = work.app.mission_reader.state(work.mission)
     exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
     branch = str(work.arguments.get("branch") or exported)
+    # Git accepts `@` as a name here, though it stands for HEAD elsewhere.
     if not branch or depot.git.run("check-ref-format", "--branch", branch).code or branch.startswith("@"):
         raise UsageError(f"{branch!r} is not a branch name", hint="--branch NAME")
     return branch
@@ -221,6 +231,7 @@ async def _remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch:
             code="remote_unreachable",
             hint="the action's log holds what git printed",
         )
+    # ls-remote matches the end of a ref: `refs/x/refs/heads/main` comes as well.
     tips = (line.partition("\t") for line in found)
     return next((commit for commit, _, ref in tips if ref == f"{_HEADS}{branch}"), None)
 
@@ -266,6 +277,7 @@ def _tip(work: ActionContext, depot: Depot) -> Base:
     named = work.arguments.get("tip")
     if named is None:
         state = work.app.mission_reader.state(work.mission)
+        # Not the present base: an earlier merge moved that to its own tip.
         base = state.first_base
         if base is None or base.branch is None:
             raise UsageError(
@@ -280,6 +292,7 @@ async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:
     stop = threading.Event()
     running = asyncio.ensure_future(asyncio.to_thread(run, stop))
     try:
+        # Shielded: a thread cannot be broken off. It is told to stop, and waited for until its claim is gone.
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
@@ -305,6 +318,7 @@ async def execute(work: ActionContext) -> ActionResult:
 async def _execute_in(work: ActionContext, session: Session, tree: str | None) -> ActionResult:
     cutters = {name: LineSplitter(name, work.tell) for name in ("stdout", "stderr")}
     command = tuple(work.arguments["command"])
+    # Trusted, whoever wrote the repository: a person typed this command.
     await session.missions.admit(Run(kind="exec", run=command, trusted=True), mission=work.state.mission)
     async with session.missions.open_sandbox(session.base, tree=tree) as sandbox:
         result = await sandbox.exec(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
 
 OnOutputLine = Callable[[OutputLine], None]
+# Owner and followers are different processes: what they tell each other are files that somebody has to look at.
 _LOOK_SECONDS = 0.1
 # What a sandbox may take to be made, before the command's own time begins.
 _PREPARING_SECONDS = 600.0
@@ -140,6 +141,7 @@ class Actions:
         """Record a new action and own it; it is `queued` until it runs."""
         app = self._app
         log = mission or project
+        # Taken before the append: readers begin behind it, and the action's own first line has to come after.
         after = app.store.log.last_seq(log)
         held = self.places.make()
         created = ActionCreated(
@@ -153,6 +155,8 @@ class Actions:
             detached=detached,
         )
         app.store.log.append(log, created, durable=True)
+        # After the log, so that no action is listed without its first line. A place that a crash left without this
+        # record is swept later.
         self.places.put(ActionLocation(action=held.action, log=log, after=after))
         return held
 
@@ -224,7 +228,9 @@ class Actions:
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         with Path(logs, "actions.log").open("ab") as log:
             process = subprocess.Popen(
+                # `pass_fds` keeps the number of a descriptor, so the child finds the lock where `--lock` says.
                 [sys.executable, "-m", "chargehand", "action", "run", held.action, "--lock", str(held.fileno())],
+                # The action may outlive the directory that it was asked for in.
                 cwd="/",
                 env={**os.environ, **app.environ, "CHARGEHAND_HOME": str(app.home)},
                 pass_fds=(held.fileno(),),
@@ -234,6 +240,7 @@ class Actions:
                 # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the action.
                 start_new_session=True,
             )
+        # Closed and not unlocked: an flock is of the open file, so unlocking would take it from the child as well.
         held.let_go(handed_on=True)
         return process
 
@@ -245,6 +252,7 @@ class Actions:
         try:
             await self._run(action, place, output, on_line)
         finally:
+            # The lock goes last: without an owner what has not ended counts as lost.
             output.close()
             held.let_go()
         return self.state(action)
@@ -265,6 +273,7 @@ class Actions:
         work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
         try:
             status, done = await self._finish_work(work, place)
+        # No end is noted: with the answer the action begins again, from the top.
         except ApprovalNeededError as asks:
             note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
             return
@@ -280,6 +289,7 @@ class Actions:
                 truncated=output.truncated,
             )
         )
+        # Not by `action cancel`, so by a signal to this process: the caller has to end as well.
         if status == "cancelled" and not self.places.cancel_asked(action):
             raise asyncio.CancelledError
 
@@ -293,8 +303,10 @@ class Actions:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
+            # The cancellation is used up here: the end still has to be written.
             task.uncancel()
             return "cancelled", ActionResult(reasons=(_CANCELLED,))
+        # Before `ChargehandError`, of which it is one: only a conflict has more to tell, which is in the log.
         except MergeConflictError as error:
             return "failed", ActionResult(reasons=(_reason(error),), result=self._conflicts(place))
         except ChargehandError as error:
@@ -316,8 +328,10 @@ class Actions:
             task.cancel()
 
         watching = asyncio.create_task(cancel_when_asked())
+        # The sandbox holds a command to its limit by itself; this one leaves time for what comes before.
         limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
         try:
+            # The line is outside of the limit: the time of an action counts once it began.
             async with self._wait_for_place(work):
                 async with asyncio.timeout(limit):
                     return await WORK[state.kind](work)
@@ -362,6 +376,7 @@ class Actions:
 
         Raises `RefusedError` (`no_question`, `action_held`).
         """
+        # Owned before it is looked at: of two answers at the same moment only one can start it.
         held = self.places.hold(action)
         if held is None:
             raise RefusedError(
@@ -389,6 +404,7 @@ class Actions:
         state = self.state(action)
         if state.status in ACTION_ENDED:
             return state
+        # The wish before the lock: whoever comes to own the action in between finds it.
         self.places.ask_cancel(action)
         held = self.places.hold(action)
         if held is not None:

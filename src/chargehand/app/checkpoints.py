@@ -186,6 +186,7 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
         drops += await _rule_breaking_changes(app, state)
     target = named_tree(state, request.checkpoint)
     name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
+    # `None` is everything; an empty list would be nothing.
     chosen = drops if request.files or request.hunks or request.smart else None
     plan = plan_rollback(mission_depot(app, state), state.checkpoints[-1].tree, target, drops=chosen)
     return PlannedRestore(mission=state.id, target=name, plan=plan)
@@ -211,6 +212,7 @@ def preview_roll_back(reader: StateReader, name: str) -> RollbackPreviewDocument
     state = mission_state(reader, name)
     if state.commit is None or state.tree is None or state.promoted_on is None:
         raise not_promoted_error(state)
+    # Not the mission's base: a promotion may stand on a branch that had moved on.
     before = state.promoted_on.tree
     if state.tree == before:
         raise already_rolled_back_error(state)
@@ -235,6 +237,7 @@ def plan_document(plan: RollbackPlan) -> PlanDocument:
 
 def parse_hunk(text: str) -> Drop:
     """Return what `PATH:LINE` or `PATH:FIRST-LAST` names. Raises `UsageError`."""
+    # From the right, since a path may hold colons. `isdecimal` alone takes digits of every script.
     path, colon, lines = text.rpartition(":")
     first, dash, last = lines.partition("-")
     numbers = (first, last) if dash else (first, first)
@@ -256,6 +259,7 @@ def base_tree(state: MissionState) -> str:
 def result_tree(state: MissionState) -> str:
     """Return the promoted tree, else the last one that was kept, else the base's."""
     base = base_tree(state)
+    # After a roll-back the promoted tree is the base's: what the mission made is in its last checkpoint then.
     if state.tree is not None and state.tree != base:
         return state.tree
     return state.checkpoints[-1].tree if state.checkpoints else base

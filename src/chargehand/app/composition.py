@@ -121,6 +121,7 @@ class App(StateReader):
         if row.owner is None:
             return False
         request = {"mission": mission, "order": order, "identity": self.identity(), **more}
+        # Where nobody listens the owner is dead or just ending: the caller then steers the mission itself.
         return give_order(self._local.socket(row.owner), request) is not None
 
     @property
@@ -214,6 +215,7 @@ class App(StateReader):
         entry = depot.lookup(base.tree, REPOSITORY_FILE)
         committed = depot.read_blob(entry.id) if entry else None
         own = project.path / REPOSITORY_FILE
+        # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
         if head and own.is_file() and not own.is_symlink():
             content = own.read_bytes()
             if content != committed:
@@ -286,6 +288,7 @@ class App(StateReader):
                 alive=self.member.fileno(),
                 environ=self.environ,
             )
+            # Orders first: what runs here has to be within reach of `mission cancel` and `pause`.
             async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
@@ -304,6 +307,7 @@ class App(StateReader):
                     open_snippets=snippets,
                 )
                 missions = Missions(services)
+                # Before anything new: a dead process may have swapped a branch and not have come to say so.
                 await missions.recover()
                 yield Session(
                     project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver,
@@ -327,6 +331,7 @@ class App(StateReader):
         file = self._repository_file(found.project, found.depot, found.base, head=head)
         if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
             return lambda command: True
+        # Not the configuration in force, which has the repository's commands in it.
         own = self.user_configuration().config.project
         typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
         return typed.__contains__
@@ -386,8 +391,10 @@ class App(StateReader):
             raise RepositoryError(
                 f"the repository of mission {found!r} is gone: {state.repository!r}", code="repository_gone"
             )
+        # The recorded commit and not the branch, which may have moved on.
         revision = state.base.commit if state.base else None
         config = state.config if recorded else None
+        # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         choice = state.tier if recorded else None
         where = Path(state.repository)
         async with self.session(where, revision=revision, config=config, choice=choice, watch=watch) as session:

@@ -55,6 +55,7 @@ def keep_secret(reader: StateReader, name: str, *, read: Callable[[], str]) -> S
     `read` is called only once the name and the file are known to be right, so that nobody types in vain. Raises
     `UsageError` (`secret_invalid`), `ConfigError`.
     """
+    # For its errors alone, before anybody types.
     reader.credentials.describe(name)
     place = reader.credentials.set(name, read())
     hidden = reader.credentials.describe(name) == "environment"

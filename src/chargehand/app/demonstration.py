@@ -217,6 +217,7 @@ class _Demo:
             self._text(f"    branch  {branch}")
         self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
         after = self._fingerprint()
+        # A promotion adds a ref; the files and all other refs stay as they were.
         ok = (
             state.status == "promoted"
             and branch is not None
@@ -267,6 +268,7 @@ class _Demo:
         self._text("  Any program can be an agent. This one deletes the tests that fail.")
         before = self._fingerprint()
         request = RunRequest(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
+        # From the second attempt, which it does not have: a command's work is no conversation to tell.
         cheated = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell), first=2)
         ok = cheated.status == "refused" and before == self._fingerprint()
         ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}

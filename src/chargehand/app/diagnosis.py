@@ -31,6 +31,7 @@ from chargehand.sandbox.toolchain import HiddenPrograms, Toolchain, discover
 if TYPE_CHECKING:
     from chargehand.sandbox.vm_kernel import VmKernel
 
+# Settings reach git by GIT_CONFIG_COUNT, which came with 2.31.
 _OLDEST_GIT = (2, 31)
 _FREE_MB = 1024
 # The first parts (Python, git, state directory): without them nothing works, whatever the sandboxes do.
@@ -220,6 +221,7 @@ def _try_state(home: Path) -> ProbePart:
     except OSError as error:
         mend = "make it writable, or set CHARGEHAND_HOME to a directory that is"
         return ProbePart(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
+    # Not f_bfree, which counts what the file system keeps for root.
     free = room.f_bavail * room.f_frsize // (1 << 20)
     ok = free >= _FREE_MB
     mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"

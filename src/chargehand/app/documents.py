@@ -442,5 +442,6 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def _escape_byte(found: re.Match[str]) -> str:
+    # Python shows a byte B of a path that is no UTF-8 as U+DC00 + B; other surrogates stand for nothing.
     code = ord(found[0]) - 0xDC00
     return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"

@@ -107,6 +107,7 @@ def _describe_mission(event: Payload) -> str | None:
             fork = f" (forked from {event.forked_from} at reply {event.forked_at})" if event.forked_from else ""
             return f"requested: {_first_line(event.request.text)}{fork}"
         case MissionClaimed():
+            # The first claim is how every mission begins.
             return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
         case MissionReleased():
             return f"released by {event.worker} for another worker to resume" if event.worker else ""
@@ -306,6 +307,7 @@ def _describe_result(event: Payload) -> str | None:
 
 def _describe_files(event: FilesSeen) -> str:
     """Describe a batch by its counts and, where it is one file, by its path."""
+    # A rename comes as two changes and counts once.
     kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
     paths = {path for kind, path in event.changes if kind != "renamed_from"}
     named = f" {shown_path(next(iter(paths)))}" if len(paths) == 1 else ""

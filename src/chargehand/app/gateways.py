@@ -147,6 +147,7 @@ def check_options(options: GatewayOptions) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
+    # Put together again, because urlsplit also takes a user, a path and a query.
     if host is None or port is None or f"{_url_host(host)}:{port}" != options.listen.lower():
         raise _unusable(f"--listen: {options.listen!r} is not HOST:PORT")
     if not is_loopback(f"http://{options.listen}"):
@@ -218,6 +219,7 @@ def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
         return _Service(
             models=_offline_models(options, redactor, tell),
             budget=options.budget,
+            # Nothing is paid here, so the book of the user and the day is left alone.
             ledger=MemoryLedger(options.budget),
             redactor=redactor,
         )

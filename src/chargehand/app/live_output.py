@@ -42,6 +42,7 @@ class OutputWriter:
 
         path = _path(home, mission)
         path.parent.mkdir(mode=0o700, exist_ok=True)
+        # A mission that another worker takes up goes on in the same file, and the limit is for all of it.
         self._file = path.open("ab")
         self._clock = clock
         self._redactor = Redactor()
@@ -97,6 +98,7 @@ class OutputReader:
                 return
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
+            # A kill or a full disk may have cut a line short, and the next one then follows it directly.
             with contextlib.suppress(msgspec.MsgspecError):
                 yield decode_as(line, OutputLine)
 

@@ -199,6 +199,7 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
     mission = app.find_mission(name)
     if not text.strip():
         raise UsageError("the message is empty", hint="write what the agent should know")
+    # An argument that is no UTF-8 holds lone surrogates, which encode() refuses.
     if len(text.encode(errors="replace")) > _LONGEST:
         raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
     more = {"critical": "yes"} if critical else {}
@@ -226,6 +227,7 @@ def cancel_mission(app: App, name: str) -> MissionState:
     deadline = time.monotonic() + _CANCEL_SECONDS
     while True:
         state = app.mission_reader.state(mission)
+        # A paused mission counts as settled, though it is still to be cancelled.
         if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
             return state
         time.sleep(0.05)
@@ -301,6 +303,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
         point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
     edit = _parse_reply(request.reply) if request.reply is not None else None
     if request.model is not None:
+        # For its error alone: nothing is recorded for a model that nobody knows.
         model_config(source.config or app.user_configuration().config, request.model)
     depot = app.depot(app.project(Path(source.repository)))
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)

@@ -198,6 +198,7 @@ def _view(
     facts = known_facts(
         name, entry, reports=reports, environ=app.environ, assume=config.limits.assume_usd_per_mtok
     )
+    # A script costs nothing unless its entry says otherwise.
     if facts.price is None and entry.provider == "script":
         facts = replace(facts, price=Price(input=0.0, output=0.0, source="script"))
     price = facts.price

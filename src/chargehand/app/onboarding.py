@@ -125,6 +125,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         raise RepositoryError(f"{str(project.path)!r} is a bare repository, with no place for a file", code="bare")
     path = project.path / REPOSITORY_FILE
     found = app.detected(depot, depot.resolve_base())
+    # A link that leads nowhere is somebody's file, too.
     if os.path.lexists(path):
         return InitResult(path=str(path), created=False, checks=None, setup=None, agent=None)
     checks, setup, agent = found.checks, found.setup, None
@@ -246,11 +247,13 @@ class _AgentQuestions:
         price = self._value(
             "USD per million tokens (0: free, empty: unknown)",
             f"models.{name}.price",
+            # Nobody charges for what runs on this machine.
             default="0" if is_loopback(base_url) else "",
             optional=True,
         )
         secret = None
         if self._prompts.confirm("Does it need a key?", default=not is_loopback(base_url)):
+            # A secret is named by a letter first and at most 64 characters.
             secret = re.sub("-", "_", f"{name.upper()[:40]}_API_KEY")
             secret = secret if secret[0].isalpha() else f"MODEL_{secret}"
         entry = ModelConfig(model=model, base_url=base_url, price=float(price) if price else None, key=secret)
@@ -274,6 +277,7 @@ class _AgentQuestions:
             secret = None
             while secret_name and secret is None:
                 value = self._prompts.text("Its key (nothing is shown)", hidden=True)
+                # It has to go into an HTTP header.
                 if value.isascii() and value.isprintable() and value:
                     secret = Secret(name=secret_name, value=value)
                 else:
@@ -330,6 +334,7 @@ class _AgentQuestions:
             try:
                 check_user_value(key, value)
             except ConfigError as error:
+                # Without the place in front: it is the key that was just asked for.
                 self._prompts.notice(f"{error.message.partition(': ')[2]}.")
                 continue
             return value

@@ -133,6 +133,7 @@ def _script_reader(depot: Depot, tree: str) -> Callable[[str], str | None]:
         entry = depot.lookup(tree, path.removeprefix(f"{WORKSPACE}/"))
         if entry is None or entry.mode not in (0o100644, 0o100755):
             return None
+        # One byte more than fits tells that it does not.
         content = depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
         fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
         return content.decode("utf-8", "surrogateescape") if fits else None

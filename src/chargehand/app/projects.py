@@ -143,6 +143,7 @@ def install_project_hook(repo: Path | None) -> HookDocument:
 
     Raises `RepositoryError`, `RefusedError`.
     """
+    # Written into the hook in full: git may be started with another PATH, as by an editor.
     program = shutil.which("chargehand") or str(Path(sys.executable).with_name("chargehand"))
     hook = install_hook(find_repository(repo or Path.cwd()), Path(program).absolute())
     return HookDocument(path=str(hook.path), changed=hook.changed)

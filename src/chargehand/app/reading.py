@@ -88,6 +88,7 @@ class StateReader:
             return self._local
         from chargehand.durable.leases import LeasedWorkers
 
+        # Renewed four times as often as it runs out, so one renewal that fails gives nobody up.
         return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
 
     @property
@@ -134,6 +135,7 @@ class StateReader:
         from chargehand.app.config.resolve import resolve
         from chargehand.app.wiring.profile import profile_for, read_machine
 
+        # Without the machine's own defaults: they are what is worked out here.
         own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
         return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 

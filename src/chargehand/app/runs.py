@@ -98,6 +98,7 @@ def request_text(options: RunRequest) -> str:
         raise UsageError("both TEXT and --file were given", hint="give one of them")
     if options.file is not None:
         try:
+            # Bytes: text streams decode by the locale.
             content = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
             text = content.decode("utf-8")
         except OSError as error:
@@ -172,6 +173,7 @@ def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[
                 f"--check-file: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py"
             )
         parts = path.split("/")
+        # Any case of `.git`: some file systems fold it.
         if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
             raise UsageError(
                 f"--check-file: {shown_path(path)!r} is not a path inside the repository",
@@ -209,6 +211,7 @@ def build_request(
     """
     choice = assignment.choice
     config, named = resolved.config, named_agent(resolved, choice.agent)
+    # A person who writes 1 means it: only the default is raised.
     repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
         text=text,
@@ -229,6 +232,7 @@ def build_request(
         fallback=choice.fallback,
         why=choice.why,
         role=assignment.role.name,
+        # Its text and not its place: after a crash and in a fork the role has to be the same.
         role_text=artifacts.put(assignment.file.content, kind="role"),
         role_from=assignment.file.place,
     )
@@ -313,6 +317,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
                 f"--check-file: nothing can be mounted at {shown_path(path)!r}: {obstacle} in the base",
                 hint="name the path of a file, or one that is not there yet",
             )
+    # Last, so that nobody is asked to trust for a request that cannot be carried out.
     settle_trust(app, found.project.id, add_stranger(found.resolved, choice), confirm_trust)
     return PreparedRun(request=request, found=found, text=text, check_files=check_files)
 
@@ -362,6 +367,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
     ) as session:
         resolved = session.resolved
         assignment = _assign(app, prepared.found, resolved, request)
+        # Once more: the session reads the repository's file anew, and it may have changed since the person looked.
         require_trust(add_stranger(resolved, assignment.choice))
         mission = session.missions.create(
             _recorded_request(app, prepared, resolved, assignment),

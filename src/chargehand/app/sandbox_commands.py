@@ -280,6 +280,7 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
     # Paths are given from where the person stands; formatters are given them from the repository's top.
     root, within = found.depot.repository.path.resolve(), []
     for path in request.paths:
+        # The directory is resolved and the path is not: a link below it is a file of its own to git.
         real = Path(os.path.normpath(app.cwd.resolve() / path))
         if not real.is_relative_to(root):
             raise UsageError(
@@ -289,7 +290,9 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
     if request.staged:
         below = tuple("" if each == "" else f"{each}/" for each in within)
         within = [path for path in staged.changed if not within or path in within or path.startswith(below)]
+    # With nothing staged nothing is formatted: an empty `within` would stand for the whole tree.
     given = _FormatInput.of(found.depot, staged.tree, within, nothing=request.staged and not within)
+    # No sandbox where there is nothing to format: the hook calls this at every commit.
     if not any(given.files.values()):
         return given.document(request, None)
     async with app.session(request.repo, found=found) as session:

@@ -124,6 +124,7 @@ def parse_since(text: str, *, now: datetime) -> datetime:
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         moment = datetime.fromisoformat(text.strip())
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    # Six digits of weeks lie before the year 1: an OverflowError.
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"--since: {text!r} is no moment in time",

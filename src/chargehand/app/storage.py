@@ -64,6 +64,7 @@ def _read_heads(file: Iterable[bytes]) -> tuple[SignedHead, ...]:
 
 def missions_to_export(reader: StateReader, mission: str | None) -> tuple[str, ...]:
     """Return the ids of one mission or of all; raises `NotFoundError`."""
+    # With the logs of projects, which no list of missions shows.
     return tuple(reader.store.log.names()) if mission is None else (reader.find_mission(mission),)
 
 
@@ -257,6 +258,7 @@ def collect_garbage(
         if found is None:
             raise _wrong_amount("--max-age", options.max_age, "90s, 30m, 24h or 7d")
         age = float(found[1]) * _SECONDS[found[2]]
+        # Bases and layers are kept longer by default; an age that is named is for everything.
         rules |= {"max_age": age, "shared_age": age}
     if options.max_bytes is not None:
         found = _SIZE.fullmatch(options.max_bytes.strip())
@@ -268,6 +270,7 @@ def collect_garbage(
     projects = (reader.project(options.repo),) if options.repo is not None else tuple(reader.store.projects.list())
     roots = tuple(reader.home / "projects" / project.id for project in projects)
     if options.checkpoints and not options.dry_run:
+        # A dry run names exactly what the same call removes: a person agrees to true numbers.
         planned = gc(roots, needed=reader.needed, dry_run=True, **rules)
         refs = sum(len(project.erased.refs) for project in planned.projects)
         if refs:

@@ -25,8 +25,10 @@ _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.3
+# Every two seconds: what was lost, and whom to wake.
 _CHECK_LOOKS = 10
 _IDLE_LOOKS = 5
+# Of rows of ended turns; what became of their missions stands in the log.
 _KEEP_SECONDS = 7 * 86_400.0
 # Turns per slot that wait in the queue because of one worker: the rest is in the log, and a row costs 4 ms.
 _AHEAD = 4
@@ -83,6 +85,7 @@ class Worker:
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
             await asyncio.to_thread(remove_unneeded_output, app)
             await self._look_on(engine, until_idle=until_idle, sleepers=sleepers)
+            # The engine waits for what runs before it closes, so that has to be told first.
             app.controls.stop_all("release")
 
     @property
@@ -136,6 +139,7 @@ class Worker:
         waiting = await engine.waiting()
         open_now = {row.id for row in self._app.store.log.takeable()}
         ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
+        # Their numbers are used up: a row that has run once does not run again.
         self._spent = {mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now}
         self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
 
@@ -145,6 +149,7 @@ class Worker:
         for row in rows[: _AHEAD * self._slots]:
             if self._is_ending:
                 break
+            # Each claim raises the epoch, so no number of before the claim comes again.
             turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
             if self._handed.get(row.id) != turn:
                 await engine.trigger(row.id, turn)
@@ -165,6 +170,7 @@ class Worker:
         if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
             return True
         living = self._app.workers.live(owner)
+        # Only life is remembered: a death has to show at once.
         if living:
             self._seen_alive[owner] = asked
         else:
@@ -219,6 +225,7 @@ def ensure_worker(app: StateReader) -> bool:
 
 def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
     """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
+    # Two callers at the same moment may start two; that harms nobody, for a mission has one holder.
     if any(member.role == "worker" for member in app.workers.members()):
         return None
     logs = app.home / "logs"

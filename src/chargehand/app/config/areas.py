@@ -14,6 +14,7 @@ from chargehand.core.errors import ConfigError
 
 _GAP = "**"
 _STAR = "*"
+# Strangers write a repository's list, and two patterns of many gaps have very many sequences in common.
 _LARGEST = 400
 Tokens = tuple[str, ...]
 
@@ -33,6 +34,7 @@ def meet_areas(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
     common = set(ours) & set(theirs)
     met = set(common)
     try:
+        # The pairs are bounded before any is looked at, what comes of them as it comes.
         _bound((len(ours) - len(common)) * (len(theirs) - len(common)) // _LARGEST)
         for left in set(ours) - common:
             for right in set(theirs) - common:
@@ -108,6 +110,7 @@ def _pattern(tokens: Tokens) -> str:
             if not parts or parts[-1] != _GAP:
                 parts.append(_GAP)
     text = "/".join(parts)
+    # A pattern without any slash would match at every depth.
     return text if len(parts) > 1 or text == _GAP else f"/{text}"
 
 

@@ -45,6 +45,7 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
         if not as_meant:
             message = "the file is laid out in a way that cannot be edited safely"
             raise config_error(str(path), message, "change it in an editor")
+    # The whole file: a value that is right by itself may contradict another key, as with `kind` and `command`.
     resolve(user=UserFile(path=path, text=text))
     _replace_file(path, text)
 
@@ -86,6 +87,7 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
     entries = scan(text)
     table = parts[:-1]
     key = parts[-1]
+    # The nearest place first, a new header last: TOML forbids a table to be defined twice.
     for entry in entries:
         if entry.kind in {"line", "inline"} and entry.path == parts:
             return text[: entry.value] + value + text[entry.end :]
@@ -137,18 +139,21 @@ def _replace_file(path: Path, text: str) -> None:
         target = path.resolve()
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        # Beside the target, since a rename does not cross file systems.
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text.encode("utf-8"))
                 os.fchmod(file.fileno(), mode)
                 file.flush()
+                # Some file systems write a rename before the data: a power cut would leave an empty file.
                 os.fsync(file.fileno())
             Path(name).replace(target)
         except BaseException:
             with contextlib.suppress(OSError):
                 Path(name).unlink()
             raise
+    # Up to Python 3.12 a circle of links is a RuntimeError; a zero byte in a path is a ValueError.
     except (OSError, RuntimeError, ValueError) as error:
         message = f"cannot be written: {error}"
         raise config_error(str(path), message, "check the directory's permissions") from error

@@ -69,6 +69,7 @@ _PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "
 def _rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     hints = get_type_hints(cls, include_extras=True)
     rows = []
+    # Every key needs a default: with one missing the two tuples differ in length.
     for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
         hint, spec = get_args(hints[name])
         kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
@@ -86,6 +87,7 @@ def _rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     return tuple(rows)
 
 
+# Not at import: evaluating the annotations is left to those who ask for a key.
 @cache
 def section_keys() -> dict[str, ConfigKey]:
     """Return the keys of the plain sections by dotted name, in the order they are documented."""

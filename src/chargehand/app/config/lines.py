@@ -59,6 +59,7 @@ def key_lines(text: str) -> dict[Path, int]:
     lines: dict[Path, int] = {}
     for entry in scan(text):
         base = len(entry.header) if entry.kind == "line" else 0
+        # Real keys have three parts at most; all prefixes of one with thousands would be quadratic.
         for length in range(base + 1, min(len(entry.path), base + 8) + 1):
             lines.setdefault(entry.path[:length], entry.line)
         lines.setdefault(entry.path, entry.line)
@@ -71,6 +72,7 @@ class _Scanner:
         self.at = 0
         self.entries: list[TomlEntry] = []
         self._header: Path = ()
+        # Looked up by bisection: counting from the start for each entry would be quadratic.
         self._newlines = [match.start() for match in re.finditer("\n", text)]
 
     def document(self) -> None:
@@ -114,6 +116,7 @@ class _Scanner:
         entry = TomlEntry(
             kind=kind, path=path, header=self._header, line=line, start=start, value=value, end=self.at
         )
+        # Before the keys of its inline table, which were added while its value was read.
         self.entries.insert(place, entry)
 
     def _path(self) -> Path:

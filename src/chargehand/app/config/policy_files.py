@@ -71,8 +71,10 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     own = Rules([Source(origin="user", name=str(path), text=before)]).all
     made = override_text(rule, reason=reason, when=when, taken={each.key for each in own})
     text = before + ("\n" if before and not before.endswith("\n") else "") + made
+    # A file with a fault would stop every command that asks the rules.
     Rules([Source(origin="user", name=str(path), text=text)]).check()
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place: whoever reads the rules meanwhile has the old file or the new one.
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, "utf-8")
     partial.replace(path)

@@ -84,10 +84,12 @@ def join_sources(
         if user is not None:
             ours: Any = user.value
             return _both(user, repository, min(ours, theirs))
+        # Without a default there is no limit, so any number narrows.
         return repository if trusted or key.default is None or theirs <= key.default else default_value(key)
     if key.meet == "intersect":
         return _intersection(key, user, repository, trusted=trusted)
     if user is None:
+        # Who writes out the default asks for nothing.
         free = key.meet != "user" or trusted or repository.value == key.default
         return repository if free else default_value(key)
     if key.meet == "union":

@@ -62,6 +62,7 @@ def read_environment(
         if dotted and key:
             place = f"environment {name}"
             said[dotted] = SourcedValue(value=parse_text(key, environ[name], place), origin=place, place=place)
+        # A slip must not be passed over in silence; what is nothing like a key may belong to another program.
         elif error := _unknown_variable(name):
             raise error
         else:
@@ -166,8 +167,10 @@ def parse_toml(text: str, *, name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise config_error(name, "not valid TOML: nested too deeply", "nest less") from error
+    # Not only TOMLDecodeError: Python refuses integers of thousands of digits by a plain ValueError.
     except ValueError as error:
         match = _LINE.search(str(error))
+        # Where the text ends too early tomllib says "at end of document" and no line.
         line = int(match[1]) if match else text.count("\n") + 1
         message = f"not valid TOML: {printable(str(error))}"
         raise config_error(f"{name}:{line}", message, "mend it there; https://toml.io has the rules") from error

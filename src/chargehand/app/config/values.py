@@ -29,6 +29,7 @@ _NUMBER = re.compile(_AMOUNT)
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# A zero byte ends an argument for execve(2); lone surrogates have no UTF-8, which the log is written in.
 _NOT_IN_ARGUMENTS = re.compile(r"[\x00\ud800-\udfff]")
 _NOT_IN_HTTP = re.compile(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -118,8 +119,10 @@ def parse_text(key: ConfigKey, text: str, place: str) -> Any:
     elif key.shape == "list":
         value = [part.strip() for part in stripped.split(",") if part.strip()]
     elif key.shape == "integer":
+        # What is longer stays text and is refused below: Python reads no thousands of digits.
         value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
     elif key.shape == "number":
+        # By itself float() also takes `nan`, `inf` and `1_0`.
         value = float(stripped) if _NUMBER.fullmatch(stripped) else text
     elif key.shape == "flag":
         value = _FLAGS.get(stripped.lower(), text)

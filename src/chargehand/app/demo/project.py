@@ -112,6 +112,7 @@ def write_configuration(path: Path, directory: Path) -> None:
 
 def git(directory: Path, *words: str) -> str:
     """Run git in the demo's repository, without anybody's configuration; return what it prints."""
+    # Inside a hook GIT_DIR and its like would lead to another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "LC_ALL": "C"}
     done = subprocess.run(
@@ -144,6 +145,7 @@ def _remove(directory: Path) -> None:
 
     def again(remove: Callable[..., object], path: str, error: object) -> None:
         with contextlib.suppress(OSError):
+            # The kernel leaves an overlay's `work/work` with mode 000.
             Path(path).parent.chmod(stat.S_IRWXU)
             if Path(path).is_dir() and not Path(path).is_symlink():
                 Path(path).chmod(stat.S_IRWXU)

@@ -71,6 +71,7 @@ def _tell_work(store: Store, state: MissionState, number: int) -> Iterator[Story
         elif line.speaker == "call" and line.tool == "finish":
             yield StoryLine(text=f"    finish      {_subject(line)}")
         elif line.speaker == "call":
+            # Not yet told, for a line never changes: it comes with its result.
             if not results:
                 return
             # A reply's results come in the order of its calls.

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from chargehand.app.providers.served import ollama_address
 
 _LARGEST_REPLY = 1 << 20
+# Ollama lists models for embeddings and ranking among the others, known by their names alone.
 _NO_CHAT = ("embed", "bge-", "minilm", "rerank")
 
 
@@ -34,6 +35,7 @@ def _tags(address: str, timeout: float) -> list[dict[str, Any]]:
     try:
         connection.request("GET", "/api/tags")
         response = connection.getresponse()
+        # Bounded: whatever listens on that port may answer.
         listed = json.loads(response.read(_LARGEST_REPLY)) if response.status == 200 else {}
     except (OSError, HTTPException, ValueError, RecursionError):
         return []

@@ -97,6 +97,7 @@ async def probe_model(
     rows = await fetch_model_rows(address, served.dialect, key, seconds)
     names = None if rows is None else list(rows)
     is_message, called, ended = _read_message(said, served.dialect)
+    # Cut short before any call it tells nothing: a model that reasons may use up the limit for that.
     tools = True if called else None if ended in {"length", "max_tokens"} else False
     if reply.status != 200:
         error = _describe_refusal(reply.status, said, served, names)
@@ -171,6 +172,7 @@ def _describe_refusal(status: int, said: Mapping[str, Any], served: ServedModel,
     if status in {401, 403}:
         return f"the key is not accepted (status {status}): {reason}"
     if names is not None and served.model not in names:
+        # Some providers list thousands of models, and difflib compares with each.
         return f"status {status}: {reason}; it has no model {served.model!r}: {nearest(served.model, names[:200])}"
     return f"status {status}: {reason}"
 
@@ -209,6 +211,7 @@ async def fetch_model_rows(
     if not isinstance(rows, list):
         return None
     found = {row.get(field): row for row in rows if isinstance(row, dict)}
+    # Gemini puts `models/` before each name.
     return {name.removeprefix("models/"): row for name, row in found.items() if isinstance(name, str)}
 
 
@@ -261,6 +264,7 @@ async def try_model(
         rows = await fetch_model_rows(address, dialect_of(config), key, seconds)
         said = _read_row((rows or {}).get(served.model, {}))
     reported = Reported(day=day.isoformat(), tools=probe.tools, tried=why, **found)
+    # What was tried goes before what the provider says of itself.
     reported = replace(
         reported, **{field: value for field, value in said.items() if getattr(reported, field) is None}
     )
@@ -271,6 +275,7 @@ async def try_model(
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row of a list says: OpenRouter's, Gemini's, vLLM's and others' words for the same."""
+    # OpenRouter has the output limit one level below.
     top = row.get("top_provider")
     row = {**(top if isinstance(top, dict) else {}), **row}
     taken = row.get("architecture")
@@ -292,6 +297,7 @@ async def _fetch_ollama_facts(address: str, model: str, seconds: float) -> dict[
     """Return what Ollama's own description says of a model; nothing where it does not answer."""
     import httpx
 
+    # Its own interface lies beside the compatible one, not below it.
     url = f"{address.rstrip('/').removesuffix('/v1')}/api/show"
     shown: object = None
     with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):

@@ -57,6 +57,7 @@ class ProbeReports:
 
     def keep(self, address: str, model: str, reported: Reported) -> None:
         """Keep what a probe found out, in place of an older one; raises `OSError`."""
+        # Read anew: another process may have kept a probe meanwhile.
         self._known = {**self._read(), _name(address, model): asdict(reported)}
         self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # In one step, so that a mission that reads it meanwhile finds the old reports or the new ones.
@@ -139,6 +140,7 @@ def served_chain(
     Raises what `model_config` and `served_model` raise; a fallback without its key is left out.
     """
     names = [name]
+    # The list grows as it is walked: fallbacks of fallbacks come last, and a circle comes to its end.
     for other in names:
         names.extend(one for one in model_config(config, other).fallback if one not in names)
     first, *others = (model_config(config, one) for one in names)
@@ -166,6 +168,7 @@ def provider_limits(config: Config, environ: Mapping[str, str]) -> dict[str, Pro
     for name, entry in config.models.items():
         if entry.provider == "script" or (entry.concurrency is None and entry.per_minute is None):
             continue
+        # By address: a provider counts the calls to all of its models together.
         place = address_of(name, entry, environ=environ)
         known = found.get(place, ProviderLimits())
         found[place] = ProviderLimits(

@@ -118,6 +118,7 @@ def choose_agent(
     found = None
     if name is not None:
         found = agent_from_option(name) if ":" in name else find_agent(config, name)
+        # For its error alone, before anything is recorded; so are the other calls of `model_config` here.
         for known in (*([found.model] if found.model else ()), *found.fallback):
             model_config(config, known)
     takes = found is None or found.kind not in _WITHOUT_MODELS

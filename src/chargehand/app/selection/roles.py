@@ -136,6 +136,7 @@ class RoleCatalogue:
         for entry in self._depot.entries(self._tree, REPOSITORY_ROLES):
             name, regular = _name_of(entry.path), entry.mode & 0o170000 == _REGULAR
             if name and regular and entry.path.rpartition("/")[0] == REPOSITORY_ROLES:
+                # One byte more than is allowed, so that `text` can tell.
                 content = self._depot.read_blob(entry.id, limit=_LARGEST + 1)
                 trusted = self._is_trusted(content_digest(content))
                 found.append(

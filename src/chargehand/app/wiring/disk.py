@@ -11,6 +11,7 @@ from chargehand.core.state import MissionSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Those that wait or are paused go on in the workspaces that they left.
 OPEN = ("planned", "running", "waiting", "paused")
 
 

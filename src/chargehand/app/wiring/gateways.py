@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chargehand.missions.services import EndpointRequest
     from chargehand.models.providers import ProviderLimits, Providers
 
+# The usual soft limit is 1024, for the sake of select(2); asyncio waits by epoll(7).
 _OPEN_FILES = 16_384
 
 
@@ -42,6 +43,7 @@ class ProviderHealthRegistry:
     """
 
     def __init__(self) -> None:
+        # By loop, because those who wait hold futures of theirs; a loop that is gone takes its record along.
         self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Providers]] = WeakKeyDictionary()
 
     def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
@@ -79,6 +81,7 @@ class AttemptGateways:
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
+        # Made before the gateway, for the kept replies hold a name in the token's place.
         token = new_token()
         limits = spending_limits(self.config.limits)
         user = wanted.user or self.user
@@ -93,6 +96,7 @@ class AttemptGateways:
                     strict=wanted.strict,
                     on_diverged=wanted.on_diverged,
                 )
+                # The stack closes backwards: gateway, providers, and the file of kept replies last.
                 stack.callback(calls.close)
             for model in with_fallbacks(served):
                 stack.push_async_callback(model.upstream.close)
@@ -147,6 +151,7 @@ class AttemptGateways:
             or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
             tools=model.tools if config.tools is None else config.tools,
+            # A call with a picture goes on to the next model of the chain that takes one.
             images=any(one.images for one in (model, *model.fallback)),
         )
 
@@ -218,6 +223,7 @@ def _environment(token: str, model: str) -> dict[str, str]:
         "CHARGEHAND_GATEWAY": address,
         "CHARGEHAND_MODEL": model,
         "OPENAI_BASE_URL": f"{address}/v1",
+        # The older name, which some clients still look for.
         "OPENAI_API_BASE": f"{address}/v1",
         "OPENAI_API_KEY": token,
         "OPENAI_MODEL": model,

@@ -29,6 +29,7 @@ class SandboxNetwork:
         from chargehand.network.egress import EgressProxy
 
         self.scratch.mkdir(exist_ok=True, mode=0o700)
+        # A session may have several sandboxes at once, each with a proxy of its own.
         socket = self.scratch / f"egress-{secrets.token_hex(8)}.sock"
         allowed = AllowList.parse(self.config.network)
         async with EgressProxy(socket, allowed, log=log, limits=limits_of(self.config)) as proxy:

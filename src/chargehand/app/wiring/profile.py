@@ -114,6 +114,7 @@ def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgr
     """Return what this process may use: the machine's memory, or less where a control group above it says so."""
     total = _total(proc)
     limit = min(_limits(proc, groups), default=_UNLIMITED)
+    # Not os.cpu_count(), which knows nothing of taskset(1) and cpusets.
     cores = len(os.sched_getaffinity(0))
     return MachineSize(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
 
@@ -136,6 +137,7 @@ def _limits(proc: Path, groups: Path) -> Iterator[int]:
 
 
 def _up(root: Path, directory: Path, name: str) -> Iterator[int]:
+    # Each group above bounds us, too. In a container the path may be the host's: what is not there is passed over.
     for place in (directory, *directory.parents):
         with contextlib.suppress(OSError, ValueError):  # "max", or not there
             yield int((place / name).read_text())

@@ -158,6 +158,7 @@ async def choose_driver(
         return known
     report = await try_tier(config, toolchain, home=home, environ=environ)
     driver = report.require(strategy)
+    # Several processes may try at once: each writes a file of its own, and the last one stays.
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     drivers = {"shadow": report.driver, "direct": report.direct}
     fresh.write_text(json.dumps({"machine": key, "drivers": drivers}))
@@ -233,6 +234,7 @@ async def _proven() -> SnippetPool:
     pool = await SnippetPool(size=2).__aenter__()
     try:
         part = await pool.probe("python")
+    # It was entered by hand, so nobody else leaves it.
     except BaseException:
         await pool.close()
         raise
