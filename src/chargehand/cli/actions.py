@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from chargehand.durable.actions import ActionLock, OutputLine
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+# An owner looks ten times a second, and its keeper kills a second after SIGTERM: the rest is for a busy machine.
 _CANCEL_SECONDS = 15.0
 
 
@@ -49,6 +50,7 @@ def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach:
 
     with App.open() as app:
         actions, project = Actions(app), app.project(repo)
+        # A fetch is about the project alone: its lines stand in the project's own log.
         held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach)
 
@@ -109,8 +111,10 @@ def push(
     from chargehand.core.errors import UsageError
 
     if force and delete:
+        # Not the stronger of the two: each is approved by name, and a yes is for one thing.
         raise UsageError("--force and --delete were given", hint="--delete removes the branch wherever it is")
     arguments = {"remote": remote, "branch": branch, "force": force, "delete": delete}
+    # `--yes` grants nothing: whether a push may overwrite is for rules or a person to say.
     return _run_on_mission("push", mission, arguments, ask=not yes, **options)
 
 
@@ -129,6 +133,7 @@ def _run_on_mission(
 
     with App.open() as app:
         actions = Actions(app)
+        # The whole id: "last" may be another mission by the time a detached action runs.
         held = actions.begin(kind, arguments, mission=app.find_mission(mission), limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach, ask=ask)
 
@@ -240,7 +245,9 @@ def answer(action: str, answer: str, detach: bool, out: Output) -> int:
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
+        # A yes comes back with the lock: without an owner the action would count as lost until it runs.
         held = actions.answer(found, yes=answer == "yes")
+        # A no has ended it.
         if held is None:
             return _show_end(out, actions.state(found))
         return run_action(actions, out, held, detach=detach)
@@ -258,6 +265,7 @@ def run(action: str, lock: int, out: Output) -> int:
 
     with App.open() as app:
         actions = Actions(app)
+        # flock(2) belongs to the open file: the parent's lock came along with the descriptor.
         held = actions.places.take_over(action, lock)
         return _exit_code(run_async(lambda stop: actions.run(held)))
 
@@ -274,8 +282,10 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     from chargehand.core.errors import WaitingError
 
     found = held.action
+    # The id before the work: whoever started this may have to cancel it from elsewhere.
     out.document(QueuedActionDocument(action=found, status="queued"))
     if detach:
+        # It gets the locked descriptor, so that there is no moment in which nobody owns it.
         actions.start(held)
         out.text(found)
         out.notice(f"chargehand action log {found} --follow")
@@ -283,6 +293,7 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     out.notice(f"action {found}")
 
     def run_shown(owned: ActionLock) -> ActionState:
+        # A Ctrl-C is noted as the end of the action before it goes on from here as `KeyboardInterrupt`.
         state = run_async(lambda stop: actions.run(owned, on_line=lambda line: _show_line(out, found, line)))
         sys.stdout.flush()
         return state
@@ -294,6 +305,7 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     code = _show_end(out, state)
     if state.status == "waiting":
         assert state.question is not None
+        # Last, and as an error: scripts find the question by the exit code, with the command that answers it.
         raise WaitingError(
             f"action {found!r} asks: {state.question.text}",
             code="action_asks",
@@ -306,6 +318,7 @@ def _exit_code(state: ActionState) -> int:
     """Return how a command ends whose action stands so."""
     from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
 
+    # What was cancelled, failed or lost did not do what was asked: all of them end as a refusal does.
     codes = {"done": 0, "waiting": WaitingError.exit_code, "timed_out": ExhaustedError.exit_code}
     return codes.get(state.status, RefusedError.exit_code)
 

@@ -47,6 +47,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
             f"an export is verified as a whole, not mission {mission!r} alone",
             hint="leave out MISSION, or leave out --export to verify the log here",
         )
+    # Without a state directory: a third party verifies an export with nothing else at hand.
     if export is not None:
         report = verify_file(export, head=head)
     else:
@@ -84,6 +85,7 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
         raise UsageError(given, hint="give either MISSION or --all")
     with StateReader.open() as reader:
         if output is None:
+            # As it is, and no document around it: the file's last line is the digest of all bytes before it.
             for line in exported_lines(reader, mission):
                 out.raw(line)
             return 0

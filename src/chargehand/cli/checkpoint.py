@@ -150,6 +150,7 @@ def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool)
     from chargehand.cli.terminal.interrupt import run_async
 
     document = planned.document(dry_run=dry_run)
+    # Before the work: where it breaks off, the person has seen what was meant to happen.
     show_plan(out, document.plan)
     if dry_run:
         out.document(document)
@@ -173,6 +174,7 @@ def show_difference(out: Output, found: TreeDifference, *, stat: bool) -> None:
     elif stat:
         _show_line_counts(out, found.line_counts())
     else:
+        # Raw: `git apply` needs the very bytes, and `text` would take control characters out of them.
         out.raw(found.patch())
 
 

@@ -44,6 +44,7 @@ def show(repo: Path | None, origin: bool, out: Output) -> int:
     return 0
 
 
+# A value may begin with a dash: "-5" is to be refused as a value, not as an unknown option.
 @config.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("key")
 @click.argument("value")

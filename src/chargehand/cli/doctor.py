@@ -86,6 +86,7 @@ def _show_process_tier(out: Output, found: Diagnosis) -> None:
     """Show what the default sandbox needs; only what it needs and lacks has failed."""
     width = max(len(part.name) for part in found.parts)
     for part in found.parts:
+        # "no" is no fault: these are the drivers behind the one that is used.
         word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
         out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
         if word == "failed":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # As `env` and `docker run` exit where a command could not be run at all.
 _NOT_RUN = 125
+# The pre-commit hook holds a commit back for the first alone: a missing formatter must not lock people out.
 _WOULD_CHANGE, _NOT_FORMATTED = 1, 2
 
 
@@ -63,6 +64,7 @@ def exec_(
         wanted = SnippetOptions(file=snippet, language=language, given=given, time=options["time"], others=others)
         return run_snippet_file(out, wanted)
     if not command:
+        # click's own error: `nargs=-1` cannot be required, since a snippet comes without a command.
         raise click.MissingParameter(param_hint="'-- CMD…'", param_type="argument")
     request = ExecRequest(command=command, **options)
     if not detach:
@@ -85,12 +87,14 @@ def _execute(out: Output, request: ExecRequest) -> int:
     from chargehand.core.errors import ChargehandError
 
     def show(stream: Stream, piece: bytes) -> None:
+        # With --json the output stands in the document at the end: stdout holds nothing but documents.
         if not out.as_json:
             out.raw(piece, err=stream == "stderr")
 
     try:
         with App.open() as app:
             result, document = run_async(lambda stop: execute(app, request, show))
+    # Caught here and not at the boundary: its exit code could be one of the command's.
     except ChargehandError as error:
         show_failure(error, as_json=out.as_json)
         return _NOT_RUN

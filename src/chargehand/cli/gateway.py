@@ -117,6 +117,7 @@ def run_gateway(out: Output, options: dict[str, Any]) -> int:
             ended.set()
             return True
 
+        # Without this a signal would cancel the work and end with 130, though it is the good end of a gateway.
         stop.end = end
         await serve_gateway(app, wanted, tell=lambda event: _show(out, event), ended=ended)
 

@@ -80,6 +80,7 @@ class Root(click.Group):
         words = list(sys.argv[1:] if args is None else args)
 
         def work() -> object:
+            # Not standalone: click would print errors in a form of its own, and exit with codes of its own.
             return super(Root, self).main(
                 words, PROGRAM, complete_var, standalone_mode=False, obj=tuple(words), **extra
             )
@@ -94,6 +95,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
 
     from chargehand import __version__
 
+    # From the words: this option is eager, so `--json` may not have been parsed yet.
     as_json = json_wanted(context.obj or ())
     click.echo(json.dumps({"version": __version__}) if as_json else f"{PROGRAM} {__version__}")
     context.exit()
@@ -133,5 +135,6 @@ def listen_for_signals() -> None:
         # Each time anew: one that is raised in a finaliser is lost, and the next Ctrl-C must still work.
         raise KeyboardInterrupt
 
+    # A shell without job control starts background jobs with SIGINT ignored, and Python then installs no handler.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)

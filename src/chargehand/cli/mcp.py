@@ -53,6 +53,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
         async def serve_lines(stop: Stop) -> None:
             async with opened as server:
                 serving = asyncio.create_task(serve_stdio(server))
+                # The inner task alone: the end of `opened`, which breaks promotions off in good order, has to run.
                 stop.end = serving.cancel
                 with contextlib.suppress(asyncio.CancelledError):
                     await serving

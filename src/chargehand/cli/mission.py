@@ -83,7 +83,9 @@ def watch(mission: str, out: Output) -> int:
 
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
+        # Without one the mission never settles, and this would follow for ever.
         start_needed_worker(reader, found)
+        # What agents print is no part of the log, and with --json each line is an event of the log.
         for seen in follow_mission(reader, found, with_output=not out.as_json):
             if isinstance(seen, Reason):
                 out.text(f"          waits: {seen.message}")
@@ -92,6 +94,7 @@ def watch(mission: str, out: Output) -> int:
                     out.text(f"            {seen.line.rstrip()}", dim=True)
             elif text := describe_event(seen):
                 _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
+            # Events that say nothing to a person still are the log.
             elif out.as_json:
                 _show_event(out, seen, "")
             if out.closed:  # as after `| head`: following for nobody would never end
@@ -256,6 +259,7 @@ def answer(mission: str, text: str | None, out: Output) -> int:
         state = mission_state(app, mission)
         asked = state.open_question
         if text is None and asked is not None:
+            # In a pipe the question itself is the result: a program reads it and calls again with TEXT.
             text = ask_question(asked) if out.can_ask else None
             if text is None:
                 out.document(question_document(state, asked))
@@ -265,6 +269,7 @@ def answer(mission: str, text: str | None, out: Output) -> int:
                     out.text(f"  {number}  {option}")
                 out.text(f"answer:   chargehand mission answer {state.id} TEXT")
                 return 3
+        # Also where nothing is asked: what is refused, and with which hint, is said in one place.
         change = answer_mission(app, state.id, text or "")
         if change.worker_started:
             out.notice("Started a worker for it.")
@@ -336,6 +341,7 @@ def rollback(mission: str, dry_run: bool, out: Output) -> int:
     with App.open() as app:
         state = run_with_progress(out, lambda shown: roll_back_mission(app, mission, observer=shown))
     print_result(out, state)
+    # The roll-back stands even where its branch could not be exported; a person has to look at that branch.
     return 0 if state.export is not None and state.export.state == "done" else 3
 
 

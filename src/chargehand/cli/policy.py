@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from chargehand.app.policy import LoggedJudgement
     from chargehand.cli.terminal.output import Output
 
+# As missions end: 3 is what waits for a person.
 _EXITS = {"allow": 0, "deny": 1, "ask": 3}
 _COLOURS = {"allow": "green", "deny": "red", "ask": "yellow"}
 
@@ -114,6 +115,7 @@ def why(mission: str, every: bool, out: Output) -> int:
         for logged in mission_judgements(reader, found):
             judged = logged.judged
             counted[judged.effect] = counted.get(judged.effect, 0) + 1
+            # What was allowed only by an override or an answer is shown: somebody decided that.
             if every or judged.effect != "allow" or judged.overridden or judged.answer:
                 out.document(logged)
                 _show_logged(out, logged)

@@ -90,10 +90,12 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
 
     from chargehand.app.composition import App
 
+    # For a detached worker stderr is logs/worker.log, where lines without a time would tell nothing.
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     while True:
         with App.open(role="worker") as app:
             out.notice(f"Worker {app.member.id} runs missions of {app.home}.")
+            # Not `run_async`: a signal cancels nothing here, it releases the missions for another worker.
             stopped = asyncio.run(
                 _work_until_signal(app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
             )
@@ -161,6 +163,7 @@ def _run_shown(
     from chargehand.cli.terminal.progress import ObserverWithEvents, progress
 
     async def watched(stop: Stop) -> RunOutcome:
+        # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
         stop.end = lambda: cancel_running(app)
         with progress(out) as shown:
             outcome = await work(ObserverWithEvents(shown, on_event) if on_event else shown)
@@ -186,6 +189,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             break
         if asked is not None:
             answer = ask_question(asked)
+            # It stays open in the log, for `mission answer` at any time.
             if answer is None:
                 break
             app.steering.answer(state.id, answer)
@@ -195,6 +199,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             promoted = run_with_progress(out, functools.partial(_promote, app, state.id))
             last = RunOutcome(state=promoted)
         break
+    # The last outcome may have none: a mission that is continued was recorded before.
     return replace(last, start=outcome.start)
 
 
@@ -215,6 +220,7 @@ def show_outcome(out: Output, outcome: RunOutcome) -> int:
         for line in start_lines(outcome.start):
             out.text(line)
     show_result(out, outcome.state)
+    # Before the failure: what a signal broke off may fail in any way, and that is no news to who sent it.
     if outcome.interrupted:
         return INTERRUPTED
     if outcome.failure is not None:

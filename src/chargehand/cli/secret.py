@@ -37,6 +37,7 @@ def set_(name: str, out: Output) -> int:
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
+        # A function and no value: it is called once the name is known to be right, so that nobody types in vain.
         kept = keep_secret(reader, name, read=lambda: _read_value(name))
     out.document(kept)
     out.text(f"{name} is stored in {kept.kept_in}")

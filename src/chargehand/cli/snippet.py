@@ -42,6 +42,7 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
                 hint="leave out what belongs to a command",
             )
         try:
+            # As bytes: the locale must not decide what the snippet says.
             source = (sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
@@ -67,6 +68,7 @@ def run_snippet_file(out: Output, options: SnippetOptions) -> int:
         out.raw(f"{line.text}\n".encode(), err=line.level in _ON_STDERR)
     failed = done.error
     if failed is None:
+        # In a pipe as it is: a shell script reads the value, where escapes of letters would only be in the way.
         out.raw((json.dumps(done.value, ensure_ascii=False) + "\n").encode())
         return 0
     where = "" if failed.line is None else f"line {failed.line}: "

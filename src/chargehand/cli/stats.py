@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chargehand.missions.model_statistics import ModelStats
     from chargehand.missions.statistics import Cost, Percentiles
 
+# An agent in its short form, such as `command:PROGRAM ARG`, is named by the whole of it.
 _LONGEST_NAME = 48
 _MIB = 1 / (1 << 20)
 _MODEL_HEADS = (

@@ -50,6 +50,7 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
         what = f"{commits} checkpoints of {workspaces} workspaces can never be restored, shown or forked again"
         if not out.can_ask:
             hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
+            # Never taken for a yes: what is erased here comes back from a backup alone.
             raise UsageError(f"there is no terminal to ask you at: {what}", hint=hint)
         click.confirm(f"{what}. Continue?", abort=True, err=True)
 

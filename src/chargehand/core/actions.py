@@ -156,6 +156,7 @@ def _apply(state: ActionState, payload: object, time: str) -> None:
             state.status, state.question, state.answer = "waiting", payload, None
             state.reasons = (Reason(code="action_asks", message=payload.text),)
         case ActionAnswered():
+            # Nobody owned it while it waited, so it has to be taken up again.
             state.status, state.answer, state.reasons = "queued", payload.yes, ()
         case ActionFinished():
             state.status, state.finished = payload.status, time

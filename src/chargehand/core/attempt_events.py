@@ -39,6 +39,7 @@ class MessageReceived(Payload, frozen=True, kw_only=True):
     """An agent's end of an attempt as a message; a claim, whatever its status."""
 
     attempt: str
+    # A document and no `Message`: messages have versions of their own, and a log is read for ever.
     message: dict[str, Any] = field(default_factory=dict)
 
 
@@ -52,6 +53,7 @@ class RoleChosen(Payload, frozen=True, kw_only=True):
 
     role: str
     digest: str
+    # The text itself is kept: the file may change while the mission lasts.
     artifact: str
     origin: str
     agent: str
@@ -248,6 +250,7 @@ class AttemptResumed(Payload, frozen=True, kw_only=True):
     attempt: str
     workspace: str
     tree: str
+    # Kept only where a lock shows that nobody writes there any more, which a lease never does.
     ignored_state: str
 
 

@@ -46,6 +46,7 @@ def convert_to(document: object, kind: Any, *, from_attributes: bool = False) ->
 
     `from_attributes` also takes other objects for what their attributes say.
     """
+    # For its side effect: `convert` too makes msgspec learn a class, and must not be the first to do so.
     _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
     return msgspec.convert(document, kind, from_attributes=from_attributes)
 

@@ -45,6 +45,7 @@ class KeySpec(Struct, frozen=True):
 class ProjectConfig(Struct, frozen=True, kw_only=True):
     """[project]: what the repository says of itself."""
 
+    # By union: neither the user nor the repository can take away a check of the other.
     checks: Annotated[
         tuple[str, ...] | None,
         KeySpec(
@@ -126,6 +127,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+# Nothing here has a `meet`: who names the address names where requests, and the key, are sent.
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """[models.NAME]: a model and where it is reached: the user's own word, or that of a trusted repository."""
 
@@ -235,6 +237,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
             form="budget",
         ),
     ] = None
+    # Of a day: an amount without a period would shut its user out for ever.
     user_usd: Annotated[
         float | None,
         KeySpec(
@@ -266,6 +269,8 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
 class SandboxConfig(Struct, frozen=True, kw_only=True):
     """[sandbox]: where agents and checks run."""
 
+    # No `meet`: how it is confined is not the repository's to choose. Not `auto` by default: where there is no
+    # container engine the first mission of a new repository would be refused.
     tier: Annotated[
         Tier, KeySpec("process, container, vm, auto (by sensitivity), or none (no sandbox: your own risk)")
     ] = "process"
@@ -323,6 +328,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     url: Annotated[
         str | None, KeySpec("PostgreSQL that workers of several machines share; absent: a file", form="url")
     ] = None
+    # For workers that share PostgreSQL: on one machine a lock tells a dead worker at once.
     lease: Annotated[float, KeySpec("time after which a worker that says nothing is given up", form="seconds")] = (
         20.0
     )

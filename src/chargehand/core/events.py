@@ -15,6 +15,7 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.text import shown_path
 
+# What stands for the hash before a chain's first line.
 GENESIS = "0" * 64
 
 

@@ -149,6 +149,7 @@ def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
     # Only a worker that did not let go in order has left something behind for the next one to look at.
     state.worker_before, state.worker = None if state.at_rest else state.worker, event.worker
     state.at_rest = False
+    # Whoever changes a mission claims it too: one that is promoted does not run for that.
     if state.status == "planned":
         state.status = "running"
 
@@ -178,6 +179,7 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     if state.status == "paused":
         state.status, state.reasons = "running" if event.in_place else "planned", ()
+        # A person's word starts the count anew: the mission is not given up for what was before.
         state.fruitless_claims = 0
 
 
@@ -266,6 +268,7 @@ def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
     if before is None or event.call in state.calls:
         return
     state.calls.add(event.call)
+    # Only calls that have both: sums over different calls would differ for no reason.
     both = event.reported_usd is not None and event.computed_usd is not None
     # One call of unknown cost makes the attempt's unknown: an unknown cost is not zero.
     known = event.cost_known and (before.cost_known or before.calls == 0)
@@ -373,6 +376,7 @@ def _count_checkpoint(state: MissionSummary, event: a.CheckpointMade | m.Checkpo
 @_on(_STATE, a.CheckpointMade, m.CheckpointRestored)
 def _keep_checkpoint(state: MissionState, event: a.CheckpointMade | m.CheckpointRestored) -> None:
     state.checkpoints.append(event.checkpoint)
+    # Restoring a checkpoint brings its base back: promoting it must not take off what the branch got since.
     if state.base is not None:
         state.stands[event.checkpoint.commit] = state.base
 

@@ -7,6 +7,7 @@ import secrets
 import time
 from typing import Literal
 
+# One case alone: ids become names of files and refs, and some file systems fold case.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 Kind = Literal[
     "mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question", "action", "message"
@@ -29,6 +30,7 @@ def new_id(kind: Kind, *, now_ms: int | None = None) -> str:
     """Return a fresh id such as `m-01jd5x2k9q7h3a`: prefix, 45 bits of milliseconds, 25 random bits."""
     moment = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     # Time first, so that ids sort as they were made; the alphabet is in ASCII's order for the same reason.
+    # Of two ids of one kind in one millisecond, one pair in 33 million is alike.
     value = (moment << 25) | secrets.randbits(25)
     digits = []
     for _ in range(14):

@@ -151,6 +151,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _SHOWN = 120
 
 
+# Unknown keys are refused here, while events pass over them: what an agent says must mean one thing.
 class _Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
     """What every message has besides its payload; ids are unique within a mission."""
 
@@ -165,6 +166,7 @@ class _Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     critical: bool = False
 
 
+# Each type fixes its statuses: a success that is an error report cannot be written down.
 class TaskCompletion(_Envelope, frozen=True, kw_only=True, tag="task_completion"):
     """An agent's end: with `success` it says that the work is done, with `failure` that it is not."""
 
@@ -267,6 +269,7 @@ class Addressed(Struct, frozen=True, kw_only=True):
         """Return a document with what it leaves out; raises `MessageError` where it says something else."""
         known = {"mission": self.mission, "attempt": self.attempt, "sender": _fit_name(self.sender)}
         for name, value in known.items():
+            # Nobody speaks for another mission, attempt or sender.
             if document.get(name, value) != value:
                 raise MessageError(f"expected {value!r}", path=f"$.{name}", value=document[name])
         return {"id": self.id, "recipient": _fit_name(self.recipient), **known, **document}
@@ -299,7 +302,9 @@ def message_of(document: object, addressed: Addressed | None = None) -> Message:
     """Return the message that a decoded document is; see `decode_message`."""
     if not isinstance(document, Mapping):
         raise MessageError("a message must be a JSON object", value=document)
+    # The first messages had none.
     version = document.get("version", 1)
+    # `True` is an int to Python.
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise MessageError("version must be a whole number from 1", path="$.version", value=version)
     if version > MESSAGE_VERSION:
@@ -389,6 +394,7 @@ def repaired_json(text: str) -> Any:
     Raises `MessageError` as `read_json` does.
     """
     plain = text.removeprefix("\ufeff").strip()
+    # The whole or nothing: prose around a fence may say the opposite of what stands in it.
     fenced = _FENCE.fullmatch(plain)
     inner = fenced["inner"] if fenced and fenced[1] not in fenced["inner"] else plain
     try:

@@ -35,6 +35,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
     config: dict[str, Any] = field(default_factory=dict)
     forked_from: str | None = None
     forked_at: str = ""
+    # The word of whoever started it, no login.
     user: str = ""
 
 
@@ -117,6 +118,7 @@ class MessageSent(Payload, frozen=True, kw_only=True):
 class BaseResolved(Payload, frozen=True, kw_only=True):
     """The commit the mission starts from."""
 
+    # Told again where the branch moved on: the merged tree then stands on its new commit.
     base: Base
 
 
@@ -190,6 +192,7 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     text: str = ""
     options: tuple[str, ...] = ()
     attempt: str | None = None
+    # Waiting for quota is a question too, so that an older program that reads the log sees one.
     until: str = ""
     provider: str = ""
 
@@ -221,6 +224,7 @@ class PromotionPrepared(Payload, frozen=True, kw_only=True):
     """The journal's entry before the swap: enough to finish or to forget it after a crash."""
 
     ref: str
+    # After a crash the branch itself tells: at `new` the swap happened, anywhere else it did not.
     old: str
     new: str
     tree: str

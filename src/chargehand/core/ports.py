@@ -55,6 +55,7 @@ class Ledger(Protocol):
         """
         ...
 
+    # Apart from `reserve`: meanwhile the provider works, and one wait for the disk serves all who ask.
     def secure(self) -> None:
         """Wait until the disk has everything that was reserved before."""
         ...

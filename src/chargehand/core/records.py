@@ -104,6 +104,7 @@ MissionStatus = Literal[
     "discarded",
 ]
 AttemptStatus = Literal["running", "succeeded", "refused", "failed", "timed_out", "cancelled", "lost"]
+# `degraded`: inspection could not look at all of the tree in time. That is refused, never promoted.
 VerdictStatus = Literal["green", "red", "degraded", "missing"]
 ExportState = Literal["done", "pending", "blocked"]
 CheckStatus = Literal["passed", "failed", "timed_out", "missing", "error"]

@@ -114,6 +114,7 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
             cpu_seconds=joined(self.cpu_seconds, event.cpu_seconds, operator.add),
             peak_memory=joined(self.peak_memory, event.peak_memory, max),
             peak_processes=joined(self.peak_processes, event.peak_processes, max),
+            # No sum: the sandboxes of an attempt show one workspace.
             disk_used=event.written_bytes,
             disk_written=joined(self.disk_written, event.disk_written, operator.add),
             output=joined(self.output, event.output, operator.add),
@@ -164,6 +165,7 @@ class NetworkUse(Struct, kw_only=True):
     refused: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
+    # A default that is an empty collection msgspec copies for each struct.
     hosts_refused: dict[str, int] = {}
 
 
@@ -228,6 +230,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     @property
     def open_question(self) -> Question | None:
         """What the mission waits for a person to say, `None` where it waits for nothing."""
+        # It may have been cancelled while it asked: nobody needs the answer.
         if self.status in _ENDED:
             return None
         return next(

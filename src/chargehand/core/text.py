@@ -6,7 +6,9 @@ import re
 
 # CSI and OSC sequences first, so that their printable tails go as well; then every other control character.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+# Marks of direction too: with them a line reads as something that it is not.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+# UTF-8 cannot encode them.
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 

@@ -94,6 +94,7 @@ class Credentials:
                     raise _keyring_error(name, error) from None
                 kept.secrets[name] = value
                 return f"the file {self._file.path}"
+            # What the keyring holds must not stay behind in plain text.
             kept.secrets.pop(name, None)
             # A keyring lists nothing: the names of what it holds are ours to remember.
             kept.keyring = sorted({*kept.keyring, name})
@@ -152,6 +153,7 @@ def check_value(name: str, value: str) -> str:
 
     No message repeats the value: it may be right but for one character.
     """
+    # What is piped in ends in a newline, perhaps with a carriage return before it.
     value = value.removesuffix("\n").removesuffix("\r")
     wrong = ""
     if not value.strip():
@@ -180,6 +182,7 @@ class SecretsContent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keyring: list[str] = []
 
     def __repr__(self) -> str:
+        # Representations come into logs and tracebacks: so by name alone.
         return f"SecretsContent(secrets={sorted(self.secrets)!r}, keyring={self.keyring!r})"
 
 
@@ -200,6 +203,7 @@ class SecretsFile:
             except (FileNotFoundError, NotADirectoryError):
                 return SecretsContent()
             with os.fdopen(descriptor, "rb") as file:
+                # By the open file: the path may lead to another one a moment later.
                 self._refuse_exposed(os.fstat(file.fileno()))
                 content = file.read(_LARGEST_FILE + 1)
         hint = "repair it, or move it away and set the secrets again"
@@ -331,6 +335,7 @@ class SystemKeyring:
                 raise KeyringFailedError("there is none")
             self._backend.set_password(_SERVICE, name, value)
         except _keyring_failures() as error:
+            # By its type alone: what a backend says may hold the value.
             raise KeyringFailedError(type(error).__name__) from None
 
     def remove(self, name: str) -> bool:

@@ -20,11 +20,13 @@ from chargehand.mcp._tools import TOOLS, McpToolSpec, ToolContext
 _Context = ServerRequestContext[Any, Any]
 KeepTraceback = Callable[[Exception], str]
 """Writes a traceback to a file and returns its path, "" where it could not."""
+# docs/how-to/mcp-server.md tells clients these bounds.
 _BURST = 200.0
 _PER_SECOND = 50.0
 _WAITING = 256
 
 
+# For all clients of the server together: they act as one person, and share one machine.
 class RateLimit:
     """A token bucket: so many calls at once, so many a second from then on."""
 
@@ -90,6 +92,7 @@ class ToolCalls:
         tool = self._tools.get(params.name)
         if tool is None:
             name = printable(params.name[:100])
+            # An error of the protocol: a tool that there is not cannot answer with a result of its own.
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {name!r}; {nearest(name, self._tools)}")
 
         async def progress(done: float, total: float, message: str) -> None:

@@ -124,6 +124,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
         "offset": call.offset,
         "next_offset": end if end < len(shown) else None,
         "total": len(shown),
+        # What was taken out of the patch to show it, git would miss.
         "exact": shown.encode() == patch,
     }
     return _record(document, DiffView)
@@ -132,6 +133,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
 def log_view(app: App, call: ShowLog) -> LogView:
     """Return a page of a mission's events. Raises `NotFoundError`."""
     mission = exact(app, call.mission)
+    # Before the lines: where it says that the mission is settled, all that led there is among them.
     settled = is_settled(app.mission_reader.state(mission))
     lines = app.store.log.read(mission, after=call.after)
     shown: list[EventView] = []
@@ -147,6 +149,7 @@ def log_view(app: App, call: ShowLog) -> LogView:
             cut=cut,
         )
         size += len(msgspec.json.encode(view))
+        # The first one always goes along: else a client would ask for the same page for ever.
         if shown and size > _PAGE:
             break
         shown.append(view)
@@ -177,6 +180,7 @@ def run_mission(app: App, call: RunMission) -> Started:
     """
     # What tells one request from another: all that was asked, in the repository that was meant.
     meant = str((app.cwd / (call.repo or ".")).resolve())
+    # Sorted, without defaults and by the real path: the digest is the same in any later version of this program.
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
     asked = hashlib.sha256(content).hexdigest()
     if call.key is None:
@@ -210,6 +214,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
         if call.cursor not in ids:
             raise NotFoundError(f"there is no page after {call.cursor!r}", hint="begin anew without a cursor")
         rows = rows[ids.index(call.cursor) + 1 :]
+    # Read after the rows, so that each of them has its summary.
     known = {summary.id: summary for summary in app.mission_reader.summaries(project=project)}
     found = []
     for row in rows[:_LOOKED_AT]:
@@ -283,6 +288,7 @@ def _options(call: RunMission) -> RunRequest:
         budget=None if call.budget is None else repr(call.budget),
         time=call.time,
         attempts=None if call.attempts is None else str(call.attempts),
+        # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
         yes=True,
     )
 

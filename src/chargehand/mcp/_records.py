@@ -23,6 +23,7 @@ _Tries = Annotated[int, Meta(ge=1, le=100)]
 _Many = Annotated[tuple[_Words, ...], Meta(max_length=50)]
 
 
+# Unknown fields are refused: a client that misspells `budget` would otherwise run without one.
 class McpArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The arguments of a tool; written without defaults, so that a new option leaves old digests as they are."""
 
@@ -233,6 +234,7 @@ class LogView(McpResult, frozen=True):
 
 def schema_of(record: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a record, an object at its root as MCP wants it."""
+    # MCP wants the object itself at the root, where msgspec puts a reference to it.
     root, definitions = json_schema(record)
     name = root["$ref"].rpartition("/")[2]
     schema: dict[str, Any] = definitions.pop(name)

@@ -90,6 +90,7 @@ class Resources:
         """Answer `resources/subscribe`, of protocols before 2026-07-28."""
         with _protocol_errors(self._keep_traceback):
             mission, _ = _parse_uri(params.uri)
+            # Only for its error: a mission that there is not would be followed in vain.
             await self._tools.status(mission)
         client = _client(context)
         while client not in self._subscribers and len(self._subscribers) >= _CLIENTS:
@@ -142,6 +143,7 @@ class Resources:
         for part in _PARTS:
             uri = f"mission://{mission}" + (f"/{part}" if part else "")
             await self._bus.publish(ResourceUpdated(uri))
+            # A copy: a client that is gone is dropped while the others are told.
             for client, theirs in list(self._subscribers.items()):
                 session = theirs.get(uri)
                 if session is not None and not await _notify_client(session, uri):

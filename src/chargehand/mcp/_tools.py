@@ -73,6 +73,7 @@ class ToolContext:
 
     async def promote(self, call: PromoteMission, progress: Progress) -> MissionView:
         """Promote what a mission left; goes on where the client goes away, and one that asks again joins."""
+        # First, so that a mission that there is not leaves no task behind.
         mission = (await self.status(call.mission)).mission
         task = self._promoting.get(mission)
         if task is None:
@@ -95,6 +96,7 @@ class ToolContext:
             raise RefusedError(
                 f"the promotion of mission {mission!r} was stopped", code="cancelled", hint="promote it again"
             )
+        # For its error, which all who joined are told.
         task.result()
         return await self.status(mission)
 
@@ -133,6 +135,7 @@ def _on_app(
 
     async def call(context: ToolContext, arguments: Any, progress: Progress) -> McpResult:
         done = await context.do(work, arguments)
+        # Not left to the watcher's next look: an answer would wait up to three seconds to be acted on.
         if wakes:
             await context.watcher.keep_going()
         return done

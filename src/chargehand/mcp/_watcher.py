@@ -62,6 +62,7 @@ class MissionWatcher:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
                 await self._look_once(with_worker=looks % _WORKER_LOOKS == 0)
+            # A disk that is full for a moment, or a busy store, must not end the look that all who wait depend on.
             except ChargehandError as error:
                 _LOG.warning("%s", error)
             looks += 1
@@ -73,14 +74,17 @@ class MissionWatcher:
         if with_worker:
             await self.keep_going()
         store = self._app.store
+        # In a thread: a store that another process keeps busy must not stop the calls of all clients.
         now = await asyncio.to_thread(lambda: {mission: store.log.last_seq(mission) for mission in names})
         for mission, seq in now.items():
             before = self._seen.get(mission)  # None: the first look only learns where the log stands
+            # It may have been left while the thread was asked.
             if mission not in self._followed or before == seq:
                 continue
             self._seen[mission] = seq
             for changed in self._changed.get(mission, ()):
                 changed.set()
+            # Who waits is woken by the first look too: a line may have come since they read the status.
             if before is not None and self.told is not None:
                 await self.told(mission)
 
@@ -88,6 +92,7 @@ class MissionWatcher:
         """See to it that a worker lives where a mission should go on."""
         # Asked again and again: a worker that runs until nothing is left may end just as a mission is made.
         async with self._starting:
+            # `poll` also reaps one that ended, which would stay a zombie as long as the server lives.
             if self._worker is None or self._worker.poll() is not None:  # one that starts has not joined yet
                 self._worker = await asyncio.to_thread(
                     lambda: start_worker(self._app) if self._app.has_work() else None

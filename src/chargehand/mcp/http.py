@@ -65,6 +65,7 @@ def bound(address: Address) -> socket.socket:
     """Return a socket that is bound there. Raises `UsageError` (`port_taken`, `listen_invalid`)."""
     made = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
+        # Connections of a server that has just ended keep its port in TIME_WAIT; the next one may have it.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((address.host, address.port))
         made.listen(128)
@@ -100,6 +101,7 @@ def token_of(path: Path) -> str:
         try:
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+            # Not a rename, which would put this token in place of one that another server already serves with.
             os.link(fresh, path)
         finally:
             fresh.unlink()
@@ -108,6 +110,7 @@ def token_of(path: Path) -> str:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise _bad_token(path, "is not a file that only you may read", f"chmod 600 {path}")
+        # Bounded: the path may name any large file by mistake.
         token = file.read(1000).strip()
     if len(token) < 20 or not token.isascii() or not token.isprintable() or " " in token:
         raise _bad_token(path, "holds no token of 20 or more characters", "remove it: a new one is made")
@@ -149,6 +152,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding.
         hosts = _header_values(scope, b"host")
+        # Exactly one: what stands behind this may look at another one of two.
         if len(hosts) != 1 or hosts[0].decode("latin-1") not in self._hosts:
             return _refuse(421, "wrong_host", "this server is not at that host")
         origins = _header_values(scope, b"origin")
@@ -174,6 +178,7 @@ def hosts_of(listening: socket.socket) -> frozenset[str]:
     """Return what a `Host` header of a request for this socket may be."""
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    # With the port: a page of another local server has the same host, and is foreign all the same.
     return frozenset(f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]"))
 
 
@@ -196,6 +201,7 @@ async def serve_http(
         max_request_body_size=_LARGEST,
         session_idle_timeout=_IDLE_SECONDS,
         max_sessions=_SESSIONS,
+        # The SDK checks both by itself where it is told what they may be; the guard stands before it.
         transport_security=TransportSecuritySettings(
             allowed_hosts=sorted(hosts), allowed_origins=sorted(f"http://{host}" for host in hosts)
         ),
@@ -206,6 +212,7 @@ async def serve_http(
         loop="none",  # the command's own loop runs already
         http="h11",
         ws="none",
+        # Not "auto", which passes over a failure to start: without its lifespan the SDK's app serves no session.
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -37,6 +37,7 @@ def server_directory(repo: Path | None) -> Path:
     directory = (cwd / repo).resolve()
     if not directory.is_dir():
         raise RepositoryError(f"--repo: {str(repo)!r} is not a directory", hint="name a git repository")
+    # For its error: without this a wrong --repo would be told to each client, and not to the person who gave it.
     find_repository(directory)
     return directory
 

@@ -27,6 +27,7 @@ async def serve_stdio(server: Server[Any]) -> None:
     A line that is no message, or longer than 1 MiB, is answered by an error of the protocol.
     """
     with _wire() as (source, target):
+        # No room in between: a message waits until the server takes it.
         incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -42,6 +43,7 @@ async def serve_stdio(server: Server[Any]) -> None:
         async def give() -> None:
             async with outgoing:
                 async for each in outgoing:
+                    # Not `exclude_none`: the answer to what is no message has to carry `"id": null`.
                     text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
                     # In a thread: a client that reads slowly fills the pipe, and a write there blocks.
                     await asyncio.to_thread(_write_line, target, text.encode() + b"\n")
@@ -58,6 +60,7 @@ def _parse_message(line: bytes | None) -> Any:
     if line is None:
         return _refusal(types.INVALID_REQUEST, f"the message has more than {_LARGEST} bytes")
     try:
+        # By the names of the wire alone: the SDK's own names of fields are no protocol.
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         is_json = error.errors(include_input=False, include_url=False)[0]["type"] != "json_invalid"
@@ -111,6 +114,7 @@ def _read(source: BinaryIO) -> Iterator[bytes | None]:
 @contextlib.contextmanager
 def _wire() -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Take stdin and stdout for the protocol alone: what is started or printed meanwhile gets others."""
+    # From 3 up: 0 to 2 are given to others below.
     source, target = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in (0, 1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -120,4 +124,5 @@ def _wire() -> Iterator[tuple[BinaryIO, BinaryIO]]:
         # closefd=False: the thread may still read when we end.
         yield os.fdopen(source, "rb", closefd=False), os.fdopen(target, "wb", closefd=False)
     finally:
+        # What ends the command writes to stdout again, and flushes it.
         os.dup2(target, 1)

@@ -30,6 +30,7 @@ from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.process.layout import HIDDEN
 
 Kind = Literal["podman", "docker"]
+# What a client finds its store, its daemon and, rootless, the user's systemd by.
 _KEPT = ("PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST")
 _SECONDS = 120.0
 _MOST_PROCESSES = 32_768
@@ -78,6 +79,7 @@ class ContainerEngine:
     @property
     def fd(self) -> int:
         """The descriptor that the exec server finds its socket at."""
+        # podman hands a descriptor on (`--preserve-fds`); a client of docker only copies its standard streams.
         return 3 if self.kind == "podman" else 0
 
     def run(
@@ -111,8 +113,10 @@ class ContainerEngine:
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         most = _MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, _MOST_PROCESSES)
         masked = ":".join((*HIDDEN, "/sys/fs/cgroup"))
+        # Else the user inside is a subordinate one on this machine, to whom the workspace does not belong.
         rootless = [] if os.geteuid() == 0 else ["--userns", "keep-id"]
         return [
+            # By itself podman adds writable file systems of no set size, and the host's proxy variables.
             *("--read-only-tmpfs=false", "--systemd=false", "--http-proxy=false", "--no-hosts"),
             *("--security-opt", f"mask={masked}", "--ulimit", f"nproc={most}:{most}"),
             *rootless,

@@ -184,6 +184,7 @@ class ContainerTier:
         )
         try:
             await sandbox.start(self._code)
+            # After the greeting: before it there need not be a process to ask for.
             running.pid = await asyncio.to_thread(guard.container_pid, engine.argv, running.name)
             directories, unified = guard.cgroup_directories(running.pid) if running.pid else ({}, False)
             group = Cgroup(tuple(directories.values()), unified)
@@ -211,6 +212,7 @@ class ContainerTier:
         root = place / "root"
         await asyncio.to_thread(write_root, contents, root)
         if engine.image:
+            # An image knows no user of ours.
             contents.binds += [
                 Bind(source=root / "etc" / each, target=f"/etc/{each}") for each in ("passwd", "group")
             ]

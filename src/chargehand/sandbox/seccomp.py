@@ -38,6 +38,7 @@ _DENY = _return_error(errno.EPERM)
 _ANSWERED_AS_UNKNOWN = {"clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426}
 # The first number that syscalls.txt may lack only because the kernel is newer.
 _FIRST_NEWER_CALL = 451
+# x32 calls name the architecture of x86-64, and are told by this bit of their number.
 _X32_BIT = 0x40000000
 _CLONE_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag of clone(2)
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10  # the network namespace has only its own loopback
@@ -195,4 +196,5 @@ def compile_snippet_filter(architecture: Architecture) -> bytes:
     for name in _SNIPPET_CALLS.split():
         if name in numbers:  # arm64 lacks some, and has the newer form of each
             program += [_instruction(_JEQ, numbers[name], 0, 1), _ALLOW]
+    # Refused and not killed: a snippet sees an exception that it can handle.
     return b"".join([*program, _DENY])

@@ -169,6 +169,7 @@ class SnippetPool:
             # What ended this one may have ended those that rest too, and another costs a few milliseconds.
             await self._drop(sandbox, *self._idle)
             raise
+        # Cancelled, or over a limit: `exec` has killed all that ran inside, so it can be lent again.
         except BaseException:
             self._idle.append(sandbox)
             raise

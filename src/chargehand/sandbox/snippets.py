@@ -163,6 +163,7 @@ class SnippetReport:
         if kind == snippet.READY and not self.ready:
             self.ready = True
             self._began = self._ended = time.monotonic()
+            # What came before is the engine's and not the snippet's.
             self._taken = 0
             self._on_ready()
         elif kind in (snippet.LINE, snippet.VALUE):
@@ -172,6 +173,7 @@ class SnippetReport:
             self._take_text(kind, body.decode(errors="replace"))
         elif kind == snippet.FAILED:
             self._failure = _parse_failure(body)
+        # Bounded: int() raises for thousands of digits, and a hostile process may send them.
         elif kind == snippet.PEAK and body.isdigit() and len(body) < 16:
             self._peak = int(body)
         self._ended = time.monotonic()

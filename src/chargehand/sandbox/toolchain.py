@@ -295,6 +295,7 @@ def store_result(
 
     Every path that the search depended on is a witness: directories by the names in them, files by what they are.
     """
+    # Our own file too: another version may find something else.
     paths = sorted({*witnesses, __file__})
     digest, changed = _digest(paths)
     if changed > began - _UNSETTLED:

@@ -80,6 +80,7 @@ def extract_kernel(image: bytes) -> bytes:
     if image[_MAGIC_AT : _MAGIC_AT + 4] != _HEADER_MAGIC or len(image) < _PAYLOAD_AT + 8:
         raise TierUnavailableError("the package holds a vmlinuz that is no kernel", hint="download it once more")
     offset, size = struct.unpack_from("<II", image, _PAYLOAD_AT)
+    # By the kernel's boot protocol 0 setup sectors stand for 4; the boot sector comes before them.
     start = ((image[_SECTORS_AT] or 4) + 1) * _SECTOR + offset
     payload = image[start : start + size]
     if not payload.startswith(_XZ):
@@ -161,6 +162,7 @@ _MAGIC = b"!<arch>\n"
 _HEADER = 60
 _END = b"`\n"
 _LARGEST_MEMBER = 512 << 20
+# Not zst: `tarfile` reads it from Python 3.14 on.
 _COMPRESSIONS = ("data.tar", "data.tar.gz", "data.tar.xz", "data.tar.bz2")
 
 
@@ -203,6 +205,7 @@ def _read_data_member(path: Path) -> bytes:
                     raise ValueError(f"{name} is cut off")
                 return data
             seen.append(name)
+            # Members of an ar archive begin at even offsets.
             file.seek(size + size % 2, io.SEEK_CUR)
         raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
 
@@ -269,10 +272,12 @@ def set_up_kernel(
         for path in made.iterdir():
             path.chmod(0o644)
         if place.exists():
+            # rename(2) replaces a directory only where it is empty.
             place.rename(fresh / "old")
         made.rename(place)
         about = {"version": version, "made_by": recipe_digest(), "directory": place.name}
         (fresh / _ABOUT).write_text(json.dumps(about))
+        # Last: only by this file is the kernel found.
         (fresh / _ABOUT).replace(images / _ABOUT)
     return find_kernel(images)
 

@@ -48,6 +48,7 @@ class Artifacts:
         name = hashlib.sha256(content).hexdigest()
         plain, packed = self._paths(name)
         with typed_errors(self._database.home):
+            # A durable one is written even where it is there: nobody knows whether that file has reached the disk.
             if durable or not self._holds(name, content):
                 smaller = zlib.compress(content, _LEVEL) if len(content) >= _PACK_FROM else content
                 if len(smaller) < len(content):
@@ -101,6 +102,7 @@ class Artifacts:
         plain, packed = self._paths(id)
         with typed_errors(self._database.home):
             with suppress(FileNotFoundError):
+                # After a crash between writing one form and removing the other both are there: they hold the same.
                 return plain.read_bytes()
             try:
                 return zlib.decompress(packed.read_bytes())

@@ -127,6 +127,7 @@ class Heads:
     def put_signed(self, mission: str, seq: int, *, content: bytes) -> None:
         """Keep a signed head, on the disk when this returns. Raises `OSError`."""
         write_whole(self.directory / f"{mission}.{seq}.signed", content, durable=True)
+        # The directory of the heads may have been made for this one.
         sync_directory(self.home)
 
     def get_signed(self, mission: str, seq: int) -> bytes | None:
@@ -158,6 +159,7 @@ class Heads:
     def _names(self) -> list[str]:
         if not self.directory.is_dir():
             return []
+        # What a crash left of `write_whole` is no head.
         return [path.name for path in self.directory.iterdir() if not path.name.startswith(".tmp-")]
 
 

@@ -90,6 +90,7 @@ class Spending:
 
     def abandon(self, attempt: str) -> None:
         """Give up the open calls of a dead worker's attempt; their reserves stay booked. Raises `StoreError`."""
+        # `known` stays 0: whether the provider charged for a call whose end nobody saw, nobody knows.
         left_open = "UPDATE spending SET settled = reserved WHERE attempt = ? AND settled IS NULL"
         with self._database.write() as connection:
             connection.execute(left_open, (attempt,))
@@ -218,6 +219,7 @@ class _AttemptLedger:
         # What is free may still be called once all is spent, such as a model on this machine to fall back to.
         if not rest or not micro or min(rest.values()) >= micro:
             return
+        # The tightest one is named: raising any other would let nothing through.
         scope = min(rest, key=lambda each: rest[each])
         whose, way_out = self._whose.in_words(scope)
         raise ExhaustedError(

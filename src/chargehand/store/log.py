@@ -117,6 +117,7 @@ class EventLog:
         with self._database.write(durable=durable) as connection:
             query = "SELECT last_seq, last_hash, epoch, project FROM missions WHERE id = ?"
             tip = connection.execute(query, (mission,)).fetchone()
+            # Compared under the write lock, so that no claim can come between this and the append.
             if epoch is not None and (tip is None or tip[2] != epoch):
                 raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
             head = LogHead(seq=0, hash=GENESIS) if tip is None else LogHead(seq=tip[0], hash=tip[1])
@@ -149,6 +150,7 @@ class EventLog:
         # After the transaction: a head that is ahead of the log would look like a cut tail.
         if durable:
             with typed_errors(self._database.home):
+                # Two writers may come here in the other order: an older head proves less, and nothing wrong.
                 self._heads.put(mission, head=LogHead(seq=lines[-1].seq, hash=lines[-1].hash))
         return lines
 
@@ -162,6 +164,7 @@ class EventLog:
         with self._database.read() as connection:
             rows = connection.execute(query, (mission, after, *types)).fetchall()
         for row in rows:
+            # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
             if tuple(map(type, row)) not in _SHAPES:
                 detail = f"line {row[1]!r} of mission {row[0]!r} has values of wrong types"
                 raise corrupt(self._database.home, detail)
@@ -271,6 +274,7 @@ class EventLog:
         place = "(mission_summaries.created, mission)"
         wheres = {
             "project": "mission_summaries.project = :project",
+            # A stale row may name no user, or another one: it is looked at below, made anew.
             "user": "(mission_summaries.user = :user OR form <> :form)",
             "since": "mission_summaries.created >= :since",
             "before": f"{place} < (SELECT created, id FROM missions WHERE id = :before)",
@@ -522,6 +526,7 @@ def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
             case MissionResumed():
                 runnable, wakes = 1, ""
             case QuestionAnswered():
+                # A promotion is carried out by whoever answers: no worker has anything to do.
                 runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
             case QuestionAsked() if payload.until:
                 wakes = payload.until

@@ -104,6 +104,7 @@ class Store:
                 with self.database.plain() as connection:
                     copied = sqlite3.connect(part / "store.db")
                     try:
+                        # SQLite's own copy: one of the file would miss what is still in the write-ahead log.
                         connection.backup(copied)
                     finally:
                         copied.close()

@@ -31,6 +31,7 @@ from chargehand.workspace.host.git import Git, GitResult
 from chargehand.workspace.tree.objects import LINK, ObjectReader, TreeEntry, check_depth, object_id
 from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index, open_directory, tree_need
 
+# A fixed path in every sandbox: the shared `.git` names it in `alternates` before any sandbox is known.
 OBJECTS_TARGET = "/run/chargehand/objects"
 _VERSION = 1
 _MAX_PACKS = 20  # a base that links more is not built upon: git looks through every pack for each object
@@ -116,6 +117,7 @@ class Bases:
                 found = self._load(place)
             if found is None:
                 raise InfrastructureError(f"base {base.commit!r} could not be made", code="depot")
+            # `gc` tells by this time what is old, and looks again under this lock before it removes anything.
             os.utime(place / "meta.json")
         return found
 
@@ -158,6 +160,7 @@ class Bases:
 
     def _make(self, place: Path, base: Base, shallow: bytes) -> None:
         discard_tree(place)  # of an older version, or damaged
+        # Left from a crash: whoever could be making it now would hold the lock.
         fresh = self.directory / f".new-{base.commit}"
         remove_tree(fresh)
         try:
@@ -203,6 +206,7 @@ class Bases:
             with suppress(OSError):
                 if place.name in (place / "git/.git/shallow").read_text().split():
                     continue  # its history ends at itself, so nothing can build on it
+            # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away.
             if self._git.run("merge-base", "--is-ancestor", place.name, commit).code:
                 continue
             distance = int(self._git("rev-list", "--count", f"{place.name}..{commit}").text)
@@ -213,6 +217,7 @@ class Bases:
         """Return what a base will take: its files, and the objects that no older base has."""
         files = tree_need(self._reader, bytes.fromhex(base.tree))
         if earlier is None:
+            # An upper bound, without a walk over the history: the depot holds more than this base reaches.
             objects = tree_bytes(self._root / "depot.git" / "objects")[1]
         else:
             asked = self._git.run("rev-list", "--objects", "--disk-usage", base.commit, f"^{earlier}")
@@ -275,6 +280,7 @@ class Bases:
                 os.link(file, pack / file.name)
             wanted = f"{commit}\n^{earlier}"
         whole = self._pack(pack, wanted).code == 0
+        # A `--shallow ID` among the revisions ends the history there, so that its holes are not met.
         if not whole and self._pack(pack, f"--shallow {commit}\n{commit}").code:
             self._pack(pack, wanted, ok=(0,))  # raises what is wrong with it
         for file in pack.iterdir():

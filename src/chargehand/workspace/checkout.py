@@ -52,6 +52,7 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     # journal goes first, so that files a crash left half way are known as ours and not as the user's changes.
     _recover(depot, git, _Journal(branch, at, commit), journal)
     depot.fault("apply:journal")
+    # The user's `merge.*` and `mergeOptions` must not matter; by default git overwrites ignored files.
     merged = git.run(
         *("merge", "--ff-only", "--no-squash", "--no-autostash", "--no-overwrite-ignore", "--quiet", commit),
         detached=True,  # Ctrl-C must not stop git between two files
@@ -143,6 +144,7 @@ def apply_files(depot: Depot, changes: Iterable[Change]) -> AppliedFiles:
         ):
             mode = stat.S_IMODE(path.stat().st_mode)
             replace_file(path, depot.read_blob(change.new_id))
+            # `replace_file` makes files for their owner alone.
             path.chmod(mode)
             written.append(change.path)
         else:
@@ -155,6 +157,7 @@ def _has_content(path: Path, root: Path, blob: str | None) -> bool:
     if blob is None or path.parent.resolve() != root.resolve() / path.parent.relative_to(root):
         return False
     try:
+        # Non-blocking: opening a fifo would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
@@ -184,9 +187,11 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
     index = os.environ.get("GIT_INDEX_FILE")
     if index is not None:
         git = git.within(GIT_INDEX_FILE=str(depot.repository.path / index))
+    # Without renames, which would be listed with two paths.
     listed = git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--abbrev=40", base.commit, "--")
     entries = dict(_staged_entries(listed.out.split(b"\0")[:-1]))
     contents = _read_blobs(git, sorted({e.id for e in entries.values() if e is not None and not e.is_gitlink}))
+    # What is staged need not be in any commit, so no fetch brings it: the blobs are copied.
     with ObjectWriter(depot.reader.objects) as writer:
         for content in contents:
             writer.add("blob", content)
@@ -278,6 +283,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
             hint=f"add this line to it: chargehand {_CALL} || [ $? -ne 1 ] || exit 1",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Whole before it has its name: a commit made at this moment must not run half of it.
     fresh = path.with_name(f".{path.name}.chargehand-{os.getpid()}")
     try:
         fresh.write_text(content)

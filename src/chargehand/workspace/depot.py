@@ -37,7 +37,9 @@ from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter, TreeEn
 
 BASES = "refs/chargehand/bases/"
 _LINKED = "refs/chargehand/linked"  # this commit and all before it are here: fetches need not look further back
+# Whatever attributes and configuration say: no program is run, and a rename is a deletion and an addition.
 _DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
+# `allowAnySHA1InWant`: the user's git fetches a commit by its id, which need be no tip of a ref.
 _CONFIG = """\
 [gc]
 	auto = 0
@@ -333,6 +335,7 @@ def _make_depot(place: Path, found: Repository, fault: Fault) -> None:
     fresh = place.with_name(".new-depot.git")
     remove_tree(fresh)
     try:
+        # Without a template: hooks of the machine have no place here.
         private_git(fresh)("init", "--bare", "--quiet", "--template=")
         with (fresh / "config").open("a") as config:  # by `git config` it would take four processes
             config.write(_CONFIG)

@@ -226,6 +226,7 @@ def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Ent
         target = place / found.name
         entry = base.get(os.fsencode(found.name))
         directory = found.is_dir(follow_symlinks=False)
+        # Also where the tree lacks it: over an overlay its whiteout hides what the environment has there too.
         if entry is not None and not (directory and entry.is_tree):
             continue
         if directory:
@@ -247,6 +248,7 @@ def _add_leaf(source: os.DirEntry[str], target: Path, *, clones: bool) -> None:
         shutil.copystat(source.path, target)
     else:
         shutil.copy2(source.path, target, follow_symlinks=False)
+    # `shutil` copies no owner, and the sandbox's user cannot change what belongs to root.
     if os.geteuid() == 0:
         info = source.stat(follow_symlinks=False)
         os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)

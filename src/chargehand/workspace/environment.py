@@ -198,6 +198,7 @@ def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *
         try:
             os.unlink(name, dir_fd=fd)
         except IsADirectoryError:
+            # `rm` is another process: our own /proc entry leads it to this very directory, wherever that is.
             remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
         return True
     if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
@@ -205,6 +206,7 @@ def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *
     if kind != stat.S_IFDIR:
         return False
     if info.st_mode & 0o700 != 0o700:
+        # Closed to its owner it could be neither cleaned nor used by a later sandbox.
         os.chmod(name, 0o755, dir_fd=fd)
     with open_directory(name, at=fd) as below:
         empty = _clean(below, reader.below(entry), reader, top=False)

@@ -72,6 +72,7 @@ def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | 
             reason = f"branch {branch!r} exists already at {current}"
         else:
             reason = f"branch {branch!r} is at {current or 'nothing'}, not at {expected}"
+    # The files there would stay behind, and `git status` would show the whole change as undone.
     elif worktree:
         reason = f"branch {branch!r} is checked out in {worktree!r}"
     else:
@@ -101,6 +102,7 @@ def bring_objects(depot: Depot, commit: str) -> str:
             if any(character in alternate for character in ':"\n'):  # git splits this list at colons
                 quoted = alternate.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
                 alternate = f'"{quoted}"'
+            # `--no-prune` and `--refmap=`: whatever is configured for fetches, no ref of the user's is touched.
             done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=alternate).run(
                 *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc"),
                 *("--no-recurse-submodules", "--no-prune", "--refmap=", str(depot.path), commit),

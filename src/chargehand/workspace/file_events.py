@@ -70,6 +70,7 @@ class EventQueue:
     def put(self, event: FileEvent | Gap) -> None:
         """Add an event unless there is no room; from the first that does not fit on none is taken."""
         with self._room:
+            # Once one is lost, none is let in: what comes after the gap would be told before it.
             if self.lost or len(self._events) >= self._limit:
                 self.lost = True
                 return
@@ -79,6 +80,7 @@ class EventQueue:
         """Add what a scan found; waits for room, since a scan whose findings are lost would never end."""
         with self._room:
             while len(self._events) >= self._limit and not self._closing:
+                # The reader is told here: the thread that tells it otherwise is the one that waits.
                 self.full = True
                 self._notify()
                 self.on_full()

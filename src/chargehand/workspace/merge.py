@@ -102,6 +102,7 @@ def merge_commits(
         return _merge_in_process(git_dir, reader, ours, theirs, ancestor)
     extra = (f"--merge-base={ancestor}",) if ancestor != found else ()
     done = git.run("merge-tree", "--write-tree", "--messages", "-z", *extra, ours, theirs)
+    # Exit code 1 means conflicts, any other a failure.
     if done.code not in (0, 1):
         raise GitError(f"git merge-tree failed: {done.error!r}", exit_status=done.code)
     tree, *fields = done.out.split(b"\0")
@@ -169,6 +170,7 @@ def _merge_in_process(
     import pygit2
 
     repository = pygit2.Repository(str(git_dir))
+    # Histories without a common commit meet on the empty tree: what both have is then added by both.
     ancestor = repository[base or repository.TreeBuilder().write()].peel(pygit2.Tree)
     merged = repository.merge_trees(
         ancestor, repository[ours].peel(pygit2.Tree), repository[theirs].peel(pygit2.Tree)
@@ -267,6 +269,7 @@ def _conflict_kind(stages: Stages, contents: Sequence[bytes | None]) -> Conflict
         return "submodule"
     if stages.in_the_way:
         return "file_directory"
+    # A side that stands alone: git lists the ends of a rename at paths of their own.
     if stages.renamed or sum(side is None for side in (stages.base, ours, theirs)) == 2:
         return "rename"
     if ours is None or theirs is None:

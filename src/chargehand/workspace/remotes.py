@@ -23,6 +23,7 @@ PROTOCOLS = frozenset({"file", "https", "ssh", "http", "git"})
 _HELPER = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]*)::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SSH = {"git+ssh", "ssh+git"}
+# No `url.*.insteadOf`: `remote get-url` has applied it already, before the protocol was judged.
 _OWN = r"^(credential\..*|http\..*|core\.sshcommand)$"
 _ENVIRONMENT = (
     *(
@@ -130,6 +131,7 @@ def push_command(
     accepts only a fast-forward.
     """
     ref = f"refs/heads/{branch}"
+    # Nothing after the colon means that the branch must not exist.
     lease = (f"--force-with-lease={ref}:{old or ''}",) if force or commit is None else ()
     words = ("push", "--porcelain", "--no-verify", "--no-follow-tags", "--no-recurse-submodules", *lease)
     return _command(depot, remote, *words, "--", remote.url, f"{commit or ''}:{ref}")
@@ -138,6 +140,7 @@ def push_command(
 def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     argv, environment = depot.git.command(*words)
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    # Nobody may be there to type a passphrase, and ssh would wait for it.
     own.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
     configured = dict(_read_user_settings(own))
     if "core.sshcommand" in configured and "GIT_SSH_COMMAND" not in os.environ:
@@ -149,6 +152,7 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
         settings["GIT_CONFIG_COUNT"] = str(len(configured))
     return HostCommand(
         argv=tuple(argv),
+        # The depot's environment wins, so of the user's git configuration only what was picked above holds.
         environment={**own, **environment, "GIT_ALLOW_PROTOCOL": remote.protocol, **settings},
     )
 

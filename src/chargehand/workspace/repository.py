@@ -13,6 +13,7 @@ from chargehand.core.records import Base
 from chargehand.core.text import printable
 from chargehand.workspace.host.git import Git, user_git
 
+# Submodules by their commit alone: `status` would start git inside each, under its own configuration.
 _STATUS = ("--untracked-files=normal", "--ignore-submodules=dirty")
 
 
@@ -137,6 +138,7 @@ def _branch_name(ref: str) -> str | None:
 
 
 def _is_utf8(name: str) -> bool:
+    # `os.fsdecode` shows each byte that is not UTF-8 as a lone surrogate.
     return not any("\ud800" <= char <= "\udfff" for char in name)
 
 

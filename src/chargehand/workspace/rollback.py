@@ -212,6 +212,7 @@ class _PartialRollback:
         partial = _without_hunks(self._depot, change, drop, old=None if origin is None else self._changes[origin])
         if partial.content is None or change.old_mode is None:
             self._why[drop.path] = partial.why
+            # Both ends of a rename: the new path goes, and without the old one its content would be nowhere.
             self._revert_whole([drop.path] if origin is None else [drop.path, origin])
             return
         entry = TreeEntry(change.old_mode, self._writer.add("blob", partial.content))

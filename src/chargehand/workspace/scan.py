@@ -230,6 +230,7 @@ class _TreeScanner:
             # Not asked of a tracked directory: that the environment has something there says nothing of new files.
             return ignored, False
         try:
+            # A file of the environment that is written to is copied up: setup made it, so it is no new file.
             os.stat(path, dir_fd=self.rules.environment, follow_symlinks=False)
         except OSError:
             return False, False
@@ -336,6 +337,7 @@ class _TreeScanner:
     def _fits_limits(self, path: bytes, info: os.stat_result) -> bool:
         """Count one changed entry; where that goes over a limit, record it and return false."""
         limits = self.rules.limits
+        # All together by their blocks, since files may be sparse; one file by its length, for all of it is read.
         size = info.st_blocks * 512
         if info.st_size > limits.file_bytes:
             self.findings.quota(path, f"is larger than {limits.file_bytes} bytes")
@@ -410,6 +412,7 @@ def _read_regular(directory: int, name: bytes, size: int) -> bytes | None:
         content = os.read(fd, size + 1)
         while len(content) <= size and (piece := os.read(fd, size + 1 - len(content))):
             content += piece
+        # Cut where it was counted: a file that grows while it is read must not pass the limits.
         return content[:size]
     finally:
         os.close(fd)

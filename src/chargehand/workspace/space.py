@@ -126,6 +126,7 @@ def gc(
     plan = _RemovalPlan(found, needed, now=moment, ages=ages, shared_age=shared_age)
     plan.drop_old()
     if max_bytes is not None:
+        # Depots never go, so the rest has to fit beside them.
         plan.drop_until(max_bytes - fixed)
     gone = plan.gone if dry_run else [item for item in plan.gone if _remove_unused(item)]
     # After the workspaces, for a workspace that stays keeps its checkpoints, and before packing, which reads them.
@@ -137,6 +138,7 @@ def gc(
         for root in places:
             try:
                 if (root / "depot.git").is_dir():
+                    # Geometric: small packs are joined and large ones left alone, so the cost follows what is new.
                     private_git(root / "depot.git")("repack", "-d", "-q", "--geometric=2")
             except InfrastructureError as problem:
                 if problem.code != "no_space":  # a disk too full to pack on is no worse than before
@@ -201,6 +203,7 @@ def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
     if place.name.startswith("."):  # `.new-…` and `.trash-…`: what a crash left half made or half removed
         used, size = 0.0, 0
         with suppress(OSError):
+            # Nobody goes on with `.trash-…`, while a young `.new-…` may still be in the making.
             used = 0.0 if place.name.startswith(".trash-") else place.stat().st_mtime
             size = tree_bytes(place)[1]
         return StoredItem(root=root, kind="litter", place=place, used=used, bytes=size)
@@ -262,6 +265,7 @@ class _RemovalPlan:
         """Drop what was used least recently until what is left takes at most `most` bytes."""
         size = total_bytes(self._left)
         while size > most:
+            # Asked anew each time: with the last workspace on it a base may go too.
             may_go = [each for each in self._left if self._may_go(each)]
             if not may_go:
                 return
@@ -344,6 +348,7 @@ def _erase_checkpoints(
     # While a workspace is there, an object written lately may be about to get its ref: git would prune it.
     newest = min(limit, time.time() - _YOUNG_OBJECTS if left else time.time())
     when = datetime.fromtimestamp(newest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # What nothing reaches becomes loose files first: by their times git tells young objects from old ones.
     git("repack", "-A", "-d", "-q", f"--unpack-unreachable={when}")
     git("prune", f"--expire={when}")
     return erasure
@@ -416,6 +421,7 @@ class StateQuota:
         most = min(self._limit - wanted.bytes, taken - short)
         if disk.f_files and disk.f_favail < wanted.files:
             most = 0  # items are measured in bytes, not in inodes: all that is not needed goes
+        # Unpacked: a new pack is written before the old ones go, and room is what is lacking.
         gc(self._roots(), needed=self._needed(), max_age=self._max_age, max_bytes=most, pack=False)
         with self._lock:
             self._measured = None

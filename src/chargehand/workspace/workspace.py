@@ -373,6 +373,7 @@ def read_state(depot: Depot, id: str) -> WorkspaceState:
 
 
 def _directory(depot: Depot, id: str) -> Path:
+    # An id may be typed by a person: it must lead neither elsewhere nor to what a crash left (`.new-…`).
     if not id or "/" in id or id.startswith("."):
         raise NotFoundError(f"no workspace {id!r}", code="workspace_not_found")
     return depot.root / "workspaces" / id

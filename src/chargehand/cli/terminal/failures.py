@@ -29,6 +29,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
             sys.stdout.flush()
     except click.ClickException as error:
         return _show_usage_error(error, as_json)
+    # `Abort` is what click makes of a Ctrl-C, or of the end of stdin, at one of its prompts.
     except (KeyboardInterrupt, click.Abort):
         # No further Ctrl-C may break into the way out with a traceback.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -78,10 +79,12 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
     if no_command and not as_json:
         click.echo(error.message, err=True)  # the help itself
         return _USAGE
+    # Only errors of usage know their command: one about a file that cannot be opened does not.
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "chargehand"
     message = "a command is missing" if no_command else error.format_message()
     show_error("usage", message, f"see {path} --help", as_json=as_json)
+    # For all of them: click has 1 for a file that cannot be opened, which means refused or failed here.
     return _USAGE
 
 
@@ -103,7 +106,9 @@ def keep_traceback(error: Exception) -> str:
         try:
             if directory is not None:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
+            # Mode 0600 and a name of its own: a traceback quotes paths and values, and two may fail at once.
             descriptor, name = tempfile.mkstemp(prefix="error-", suffix=".txt", dir=directory)
+            # A path that is not UTF-8 stands in the text as surrogates, which no file of text takes.
             with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:

@@ -13,6 +13,7 @@ from chargehand.cli.terminal.failures import INTERRUPTED
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# rich hides the cursor while its line stands, and what would show it again does not run after `os._exit`.
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -27,8 +28,10 @@ class Stop:
 
     def __call__(self) -> None:
         """Cancel the work; when that was asked before, end the process: all that is kept survives that."""
+        # Past all finalisers and threads: one of them may be what hangs.
         if self.asked:
             if sys.stderr.isatty():
+                # To the descriptor: rich takes `sys.stderr` over while its line stands.
                 os.write(2, f"{_SHOW_CURSOR}\nForced to quit.\n".encode())
             os._exit(INTERRUPTED)
         self.asked = True
@@ -46,6 +49,7 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
         task = asyncio.current_task()
         assert task is not None
         stop = Stop(task)
+        # Kept, since asyncio puts the default handler back and not the one that was there.
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop)
@@ -58,5 +62,6 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
 
     try:
         return asyncio.run(watched())
+    # asyncio turns Ctrl-C into `KeyboardInterrupt` only where its own handler is installed, and ours is.
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

@@ -17,6 +17,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def json_wanted(words: Sequence[str]) -> bool:
     """Return whether a command line asks for JSON; what follows `--` belongs to another program."""
+    # Words alone, as click has parsed nothing yet: a `--json` that is a value costs only the form of an error.
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 

@@ -43,12 +43,14 @@ class Output:
     def document(self, value: object) -> None:
         """Write one JSON document, on one line."""
         if self.as_json:
+            # ASCII alone: it can be written whatever the locale says, and no terminal acts on it.
             self._write(json.dumps(to_json(value)) + "\n")
 
     def text(self, text: str = "", **style: Any) -> None:
         """Write lines for a person; whatever they hold is made safe to show."""
         if not self.as_json:
             shown = printable(text)
+            # Styled after it was made safe: the other way round our own escapes would be taken out.
             self._write((click.style(shown, **style) if style and self.on_terminal else shown) + "\n")
 
     def notice(self, text: str) -> None:
@@ -58,6 +60,7 @@ class Output:
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Write aligned columns under bold headers; cells are kept to one line."""
+        # Not `printable`, which keeps line breaks: a name with one would forge a row.
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
         self.text(_row(headers, widths), bold=True)
@@ -76,6 +79,7 @@ class Output:
         if self.closed:
             return
         try:
+            # click flushes after each call: a reader that follows sees every line at once.
             click.echo(content, nl=False, err=err)
         except BrokenPipeError:
             self.closed = True

@@ -75,6 +75,7 @@ class _Live:
         from rich.live import Live
         from rich.spinner import Spinner
 
+        # No markup, highlighting or emoji codes: words of agents and names of files would steer them.
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._step = first
         self._since = time.monotonic()
@@ -103,6 +104,7 @@ class _Live:
 
     def watch(self, event: Event, payload: Payload, /) -> None:
         """Show a line for an event, and what begins with it."""
+        # What began without a line end is shown before the event: later it would seem to come after it.
         self._flush()
         if isinstance(payload, _IN_START_LINES):
             return
@@ -128,6 +130,7 @@ class _Live:
 
     def output(self, stream: Stream, piece: bytes, /) -> None:
         """Show whole lines of what the agent prints, dimmed and without its control characters."""
+        # A bar that is drawn over itself by carriage returns becomes lines: ours must stay the last one.
         text = self._rest[stream] + self._decoders[stream].decode(piece).replace("\r", "\n")
         *lines, self._rest[stream] = text.split("\n")
         for line in lines:

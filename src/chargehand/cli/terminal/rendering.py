@@ -32,6 +32,7 @@ _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planne
 
 def exit_code(state: MissionState) -> int:
     """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
+    # A role that changes nothing promotes nothing: its report is the good end.
     if ended_with_report(state):
         return 0
     if state.status == "promoted":
@@ -154,6 +155,7 @@ def show_checks(out: Output, state: MissionState) -> None:
     verdict = last_verdict(state)
     if verdict is None or not verdict.checks:
         return
+    # Beside the base's: a check that was red before is not the mission's fault.
     before = {check.name: check for base in state.verdicts if base.scope == "base" for check in base.checks}
     out.text()
     out.table(
@@ -161,6 +163,7 @@ def show_checks(out: Output, state: MissionState) -> None:
         [check_row(check, before.get(check.name)) for check in verdict.checks],
     )
     if state.request is not None and state.request.only_checks is not None:
+        # Said with the result: green by other checks is another claim.
         out.text("  the project's own checks were replaced by --only-check")
     out.text()
 
@@ -184,6 +187,7 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
     applied = state.applied is not None and state.applied.state == "done"
     if state.status == "promoted" and branch is not None and not applied:
         steps.append(f"git merge {branch}")
+    # A worker first: it goes on by itself when the quota is back; the answer only tries earlier.
     if state.waits_for_quota is not None:
         steps.append("chargehand worker")
         steps.append(f'chargehand mission answer {state.id} "go on"')
@@ -199,6 +203,7 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
         steps.append(f"chargehand mission resume {state.id}")
     if state.status in ("planned", "running"):
         steps.append(f"chargehand mission watch {state.id}")
+    # What a role that changes nothing left in its workspace is no result.
     if state.checkpoints and not ended_with_report(state):
         steps.append(f"chargehand mission diff {state.id}")
     return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate([*steps, *more])]
@@ -350,6 +355,7 @@ def _show_delivery(out: Output, state: MissionState) -> None:
             why = f": {export.reason}" if export.reason else ""
             out.text(f"{name:<9} {export.state} {export.ref}{why}")
     if state.unknown_events:
+        # Said, since all above is made of the lines that can be read.
         out.text(f"events    {state.unknown_events} are erased or from a later version")
     out.text(f"spent     {summary(state)}")
     for line in next_steps(state):

@@ -164,6 +164,7 @@ def staged_mounts(contents: ContainerContents, root: Path, staging: str) -> tupl
     if contents.plan is not None:
         plan = contents.plan
         sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
+        # Staged by root alone, so without `userxattr`; for the rest see `Layout.overlay`.
         options = ",redirect_dir=off,metacopy=off,index=off"
         mounts.append({"kind": "overlay", "name": "workspace", "sources": sources, "options": options})
         words += _mount(f"{staging}/workspace", plan.target, writable=not plan.read_only)

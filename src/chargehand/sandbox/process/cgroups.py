@@ -21,6 +21,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "chargehand-"
 _V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
 _V2 = ("memory", "pids", "cpu")
+# The kernel's own default.
 _PERIOD_MICROSECONDS = 100_000
 _REMOVE_ROUNDS = 1000
 _COUNTER_BYTES = 4096
@@ -120,6 +121,7 @@ class Cgroup:
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""
+        # Every controller's group has the same members.
         _kill_members(self.directories[0])
 
     def remove(self) -> None:
@@ -287,6 +289,7 @@ def _set_unified_limits(directory: Path, limits: SandboxLimits) -> dict[str, str
     if (directory / "memory.max").exists():
         (directory / "memory.max").write_text(str(limits.memory_mb << 20))
         with contextlib.suppress(OSError):
+            # A kernel that does not count swap has no such file.
             (directory / "memory.swap.max").write_text("0")
         in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox (cgroup v2)"
     if (directory / "pids.max").exists():

@@ -171,6 +171,7 @@ def start_script(contents: ContainerContents, writable: Sequence[tuple[str, str]
 
 def qemu_command(limits: SandboxLimits, machine: VirtualMachine, *, relayed: bool) -> list[str]:
     """Return QEMU's words; `{sock}` and `{others[0]}` stand for the descriptors of its ports."""
+    # `none`: links and modes are kept as they are. `remap`: layers of two file systems may share inode numbers.
     share = "local,security_model=none,multidevs=remap"
     kvm = machine.accelerator == "kvm"
     kernel = _KERNEL_WORDS if kvm else (*_KERNEL_WORDS, *_TRANSLATED_WORDS)

@@ -31,6 +31,7 @@ class Verdicts:
             row = connection.execute(query, (project, tree, plan_digest)).fetchone()
         try:
             verdict = None if row is None else decode_as(row[0], Verdict)
+        # A cache: what is damaged is taken for missing, judged again and written over.
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
             return None
         return verdict if verdict is not None and verdict.tree == tree else None

@@ -171,6 +171,7 @@ class SingleFlight:
             with self._count:
                 served = self._asked
             self._work()
+            # Set only after the work: where it raises, each of those who wait runs it again.
             self._done = served
 
 
@@ -201,6 +202,7 @@ def hold_lock(home: Path, name: str) -> Iterator[None]:
     with typed_errors(home):
         descriptor = os.open(home / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        # The file is never removed: two who wait could then hold locks on two files of one name.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -214,6 +216,7 @@ def corrupt(home: Path, detail: str) -> StoreError:
 
 def damage(connection: Transaction) -> list[str]:
     """Return what SQLite itself finds wrong with the file."""
+    # Twenty faults are enough: a file that is damaged throughout has millions.
     found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
     return [] if found == ["ok"] else found
 

@@ -13,12 +13,14 @@ def write_whole(path: Path, content: bytes, *, durable: bool) -> None:
     Raises `OSError`, and then `path` is as it was.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Beside its place: a rename is atomic within one file system only.
     descriptor, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
+                # Before the rename: else after a power cut the name could be there and the content not.
                 os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:

@@ -111,6 +111,7 @@ class KeyFiles:
                 raise _key_error("key_missing", self.private, "is gone, while its public key is there")
             key = AuditKey.generate()
             write_whole(self.private, key.to_pem(), durable=True)
+            # `keys` may have been made just now, and its name has to be on the disk as well.
             sync_directory(self.private.parent.parent)
         else:
             try:

@@ -98,12 +98,14 @@ def _migrate(connect: partial[sqlite3.Connection]) -> None:
     import sqlalchemy as sa
 
     engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool)
+    # The driver begins nothing by itself (see `connect`): without this each statement would stand alone.
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with engine.begin() as connection:
             run_scripts(connection)
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
+            # In the same transaction: who reads the new tables never finds rows of the old form.
             summaries.refresh(driver)
     except sa.exc.DBAPIError as error:
         raise (error.orig or error) from error

@@ -93,10 +93,12 @@ class AgentContract:
         """No process of it outlives a cancelled call."""
         case = await self._case(open_case, "hang")
         running = asyncio.create_task(case.agent.run(case.assignment(), case.context))
+        # For a machine under load: it bounds a failure, and is never waited for otherwise.
         async with asyncio.timeout(60):
             # Cancelled in the middle of its work: the file says that it got there.
             while case.context.made() is None and not running.done():  # noqa: ASYNC110 -- another process writes it
                 await asyncio.sleep(0.01)
+        # One that had ended by itself would make what follows pass without having cancelled anything.
         assert not running.done(), running
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -184,6 +186,7 @@ class AgentContract:
                 assert case.context.answers or case.context.made() is None
                 fresh = set(case.context.asked) - set(case.context.answers)
                 assert fresh
+                # A bound, since an adapter that names its acts anew each time would ask for ever.
                 assert len(case.context.answers) < 5, "it asks again for what was answered"
                 case.context.answers.update(dict.fromkeys(fresh, "yes"))
                 case.context.again()
@@ -211,6 +214,7 @@ class AgentContract:
         assert case.context.endpoint.meter().calls == 2
         if case.agent.abilities.reports:
             told = self._last_report(case)
+            # The gateway's count is the one that limits go by: an agent's own may be anything.
             assert told["metered"]["calls"] == 2
             assert told["agrees"] is True
             assert told["reported"] == {key: told["metered"][key] for key in ("input", "output")}

@@ -24,9 +24,11 @@ from typing import Any
 MADE, TALK = "made.txt", "talk.txt"
 # One file for all forms: a sandbox is given the source as an argument, and has nothing of ours to import.
 _GRANDCHILD = "import time\nwhile True: time.sleep(60)"
+# Told where no model was called, so that a report of usage is there to be read.
 _IN, _OUT = 11, 3
 _SESSION = "s-1"
 _GARBLED = {"garble-once": 1, "garble-twice": 2, "garble-always": 99}
+# "Always" comes first: a client that takes whatever is first would let in all that follows.
 _OPTIONS = [
     {"optionId": "always", "name": "Always", "kind": "allow_always"},
     {"optionId": "once", "name": "Once", "kind": "allow_once"},
@@ -38,6 +40,7 @@ class JsonLinesWriter:
     """What is said in one form: `claude` (also qwen's and cursor's), `opencode`, `codex` or `gemini`."""
 
     def __init__(self, form: str) -> None:
+        # Programs of one family write the same lines; where one differs, `tool` asks for its name.
         self._form = {"qwen": "claude", "cursor": "claude"}.get(form, form)
         self._name = form
 
@@ -75,6 +78,7 @@ class JsonLinesWriter:
     def tool(self, name: str, arguments: dict[str, Any], output: str) -> None:
         """Tell of a call and what came of it."""
         match self._form:
+            # cursor's form is documented only: it was never driven for real.
             case "claude" if self._name == "cursor":
                 call = {"type": "tool_call", "call_id": "c-1"}
                 self.write({**call, "subtype": "started", "tool_call": {f"{name}ToolCall": {"args": arguments}}})
@@ -155,6 +159,7 @@ class AcpPeer:
         self.send(id=self._next, method=method, params={"sessionId": _SESSION, **params})
         while True:
             message = self.read()
+            # Both sides number their own requests: what has a method is a request, whatever its id.
             if message.get("id") == self._next and "method" not in message:
                 if "error" in message:
                     raise Refused(message["error"]["message"])
@@ -208,6 +213,7 @@ class FakeAcpAgent:
                 "error": {"code": -32603, "message": "Internal error", "data": {"details": "no model answers"}}
             }
         if self._act == "garbage":
+            # Cut in the middle, then gone: the client waits for an answer that never comes.
             sys.stdout.write('{"jsonrpc": "2.0", "id"\nnothing of this is right\n')
             sys.exit(0)
         if self._act == "malformed":
@@ -222,6 +228,7 @@ class FakeAcpAgent:
                 self._do_act()
         except Refused as error:
             self._peer.say(f"I was refused: {error}")
+            # An end in good order: only the reason says that it is no success.
             return {"result": {"stopReason": "refusal"}}
         self._peer.say("It is made.")
         tokens = {"inputTokens": self._used[0], "outputTokens": self._used[1], "totalTokens": sum(self._used)}
@@ -322,7 +329,9 @@ def hang() -> None:
     # In sessions of their own, so that only killing everything in the sandbox ends them.
     for _ in range(3):
         child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_GRANDCHILD!r}])"
+        # The child ends at once and leaves an orphan: nobody who looks at children alone finds it.
         subprocess.run([sys.executable, "-c", child], start_new_session=True, check=True)
+    # Last: whoever sees the file knows that all of them were started.
     edit("hung\n")
     while True:
         time.sleep(60)
@@ -339,6 +348,7 @@ def garble(act: str, words: list[str]) -> str:
     if os.path.exists(place):
         with open(place) as file:
             starts = int(file.read()) + 1
+        # Where the prompt stands differs from CLI to CLI: last, or right behind its flag.
         if _SESSION not in words or "could not be read" not in words[-1] + words[1]:
             raise ValueError(f"started anew: {words}")
     with open(place, "w") as file:
@@ -406,6 +416,7 @@ def pay(act: str) -> tuple[int, int]:
             error.close()
             if act != "insist":
                 raise
+            # Without a pause it would use up the processor that the gateway answers with.
             time.sleep(0.05)
             continue
         used = [sum(pair) for pair in zip(used, tokens, strict=True)]

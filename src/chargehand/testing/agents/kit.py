@@ -25,6 +25,7 @@ from chargehand.testing.sandbox.kit import OpenedSandbox
 MADE = "made.txt"
 """The file that an agent of the suite writes: `made` and a line end, with `ask` the answer it was given."""
 ANSWER = "green"
+# So dear that a few calls of a few hundred tokens use up a budget of some USD.
 PRICE = Price(input=1000.0, output=1000.0, source="the suite")
 """USD per million tokens."""
 
@@ -60,6 +61,7 @@ class MemoryAttemptContext:
 
     def again(self) -> None:
         """Resume as after a crash or an answer."""
+        # Ignored files are still there: the sandbox is the same.
         self.resumed = "kept"
         self.done.clear()
 
@@ -85,6 +87,7 @@ class MemoryAttemptContext:
 
         async def acted() -> object:
             output = await work()
+            # No real tree: nothing of the suite is ever set back to one.
             return {"output": output, "tree": hashlib.sha256((self.made() or "").encode()).hexdigest()}
 
         done = await self.step(name, input, acted)
@@ -185,6 +188,7 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
     ledger = MemoryLedger(usd)
     async with Gateway(served, ledger=ledger, attempt="a-suite", on_call=meter.called) as gateway:
         await gateway.listen_unix(socket)
+        # The port inside: the sandbox forwards it to the socket, as it has no network of the host's.
         address = f"http://127.0.0.1:{GATEWAY_PORT}"
         yield Endpoint(
             socket=socket,

@@ -46,6 +46,7 @@ class CommandContract(SandboxFixtures):
 
     async def test_what_cannot_be_executed_is_126(self, sandbox: Sandbox) -> None:
         await sandbox.exec(["sh", "-c", "echo x > plain; printf '\\001\\002' > odd; chmod +x odd"])
+        # No right to execute, a format that the kernel refuses, a directory: execve(2) takes none of them.
         for program in ("./plain", "./odd", WORKSPACE):
             result = await sandbox.exec([program])
             assert result.exit_code == 126, program
@@ -65,6 +66,7 @@ class CommandContract(SandboxFixtures):
 
     async def test_both_streams_come_apart_and_in_pieces(self, sandbox: Sandbox) -> None:
         pieces: list[tuple[str, bytes]] = []
+        # The pause keeps a pipe from holding all of it: output has to come in more than one piece.
         script = "echo one; echo two >&2; sleep 0.05; echo three; echo four >&2"
         result = await sandbox.exec(["sh", "-c", script], on_output=lambda *piece: pieces.append(piece))
         assert (result.stdout, result.stderr) == (b"one\nthree\n", b"two\nfour\n")
@@ -91,6 +93,7 @@ class CommandContract(SandboxFixtures):
     async def test_stdin(self, sandbox: Sandbox) -> None:
         assert (await sandbox.exec(["cat"])).stdout == b""
         assert (await sandbox.exec(["cat"], stdin=b"line\n\0\xff")).stdout == b"line\n\0\xff"
+        # Larger than a pipe (64 KiB): it can only go in as `cat` writes it out again.
         large = os.urandom(1 << 20)
         result = await sandbox.exec(["cat"], stdin=large, output_limit=4 << 20)
         assert result.stdout == large
@@ -108,6 +111,7 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["cat"], stdin=b"next")).stdout == b"next"
 
     async def test_large_output_is_whole(self, sandbox: Sandbox) -> None:
+        # One stream after the other, each larger than a pipe: a host that reads only one would block both.
         program = "import sys; sys.stdout.write('o' * 1000000); sys.stderr.write('e' * 1000000)"
         result = await sandbox.exec(python(program))
         assert (result.stdout, result.stderr) == (b"o" * 1_000_000, b"e" * 1_000_000)
@@ -132,11 +136,13 @@ class CommandContract(SandboxFixtures):
     async def test_endless_output_is_bounded(self, sandbox: Sandbox) -> None:
         result = await sandbox.exec(["sh", "-c", "while :; do echo y; done"], timeout=0.5, output_limit=1000)
         assert (result.exit_code, result.timed_out, result.truncated) == (137, True, True)
+        # The limit, and the line that says how much is missing.
         assert len(result.stdout) < 1100
 
     async def test_the_environment_is_what_was_asked_for(
         self, open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # Before the sandbox is opened: a launcher may hand on the environment that it was started with.
         monkeypatch.setenv("HOST_SECRET", "do-not-show")
         sandbox = (await open_sandbox()).sandbox
         result = await sandbox.exec(["env"], environment={"GIVEN": "a=b\nc", "EMPTY": "", "LANG": "C"})
@@ -145,11 +151,13 @@ class CommandContract(SandboxFixtures):
         assert b"EMPTY=\n" in result.stdout
         assert b"LANG=C\n" in result.stdout
         names = {line.partition(b"=")[0].decode() for line in (await sandbox.exec(["env"])).stdout.splitlines()}
+        # No more than these: any other came from the host.
         assert names <= KNOWN_VARIABLES
         home = await sandbox.exec(["sh", "-c", 'cd "$HOME" && echo x > f && cat f && echo y > "$TMPDIR/f"'])
         assert (home.exit_code, home.stdout) == (0, b"x\n")
 
     async def test_commands_run_one_after_another(self, sandbox: Sandbox) -> None:
+        # `mkdir` fails where the directory is there: two at once cannot both print.
         script = "mkdir busy && sleep 0.03 && rmdir busy && echo alone"
         results = await asyncio.gather(*(sandbox.exec(["sh", "-c", script]) for _ in range(5)))
         assert [result.stdout for result in results] == [b"alone\n"] * 5
@@ -172,6 +180,7 @@ class CommandContract(SandboxFixtures):
         assert result.stdout == os.fsencode(f"{WORKSPACE}/{name}\n{name}\n")
 
     async def test_words_that_are_too_long_are_126(self, sandbox: Sandbox) -> None:
+        # Linux bounds one word (128 KiB) and all of them together: both give E2BIG.
         for argv in (["true", "x" * (1 << 20)], ["true", *["x" * 1000] * 5000]):
             result = await sandbox.exec(argv)
             assert result.exit_code == 126
@@ -183,6 +192,7 @@ class CommandContract(SandboxFixtures):
             sandbox.exec([]),
             sandbox.exec(["a\0b"]),
             sandbox.exec(["echo", "a\0b"]),
+            # A lone surrogate that stands for no byte: unlike "\udcff" it cannot be handed to a program.
             sandbox.exec(["echo", "\ud800"]),
             sandbox.exec(["true"], cwd="/a\0b"),
             sandbox.exec(["true"], environment={"A": "a\0b"}),
@@ -210,7 +220,9 @@ class CommandContract(SandboxFixtures):
         def echoed(_: Stream, piece: bytes) -> None:
             heard.extend(piece)
             if heard.endswith(b"one\n"):
+                # An empty piece ends nothing: only the end of the iterator does.
                 said.put_nowait(b"")
+                # More than a pipe holds, so that it is sent while `cat` writes back.
                 said.put_nowait(b"two" * 100_000 + b"\n")
                 said.put_nowait(None)
 
@@ -240,6 +252,7 @@ class CommandContract(SandboxFixtures):
 
     async def test_signals_work_inside(self, sandbox: Sandbox) -> None:
         """Nothing of how Chargehand treats signals is handed down."""
+        # Python ignores SIGPIPE, and children inherit that: programs in a pipeline would not end quietly.
         result = await sandbox.exec(["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"])
         internal = 1 << 31 | 1 << 32  # the C library's own, which it sets itself
         assert [int(mask, 16) & ~internal for mask in result.stdout.split()[1::2]] == [0, 0]

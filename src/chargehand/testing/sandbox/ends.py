@@ -52,6 +52,7 @@ class EndContract(SandboxFixtures):
         await self.nothing_else_runs(opened)
 
     async def test_cancelling_at_any_moment_leaves_a_usable_sandbox(self, sandbox: Sandbox) -> None:
+        # Steps of a fifth of a millisecond: it falls before the start, into the run, and after the end.
         for step in range(25):
             task = asyncio.create_task(sandbox.exec(["sh", "-c", "echo out"]))
             for _ in range(step):
@@ -73,6 +74,7 @@ class EndContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_a_daemon_does_not_hold_the_reply_and_ends_with_the_sandbox(self, opened: OpenedSandbox) -> None:
+        # The daemon holds the pipe and never stops writing: waiting for its end would wait for ever.
         result = await opened.sandbox.exec(["sh", "-c", "(while :; do echo noise; done) & echo done"])
         assert result.exit_code == 0
         assert result.stdout.startswith((b"done\n", b"noise\n"))
@@ -112,6 +114,7 @@ class EndContract(SandboxFixtures):
         assert one.sandbox.id != two.sandbox.id
         async with running(one.sandbox, "sh", "-c", "echo 1 | tee f /tmp/f ~/f /dev/shm/f; exec sleep 61"):
             await until(lambda: (one.written / "f").exists())
+            # All that two sandboxes could share: files, temporary places, processes, the reach of a signal.
             script = "ls -A . /tmp ~ /dev/shm; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; kill -9 -1; true"
             seen = await two.sandbox.exec(["sh", "-c", script])
             assert b"f\n" not in seen.stdout.replace(b"/", b"")
@@ -138,9 +141,11 @@ class EndContract(SandboxFixtures):
             "except OSError:\n    pass\nprint(n)"
         )
         full, other = await open_sandbox(processes=40), await open_sandbox(processes=40)
+        # `full` stays full meanwhile. Both have one user, by whom the kernel counts where no control group does.
         for opened in (full, other):
             result = await opened.sandbox.exec(python(forks))
             assert 20 <= int(result.stdout) < 40
+        # At its limit it may not even start a shell.
         assert (await full.sandbox.exec(["sh", "-c", "kill -9 -1"])).exit_code in (0, 126, 137)
 
     async def test_memory_is_limited(self, open_sandbox: Open) -> None:

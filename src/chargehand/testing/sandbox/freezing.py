@@ -30,6 +30,7 @@ class FreezeContract(SandboxFixtures):
 
     async def test_nothing_changes_while_frozen(self, opened: OpenedSandbox) -> None:
         async with running(opened.sandbox, *python(WRITERS)):
+            # Two names for each of six processes, and the one of the children.
             await until(lambda: len(list(opened.written.iterdir())) == 13)
             for _ in range(5):
                 await opened.sandbox.freeze()
@@ -37,9 +38,11 @@ class FreezeContract(SandboxFixtures):
                 await asyncio.sleep(0.05)
                 assert snapshot(opened.written) == before
                 await opened.sandbox.thaw()
+                # After each thaw all go on: one that stays stopped would pass the next comparison.
                 await until(functools.partial(_all_differ, opened, before))
 
     async def test_freezing_a_parent_that_waits_in_vfork(self, opened: OpenedSandbox) -> None:
+        # The parent stays in state D as long as its child does: who waits until it is stopped waits for ever.
         async with running(opened.sandbox, *python(VFORK)):
             await until(lambda: (opened.written / "ready").exists())
             await asyncio.sleep(0.05)
@@ -77,6 +80,7 @@ class FreezeContract(SandboxFixtures):
             assert after.peak_memory > 96 << 20
 
     async def test_a_program_that_stopped_itself_stays_stopped(self, opened: OpenedSandbox) -> None:
+        # It closes the pipes first: the command has to end although this one stays.
         program = "import os, signal\nif os.fork() == 0: os.closerange(0, 9); os.kill(os.getpid(), signal.SIGSTOP)"
         look = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
         await opened.sandbox.exec(python(program))
@@ -91,6 +95,7 @@ class FreezeContract(SandboxFixtures):
         task = asyncio.create_task(
             sandbox.exec(["sh", "-c", "sleep 0.3; sleep 0.3; echo end"], timeout=1.5 * self.pace)
         )
+        # Each pause alone is as long as the limit.
         for _ in range(2):
             await asyncio.sleep(0.1)
             await sandbox.freeze()
@@ -120,6 +125,7 @@ class FreezeContract(SandboxFixtures):
         await asyncio.sleep(0.05)
         await opened.sandbox.freeze()
         waiting = asyncio.create_task(opened.sandbox.exec(["echo", "never"]))
+        # Once around the loop: the command is handed over, and waits for the thaw.
         await asyncio.sleep(0)
         await opened.sandbox.close()
         for task in (before, waiting):

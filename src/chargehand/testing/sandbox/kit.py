@@ -13,6 +13,7 @@ import pytest
 
 from chargehand.sandbox.contract import ExecResult, Sandbox
 
+# What `SandboxSpec.environment` promises.
 KNOWN_VARIABLES = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR"),
     *("PYTHONDONTWRITEBYTECODE", "CARGO_HOME", "GOPATH", "GOTOOLCHAIN", "JAVA_HOME"),
@@ -30,6 +31,7 @@ class OpenedSandbox:
 
 Open = Callable[..., Awaitable[OpenedSandbox]]
 
+# Twice forked and in a session of its own, as daemons are: neither a process group nor a parent leads to it.
 DAEMON = """
 import os, sys, time
 if os.fork():
@@ -44,6 +46,7 @@ while True:
         file.write("x")
 """
 
+# By processes, threads and children that live for a moment: each needs its own care to be stopped.
 WRITERS = """
 import os, threading
 def write(name):
@@ -68,6 +71,7 @@ def breed():
 breed()
 """
 
+# clone(2) by ctypes: Python itself never leaves a child in vfork() for long enough to look.
 VFORK = """
 import ctypes, sys
 libc = ctypes.CDLL(None)
@@ -89,6 +93,7 @@ async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None
 
 def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
     """Return the content and the change time of every file."""
+    # Both: a write of the same bytes is a change, too.
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(directory.iterdir())}
 
 
@@ -102,6 +107,7 @@ async def running(sandbox: Sandbox, *argv: str, **options: Any) -> AsyncIterator
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
+            # Looked at: asyncio would write of an error that nobody took.
             task.exception()
 
 
@@ -140,5 +146,6 @@ class SandboxFixtures:
         )
         assert (await opened.sandbox.exec(python(count))).stdout == b"True\n"
         before = snapshot(opened.written)
+        # Ten times as long as a daemon of the suite rests between two writes.
         await asyncio.sleep(0.1)
         assert snapshot(opened.written) == before

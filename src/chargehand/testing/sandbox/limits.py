@@ -8,6 +8,7 @@ import contextlib
 from chargehand.sandbox.contract import Sandbox
 from chargehand.testing.sandbox.kit import Open, SandboxFixtures, python, until
 
+# Processor time, not time on a clock: it takes as much on a busy machine.
 _BURN = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done')"
 _HOLD = "held = bytearray(b'x' * ({megabytes} << 20))\nprint('done')"
 _FORKS = (
@@ -38,12 +39,14 @@ class LimitContract(SandboxFixtures):
         used = sandbox.usage().cpu_seconds
         assert used is not None
         assert used >= 2
+        # The time is the sandbox's, and used up: even a command that needs none is ended.
         again = await sandbox.exec(["sleep", "60"])
         assert again.limit == "cpu_time"
 
     async def test_output(self, open_sandbox: Open) -> None:
         """A command that writes without end is killed, however little of its output is kept."""
         sandbox = (await open_sandbox(output_mb=1)).sandbox
+        # The six are the five of `done` and one more, to stay below the limit.
         below = await sandbox.exec(["sh", "-c", _SPEAK.format(bytes=(1 << 20) - 6)], output_limit=100)
         assert (below.exit_code, below.limit, below.stderr) == (0, None, b"done\n")
         assert below.written == (1 << 20) - 1
@@ -60,6 +63,7 @@ class LimitContract(SandboxFixtures):
         over = await sandbox.exec(python(_HOLD.format(megabytes=400)))
         assert over.exit_code != 0
         assert b"done" not in over.stdout
+        # Without a control group nobody counts what the kernel killed, and a failure has many reasons.
         if "cgroup" in sandbox.limits_in_force["memory"]:
             assert over.limit == "memory"
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
@@ -122,6 +126,7 @@ class LimitContract(SandboxFixtures):
         sandbox = (await open_sandbox()).sandbox
         await sandbox.exec(python(_BURN.format(seconds=0.3)))
         await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > kept"])
+        # Where /proc is sampled, processes of a short command may live between two looks.
         await _run_until_seen(sandbox, ["sh", "-c", "sleep 60 & sleep 60 & wait"], processes=4)
         await sandbox.exec(["sh", "-c", "head -c 5000 /dev/zero; head -c 11 /dev/zero >&2"], output_limit=10)
         await sandbox.close()

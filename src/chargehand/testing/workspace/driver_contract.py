@@ -85,6 +85,7 @@ class DriverContract(EntryContract):
             "chmod 700 run.sh; git gc -q; rm -rf src .git",
         )
         fresh = harness.workspace()
+        # From the files: a cache would tell of the base what it knew before.
         assert fresh.scan(trust_cache=False).tree == workspace.base.tree
         assert harness.run(fresh, "git status --porcelain; cat README.md docs/a.md docs/b.md") == "hello\na\nb\n"
 
@@ -110,6 +111,7 @@ class DriverContract(EntryContract):
         """Checkpoints asked for at once come one after the other."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x")
+        # Three objects, as three processes would have: a lock inside one of them would not do.
         same = [workspace, harness.load(workspace), harness.load(workspace)]
         with ThreadPoolExecutor(3) as pool:
             made = list(pool.map(lambda each: each.checkpoint("t").commit, same))
@@ -142,6 +144,7 @@ class DriverContract(EntryContract):
         harness.run(workspace, "rm docs; mkdir docs; echo z > docs/z; echo i > ignored.log; rm -r n src")
         old_plan = workspace.mount_plan()
         back = workspace.reset(edited.tree, "rollback")
+        # A new generation: below a live mount, what is taken away can still be read.
         assert workspace.mount_plan() != old_plan
         shown = harness.run(workspace, "cat docs n/m/y; ls src; test ! -e ignored.log; test ! -e run.sh")
         assert shown == "x\ny\napp.py\nlib\n"
@@ -176,6 +179,7 @@ class DriverContract(EntryContract):
         """What is no tree of the depot is refused before anything is touched."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x")
+        # A commit is refused, too: what was meant is a tree, and git would take either.
         for nothing in ("0" * 40, "no tree", workspace.base.commit):
             assert _refusal(workspace, nothing) == "tree_not_found"
         assert changed(workspace) == {"x": "added"}
@@ -211,6 +215,7 @@ class DriverContract(EntryContract):
         """A disk limit binds what an agent writes anywhere in its workspace."""
         workspace = harness.workspace()
         before = workspace.usage()
+        # Synced: blocks are counted, and some file systems give them only when a file is written out.
         harness.run(workspace, "mkdir build; head -c 100000 /dev/urandom > build/big; sync build/big")
         assert workspace.scan().bytes == 0
         assert workspace.usage()[1] - before[1] >= 100_000
@@ -244,6 +249,7 @@ class DriverContract(EntryContract):
             setup,
             "mkdir -p .venv/bin build src/app.egg-info; echo tool > .venv/bin/tool; chmod +x .venv/bin/tool;"
             "echo changed > README.md; rm docs/a.md; echo info > src/app.egg-info/PKG; echo o > build/o;"
+            # Unlike a tree a layer may hold links out, as virtual environments do.
             "ln -s /usr/bin/env .venv/bin/env; git config user.name x; mkfifo .venv/fifo",
         )
         frozen = layers.freeze(setup, key)
@@ -253,6 +259,7 @@ class DriverContract(EntryContract):
 
     def test_what_the_base_tracks_wins_over_the_environment(self, harness: DriverHarness) -> None:
         """An environment made on another base hides nothing of this one."""
+        # Its own repository: the harness is shared, and this commit would be the base of all tests behind it.
         harness = harness.beside("tracked-wins")
         setup = harness.workspace()
         harness.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chargehand.testing.workspace.harness import DriverHarness, changed, rules, tree_paths
 from chargehand.workspace.scan import WorkspaceLimits
 
+# What git and an overlay tell in different ways: opaque directories, whiteouts, links in place of directories.
 _REPLACEMENTS = (
     "rm -r src; echo x > src",
     "rm README.md; mkdir README.md; echo x > README.md/f",
@@ -30,24 +31,32 @@ _OFFENCES = (
     ("chmod u+s docs/a.md", "docs/a.md", "entry_setuid", "critical"),
     ("ln -s /etc/passwd l", "l", "entry_link_out", "critical"),
     ("ln -s ../up l2", "l2", "entry_link_out", "critical"),
+    # A `..` behind a name: where the name is a link itself, nothing says where it leads.
     ("ln -s lib/../../../x src/l", "src/l", "entry_link_out", "critical"),
+    # A name that begins as the repository's does: comparing prefixes would let it in.
     ("ln -s ../../repository-evil/x src/l2", "src/l2", "entry_link_out", "critical"),
     ("ln -s .git/config l3", "l3", "entry_link_out", "critical"),
     ("rm docs/b.md; ln -s /etc/passwd docs/b.md", "docs/b.md", "entry_link_out", "critical"),
     ("git init -q sub; echo x > sub/f", "sub/.git", "entry_nested_git", "critical"),
     ("mkdir src/.GIT", "src/.GIT", "entry_nested_git", "critical"),
     ("mkdir .Git", ".Git", "entry_nested_git", "critical"),
+    # The short name that NTFS gives `.git`.
     ("echo x > git~1", "git~1", "entry_nested_git", "critical"),
+    # NTFS drops spaces and dots at the end of a name.
     ("mkdir '.git '", ".git ", "entry_nested_git", "critical"),
     ("mkdir .git.", ".git.", "entry_nested_git", "critical"),
+    # HFS+ passes over some characters in names, as this zero-width one.
     ("mkdir \"$(printf '.g\\342\\200\\214it')\"", ".g\u200cit", "entry_nested_git", "critical"),
     ("touch \"$(printf 'a\\nb')\"", "a\nb", "entry_name", "critical"),
     ("touch \"$(printf 'a\\033[31mb')\"", "a\x1b[31mb", "entry_name", "critical"),
     ("touch \"$(printf 'a\\377b')\"", "a\udcffb", "entry_name", "critical"),
     ("touch \"$(printf 'a\\342\\200\\256b')\"", "a\u202eb", "entry_name", "critical"),
+    # On Windows a backslash separates names, so this one climbs.
     ("touch 'a\\..\\b'", "a\\..\\b", "entry_name", "critical"),
+    # As root a scan could read it; the project's own checks, run as its owner, could not.
     ("echo x > closed; chmod 0 closed", "closed", "entry_unreadable", "error"),
     ("mkdir shut; touch shut/f; chmod 0 shut", "shut", "entry_unreadable", "error"),
+    # Sparse: it takes no room here, and all of it once somebody reads or copies it.
     ("truncate -s 1T huge", "huge", "quota", "critical"),
     ("echo x > tool; chmod +x tool", "tool", "entry_executable", "warning"),
     ("chmod +x run.sh", "run.sh", "entry_executable", "warning"),
@@ -197,10 +206,12 @@ class EntryContract:
         assert set(rules(few).values()) == {"quota"}
         assert few.scan().files == 3
         small = harness.workspace(limits=WorkspaceLimits(disk_bytes=30_000))
+        # Synced, since blocks are counted, and some file systems give them late; random, so that none can pack it.
         harness.run(small, "for i in 1 2 3; do head -c 12288 /dev/urandom > f$i; sync f$i; done")
         assert set(rules(small).values()) == {"quota"}
         assert small.scan().files == 2
         deep = harness.workspace()
+        # More than the 128 levels that are allowed, far fewer than what makes a path too long for a system call.
         harness.run(deep, "p=.; for i in $(seq 300); do p=$p/d; done; mkdir -p $p; touch $p/f")
         assert set(rules(deep).values()) == {"quota"}
         deep.discard()

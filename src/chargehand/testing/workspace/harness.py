@@ -25,6 +25,8 @@ FILES = {
     "docs/b.md": "b\n",
     "run.sh": "#!/bin/sh\necho run\n",
 }
+# From a directory of its own: the one in the workspace is the agent's, and may be damaged or tell lies. The base's
+# tree comes first, so that files that are tracked in ignored places stay tracked.
 _AS_GIT_SEES_IT = f"""
 GIT_DIR=$(mktemp -d) GIT_WORK_TREE=$PWD; export GIT_DIR GIT_WORK_TREE; trap 'rm -rf "$GIT_DIR"' EXIT
 git init -q --bare "$GIT_DIR"; git config core.bare false
@@ -58,6 +60,7 @@ class DriverHarness:
 
     def git(self, *arguments: str) -> str:
         """Run git in the user's repository as a person would, without the machine's own configuration."""
+        # Given, since without a configured person git refuses to commit.
         person = {f"GIT_{role}_{part}": "ada" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._place), "GIT_CONFIG_NOSYSTEM": "1", **person}
         command = ["git", "-C", str(self._repository), *arguments]
@@ -66,6 +69,7 @@ class DriverHarness:
     def commit(self, files: Mapping[str, str] | None = None) -> Base:
         """Commit all there is in the user's repository, with these files besides; ignored ones too."""
         self._write(files or {})
+        # By force: a base may track what its own rules ignore.
         self.git("add", "-A", "--force")
         self.git("commit", "-q", "--allow-empty", "-m", "first")
         self.depot = self.open()
@@ -102,6 +106,7 @@ def changed(workspace: Workspace) -> dict[str, str]:
 
 def rules(workspace: Workspace) -> dict[str, str]:
     """Return what a scan finds: path to rule, executables and ignore files left out."""
+    # Both are told, and refuse nothing.
     quiet = ("entry_executable", "gitignore_changed")
     return {found.path: found.rule for found in workspace.scan().findings if found.rule not in quiet}
 

@@ -31,6 +31,7 @@ def hold_lock(path: Path) -> Iterator[None]:
     """Wait for the exclusive lock `path` and hold it, against other processes and other threads of this one."""
     fd = _open_lock(path)
     try:
+        # flock(2) belongs to the open file; a lock by fcntl(2) is the process's and lets all its threads in.
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -72,6 +73,7 @@ def replace_file(path: Path, content: bytes) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+        # The directory is not synced: a loss of power may bring the old file back, which is whole too.
         os.replace(fresh, path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -97,6 +99,7 @@ def remove_tree(path: Path) -> None:
     # Python would be at their mercy. Overlayfs leaves `work/work` with mode 000, agents may do the same.
     if os.geteuid() != 0:
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(path)], capture_output=True, check=False)
+    # On one file system: a mount that is left below must not be emptied.
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(path)], capture_output=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"could not remove {str(path)!r}: {os.fsdecode(done.stderr).strip()}")
@@ -135,6 +138,7 @@ def sync_file_system(path: Path) -> None:
     """Bring everything written to the file system of `path` onto the disk (`syncfs`). Raises `OSError`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        # Python has only `os.sync`, which waits for every disk of the machine.
         if ctypes.CDLL(None, use_errno=True).syncfs(fd):
             problem = ctypes.get_errno()
             raise OSError(problem, os.strerror(problem), str(path))

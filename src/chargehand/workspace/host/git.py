@@ -133,6 +133,7 @@ def private_git(git_dir: Path) -> Git:
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_ALLOW_PROTOCOL": "file",
         "GIT_NO_LAZY_FETCH": "1",
+        # Not left to git's defaults: refs are read as files here, and ids are taken to have 20 bytes.
         "GIT_DEFAULT_REF_FORMAT": "files",
         "GIT_DEFAULT_HASH": "sha1",
     }
@@ -153,6 +154,7 @@ def _common_environment() -> dict[str, str]:
     # shell would point our commands at another repository.
     return {
         "PATH": os.environ.get("PATH", os.defpath),
+        # Some answers stand in messages alone, such as a full disk or a foreign owner, and git translates them.
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
         # Else `git status` rewrites the user's index, and their own git finds it locked.

@@ -25,6 +25,7 @@ _SUBJECT = "checkpoint: "
 _CHANGED = "changed: "
 _ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NEAR = 64  # commits; a mission makes tens of checkpoints
+# What would end a name, an address or the whole line in the head of a commit.
 _UNSAFE = re.compile(r"[<>\n\0]")
 
 
@@ -144,6 +145,7 @@ def swap_ref(git: Git, ref: str, *, new: str | None, old: str | None) -> None:
 
     Raises `RefMovedError` if it is elsewhere, `GitError` if git cannot write it.
     """
+    # `--no-deref`: through a symbolic ref git would move the branch that it leads to.
     if new is None:
         done = git.run("update-ref", "--no-deref", "-d", ref, old or ZERO)
     else:

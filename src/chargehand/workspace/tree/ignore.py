@@ -15,6 +15,7 @@ from msgspec import Struct
 
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _NEVER = rb"(?!)"
+# By git's own table, not C's: ASCII alone, and neither vertical tab nor form feed is a space.
 _MEMBERS: dict[bytes, Callable[[str], bool]] = {
     b"alnum": lambda char: char.isalnum(),
     b"alpha": lambda char: char.isalpha(),
@@ -53,6 +54,7 @@ class IgnoreFile:
     """The patterns of one `.gitignore`; paths given to it are relative to its directory."""
 
     def __init__(self, content: bytes) -> None:
+        # As git reads it: no byte order mark at the start, no carriage return before a newline.
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
         parsed = [_parse_pattern(line.removesuffix(b"\r")) for line in lines]
         self._patterns = [pattern for pattern in parsed if pattern is not None]
@@ -109,6 +111,7 @@ def _join_patterns(patterns: list[_Pattern]) -> re.Pattern[bytes] | None:
 
 
 def _parse_pattern(line: bytes) -> _Pattern | None:
+    # To git a line is a C string.
     line = line.split(b"\0", 1)[0]
     if not line or line.startswith(b"#"):
         return None
@@ -180,6 +183,7 @@ def _stars(text: bytes, position: int) -> tuple[bytes, int]:
         end += 1
     bounded = position == 0 or text[position - 1 : position] == b"/"
     rest = text[end:]
+    # Two stars mean something only as a whole component; anywhere else they are one.
     if end - position < 2 or not bounded or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
         return b"[^/]*", end
     if rest.startswith(b"/"):
@@ -196,6 +200,7 @@ def _bracket(text: bytes, position: int) -> tuple[bytes, int]:
     while first or text[position : position + 1] != b"]":
         first = False
         position, previous = _member(text, position, previous, members)
+    # A slash is matched by no class, whatever is in it (`WM_PATHNAME`).
     allowed = (set(range(256)) - members if negative else members) - {0x2F}
     if not allowed:
         return _NEVER, position + 1

@@ -29,6 +29,7 @@ _MAX_FINDINGS = 1000
 def is_git_disguise(name: bytes) -> bool:
     """Return whether some file system takes `name` for `.git` (plain `.git` included)."""
     text = _IGNORED.sub("", os.fsdecode(name))
+    # On Windows a backslash parts names.
     return any(_NTFS_GIT.fullmatch(part) for part in text.split("\\"))
 
 

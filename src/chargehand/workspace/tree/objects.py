@@ -45,6 +45,7 @@ _LEVELS: dict[ObjectKind, int] = {"commit": 1, "tree": 0, "blob": 1}  # trees ar
 
 def object_id(kind: ObjectKind, content: bytes) -> bytes:
     """Return the raw id (20 bytes) of an object."""
+    # An id, no security: Python under FIPS refuses SHA-1 unless told so.
     digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(content)), usedforsecurity=False)
     digest.update(content)
     return digest.digest()
@@ -277,6 +278,7 @@ def _pack_index(ids: list[bytes], offsets: dict[bytes, int], checks: dict[bytes,
             struct.pack(">256I", *fanout),
             *ids,
             struct.pack(f">{len(ids)}I", *(checks[raw] for raw in ids)),
+            # All objects before the last are 64 MiB at most, so no offset needs the table of 64-bit ones.
             struct.pack(f">{len(ids)}I", *(offsets[raw] for raw in ids)),
             trailer,
         )

@@ -310,4 +310,5 @@ class StatCache:
 
 
 def _stat_key(info: os.stat_result) -> _StatKey:
+    # Without the device: a tree lies on one file system.
     return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

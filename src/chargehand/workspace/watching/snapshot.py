@@ -117,6 +117,7 @@ class DirectorySnapshot:
         if node.wd not in (-1, wd):
             self._nodes.pop(node.wd, None)
         before = self._nodes.get(wd)
+        # The kernel has one watch for an inode: a directory that moved unseen brings its old number along.
         if before is not None and before is not node:
             before.wd = -1
         node.wd = wd
@@ -290,6 +291,7 @@ class DirectorySnapshot:
     def _add_file(self, node: WatchedDirectory, name: bytes, kind: SeenKind, *, found: bool = False) -> None:
         node.names.add(name)
         node.gone.discard(name)
+        # The oldest is forgotten, so the watcher stays small; its next write is told once more.
         if len(self._edits) >= _MAX_EDITS:
             self._edits.pop(next(iter(self._edits)))
         self._edits[(node, name)] = self._now
