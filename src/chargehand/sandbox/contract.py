@@ -202,4 +202,33 @@ class Converses(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedFiles:
+    """Files of observed directories that some program opened or executed.
+
+    `paths` are below `WORKSPACE` where the directory is, else absolute. `complete` is false where the kernel could
+    not watch all of the directories or lost count: then more may have been opened than `paths` names.
+    """
+
+    paths: frozenset[str]
+    complete: bool
+
+
+@runtime_checkable
+class ObservesReads(Sandbox, Protocol):
+    """What a sandbox offers besides where its tier sees which files programs open."""
+
+    async def observe(self, directories: Sequence[str]) -> None:
+        """Watch the files directly in these directories from now on, in place of those watched before.
+
+        Directories are absolute, or relative to `WORKSPACE` ("" is the workspace itself); a symbolic link is not
+        followed.
+        """
+        ...
+
+    async def opened_files(self) -> OpenedFiles:
+        """Return what was opened since `observe` or since this was last called; nothing, not complete, without."""
+        ...
+
+
 OpenSandbox = Callable[[SandboxSpec], Awaitable[Sandbox]]

@@ -24,6 +24,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Callable
     from typing import Any
 
     Thread = tuple[int, int, str, int, int]
@@ -32,12 +33,16 @@ else:
 
 FRAME = struct.Struct(">cI")
 EXEC, STDIN, KILL, FREEZE, THAW, SKIP = b"X", b"I", b"K", b"F", b"T", b"S"
+OBSERVE, TELL = b"W", b"Q"
 HELLO, OUT, ERR, DONE, FROZEN, THAWED = b"H", b"O", b"E", b"D", b"f", b"t"
+OPENED, TOLD = b"w", b"q"
 NONCE_BYTES = 16
 # Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams.
 OUTCOME = struct.Struct(">id????Q")
 # Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts.
 SECONDS = struct.Struct(">d")
+# One file that was opened: the index of its directory in the host's list, then the length of its name.
+OPENED_FILE = struct.Struct(">IH")
 _PIECE = 65536
 # /proc/sys/fs/pipe-max-size unless root raised it: more cannot lie in the pipe of a command that has ended.
 _LARGEST_PIPE = 1 << 20
@@ -45,6 +50,13 @@ _TAIL = 16384
 # poll() takes milliseconds as a C int, and a time limit may be any number of seconds.
 _LONGEST_SLEEP = 3600.0
 _PR_SET_DUMPABLE = 4
+# See inotify(7): watch descriptor, mask, cookie, length of the name that follows.
+_INOTIFY_EVENT = struct.Struct("iIII")
+_IN_OPEN, _IN_Q_OVERFLOW, _IN_ISDIR = 0x20, 0x4000, 0x40000000
+_IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
+# The kernel queues 16,384 events by default: read this often, a busy check does not fill it. Not at each event,
+# which would take the processor from the check as often as it opens a file.
+_LOOK_SECONDS = 0.05
 
 
 class OutputStream:
@@ -117,6 +129,56 @@ class RunningCommand:
         self.deadline += seconds
 
 
+class OpenedFiles:
+    """Sees which files of some directories are opened, by whatever program, by inotify(7).
+
+    `complete` turns false where a directory cannot be watched, or more was opened than the kernel remembered.
+    """
+
+    def __init__(self, directories: list[bytes]) -> None:
+        init = _c_function("inotify_init1")
+        self._add = _c_function("inotify_add_watch")
+        self.fd = init(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.complete = self.fd >= 0
+        self._names: dict[int, set[bytes]] = {}
+        self._indices: dict[int, int] = {}
+        for index, directory in enumerate(directories):
+            watch = self._add(self.fd, directory, _IN_OPEN | _IN_ONLYDIR | _IN_DONT_FOLLOW) if self.complete else -1
+            self.complete = self.complete and watch >= 0
+            self._indices[watch] = index
+            self._names[watch] = set()
+
+    def read(self) -> None:
+        """Take what the kernel has noted since the last time."""
+        size = _INOTIFY_EVENT.size
+        while self.fd >= 0:
+            try:
+                data = os.read(self.fd, _PIECE)
+            except BlockingIOError:
+                return
+            at = 0
+            while at < len(data):
+                watch, mask, _, length = _INOTIFY_EVENT.unpack_from(data, at)
+                at += size + length
+                if mask & _IN_Q_OVERFLOW:
+                    self.complete = False
+                elif mask & _IN_OPEN and not mask & _IN_ISDIR and watch in self._names:
+                    self._names[watch].add(data[at - length : at].rstrip(b"\0"))
+
+    def take(self) -> list[bytes]:
+        """Return what was opened since the last time, in bodies of OPENED frames, and forget it."""
+        self.read()
+        bodies, body = [], bytearray()
+        for watch, names in self._names.items():
+            for name in names:
+                body += OPENED_FILE.pack(self._indices[watch], len(name)) + name
+                if len(body) > _PIECE:
+                    bodies.append(bytes(body))
+                    body.clear()
+            names.clear()
+        return [*bodies, bytes(body)]
+
+
 class ExecServer:
     """The loop: one command at a time, frames in and out."""
 
@@ -128,6 +190,7 @@ class ExecServer:
         self.command: RunningCommand | None = None
         self.childless = True
         self.frozen: tuple[float, set[int]] | None = None
+        self.opened: OpenedFiles | None = None
         # A poll of its own for the host's orders: they are looked at before a time limit is enforced.
         self.orders = select.poll()
         self.orders.register(sock, select.POLLIN)
@@ -152,7 +215,8 @@ class ExecServer:
         while True:
             command, wait = self.command, None
             if command is not None and not command.killed and self.frozen is None:
-                left = min(max(0.0, command.deadline - time.monotonic()), _LONGEST_SLEEP)
+                longest = _LONGEST_SLEEP if self.opened is None else _LOOK_SECONDS
+                left = min(max(0.0, command.deadline - time.monotonic()), longest)
                 # Rounded up: before its time a wait would only end to begin again.
                 wait = int(left * 1000) + 1
             # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
@@ -167,6 +231,8 @@ class ExecServer:
                 elif self.command is not None:
                     self._serve_pipe(self.command, fd)
             self._reap()
+            if self.opened is not None:
+                self.opened.read()
             if self.command is not None:
                 self._advance(self.command)
 
@@ -201,6 +267,14 @@ class ExecServer:
         elif kind == THAW:
             self._thaw()
             self.send(THAWED, b"")
+        elif kind == OBSERVE:
+            if self.opened is not None:
+                os.close(self.opened.fd)
+            self.opened = OpenedFiles(marshal.loads(body))
+        elif kind == TELL:
+            for files in self.opened.take() if self.opened is not None else ():
+                self.send(OPENED, files)
+            self.send(TOLD, b"\1" if self.opened is not None and self.opened.complete else b"\0")
 
     def _kill(self) -> None:
         """Kill everything; what runs is answered for when nothing lives any more."""
@@ -428,16 +502,21 @@ def _list_threads() -> list[Thread]:
     return found
 
 
-def main() -> None:
-    """Serve on the descriptor given as first argument, under the limits given as NAME=NUMBER after the second."""
+def _c_function(name: str) -> Callable[..., int]:
+    """Return a function of the C library; `ctypes` itself would double the time of a start."""
     import _ctypes
 
+    address = _ctypes.dlsym(_ctypes.dlopen("", 0), name)
+    return lambda *arguments: _ctypes.call_function(address, arguments)
+
+
+def main() -> None:
+    """Serve on the descriptor given as first argument, under the limits given as NAME=NUMBER after the second."""
     sock = int(sys.argv[1])
     os.set_inheritable(sock, False)
     os.set_inheritable(1 if sock == 0 else sock, False)
     # Before anything is started: no other process may attach to this one, read its memory or take its socket.
-    prctl = _ctypes.dlsym(_ctypes.dlopen("", 0), "prctl")
-    if _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+    if _c_function("prctl")(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_DUMPABLE) was refused")
     for name, _, value in (word.partition("=") for word in sys.argv[3:]):
         number = getattr(resource, f"RLIMIT_{name}")

@@ -10,8 +10,9 @@ import asyncio
 import marshal
 import math
 import os
+import posixpath
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chargehand.core.errors import UsageError
@@ -123,8 +124,8 @@ def encode_request(
         raise UsageError(f"wrong limits: timeout {timeout!r}, output {output_limit!r}", code="command_invalid")
     request: dict[str, Any] = {
         "nonce": nonce,
-        "argv": [_encode(word) for word in argv],
-        "cwd": _encode(cwd),
+        "argv": [encode_word(word) for word in argv],
+        "cwd": encode_word(cwd),
         "environment": environment,
         "timeout": float(timeout),
         "output_limit": output_limit,
@@ -139,10 +140,11 @@ def encode_environment(environment: Mapping[str, str]) -> dict[bytes, bytes]:
     for name in environment:
         if not name or "=" in name:
             raise UsageError(f"{name!r} is not a name for an environment variable", code="command_invalid")
-    return {_encode(name): _encode(value) for name, value in environment.items()}
+    return {encode_word(name): encode_word(value) for name, value in environment.items()}
 
 
-def _encode(word: str) -> bytes:
+def encode_word(word: str) -> bytes:
+    """Return an argument or a path as the kernel takes it; raises `UsageError` (`command_invalid`)."""
     try:
         data = os.fsencode(word)
     except UnicodeEncodeError:
@@ -154,6 +156,17 @@ def _encode(word: str) -> bytes:
             hint="leave out NUL characters and lone surrogates",
         )
     return data
+
+
+def decode_opened(body: bytes, directories: Sequence[str]) -> Iterator[str]:
+    """Yield the files that an OPENED frame names, each below its directory; nothing of a frame that is cut."""
+    at, head = 0, exec_server.OPENED_FILE.size
+    while at + head <= len(body):
+        index, length = exec_server.OPENED_FILE.unpack_from(body, at)
+        at += head + length
+        if index >= len(directories) or at > len(body):
+            return
+        yield posixpath.join(directories[index], os.fsdecode(body[at - length : at]))
 
 
 class ExecReply:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import marshal
+import posixpath
 import secrets
 import socket
 import time
@@ -16,6 +18,7 @@ from chargehand.sandbox.contract import (
     WORKSPACE,
     ExecResult,
     OnOutput,
+    OpenedFiles,
     RunningProcess,
     SandboxLimits,
     SandboxUsage,
@@ -25,7 +28,9 @@ from chargehand.sandbox.process.cgroups import Cgroup
 from chargehand.sandbox.process.exec_protocol import (
     ExecChannel,
     ExecReply,
+    decode_opened,
     encode_environment,
+    encode_word,
     encode_request,
 )
 from chargehand.sandbox.process.usage import UsageMeter, processes_below
@@ -97,6 +102,9 @@ class ServedSandbox:
         self._turn = asyncio.Lock()
         self._reply: ExecReply | None = None
         self._signals: asyncio.Queue[bytes] = asyncio.Queue()
+        # Apart from the signals: a freeze may wait for its own while files are told.
+        self._told: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
+        self._observed: tuple[str, ...] = ()
         for end in (ended, self._channel.lost):
             end.add_done_callback(self._note_end)
 
@@ -121,7 +129,10 @@ class ServedSandbox:
     def _receive_frame(self, kind: bytes, body: bytes) -> None:
         """Handle one frame that arrived."""
         if kind not in (exec_server.OUT, exec_server.ERR, exec_server.DONE):
-            self._signals.put_nowait(kind)
+            if kind in (exec_server.OPENED, exec_server.TOLD):
+                self._told.put_nowait((kind, body))
+            else:
+                self._signals.put_nowait(kind)
             return
         nonce = body[: exec_server.NONCE_BYTES]
         if self._reply is None or not secrets.compare_digest(nonce, self._reply.nonce):
@@ -300,6 +311,24 @@ class ServedSandbox:
                 await reply.wait(_GRACE_SECONDS)
                 if not reply.ended:
                     self._give_up()
+
+    async def observe(self, directories: Sequence[str]) -> None:
+        """Watch which files of directories are opened; see `ObservesReads.observe`."""
+        async with self._turn:
+            self._observed = tuple(directories)
+            places = [encode_word(posixpath.join(WORKSPACE, directory)) for directory in directories]
+            self._send(exec_server.OBSERVE, marshal.dumps(places))
+
+    async def opened_files(self) -> OpenedFiles:
+        """Return what was opened since the last time; see `ObservesReads.opened_files`."""
+        async with self._turn:
+            self._send(exec_server.TELL)
+            paths: set[str] = set()
+            while True:
+                kind, body = await self._wait(self._told.get(), seconds=_LATEST_SECONDS)
+                if kind != exec_server.OPENED:
+                    return OpenedFiles(paths=frozenset(paths), complete=body == b"\1")
+                paths.update(decode_opened(body, self._observed))
 
     async def freeze(self) -> None:
         """Stop every process inside; see `Sandbox.freeze`."""

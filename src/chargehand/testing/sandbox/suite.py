@@ -10,9 +10,10 @@ from chargehand.testing.sandbox.commands import CommandContract
 from chargehand.testing.sandbox.ends import EndContract
 from chargehand.testing.sandbox.freezing import FreezeContract
 from chargehand.testing.sandbox.limits import LimitContract
+from chargehand.testing.sandbox.observation import ObservationContract
 
 
-class SandboxContract(CommandContract, EndContract, FreezeContract, LimitContract):
+class SandboxContract(CommandContract, EndContract, FreezeContract, LimitContract, ObservationContract):
     """All that a sandbox promises, one test each; subclass it and give the fixture `open_sandbox`.
 
     `open_sandbox(**limits)` opens a sandbox on a fresh, empty workspace, with the given fields of `SandboxLimits`,
