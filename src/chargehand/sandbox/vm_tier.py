@@ -18,7 +18,7 @@ from pathlib import Path
 
 from chargehand.core.errors import ChargehandError, InfrastructureError, TierUnavailableError
 from chargehand.core.ports import sandbox_ids
-from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import OpenedFiles, SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import exec_server, vm_init, vm_relay
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier, scratch_plan
 from chargehand.sandbox.process.cgroups import Cgroup
@@ -68,6 +68,11 @@ class VmSandbox(ServedSandbox):
         await super()._release()
         if self._relay is not None:
             await self._relay.close()
+
+    async def opened_files(self) -> OpenedFiles:
+        """Return what was opened, never all of it; see `ObservesReads.opened_files`."""
+        # 9p makes a new inode at each look-up, so a watch inside sees nothing that is opened by another.
+        return replace(await super().opened_files(), complete=False)
 
     async def _order_freeze(self) -> None:
         self._send(exec_server.FREEZE)
