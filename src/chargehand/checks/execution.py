@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
 from chargehand.checks.junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
+from chargehand.checks.reads import ReadObserver
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import (
     CheckResult,
@@ -55,12 +56,18 @@ class CheckPlan:
 
 
 def judge(
-    checks: Sequence[CheckResult], findings: Sequence[Finding], *, explicit_none: bool, degraded: bool = False
+    checks: Sequence[CheckResult],
+    findings: Sequence[Finding],
+    *,
+    explicit_none: bool,
+    degraded: bool = False,
+    judged: bool = True,
 ) -> VerdictStatus:
     """Return what check results and findings come to.
 
     Any error or critical finding and any check that did not pass is red. With no check at all the verdict is
-    `missing`, unless a person said that none is wanted (`explicit_none`). Findings that need a person do not
+    `missing`, unless a person said that none is wanted (`explicit_none`); so it is where the checks passed without
+    a look at the change (not `judged`, see `CodeReads`). Findings that need a person do not
     make a verdict red: they stand beside it. What is not red is `degraded` where inspection did not see all of
     the tree (`degraded`).
     """
@@ -70,7 +77,9 @@ def judge(
         return "red"
     if degraded:
         return "degraded"
-    return "green" if checks or explicit_none else "missing"
+    if checks:
+        return "green" if judged else "missing"
+    return "green" if explicit_none else "missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,21 +101,27 @@ async def run_checks(
     keep: ArtifactSink,
     mission: str | None,
     on_result: OnResult | None = None,
+    reads: ReadObserver | None = None,
 ) -> tuple[CheckResult, ...]:
     """Run each command to its end or its limit, all of them, and return how each ended, in order.
 
     The sandbox must be new, on a new workspace of the exact tree; it stays open. Commands are run by `bash`
     with `-e` and `pipefail` (by `sh -e` where there is none), so that no failing part is lost. A timeout, a
     missing command, no test run, a report that cannot be read: none of them passes. `on_result` gets each result
-    as it comes. Raises `SandboxDiedError` when the sandbox ends, which says nothing about the tree.
+    as it comes, `reads` what each check opened. Raises `SandboxDiedError` when the sandbox ends, which says
+    nothing about the tree.
     """
     probe = await sandbox.exec(["bash", "-c", ":"], timeout=_READ_SECONDS)
     shell = ("bash", "-eo", "pipefail", "-c") if probe.exit_code == 0 else ("sh", "-e", "-c")
     results = []
+    if reads is not None:
+        await reads.begin(sandbox)
     for command in plan.commands:
         runner, collected = runner_of(command), HeadTail()
         script, report_path = _request_report(command) if runner == "pytest" else (command, None)
         ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
+        if reads is not None:
+            await reads.note_check(sandbox)
         counts = None if report_path is None else await _read_report(sandbox, report_path)
         content = collected.content()
         outcome = outcome_of(runner, ended, printable(content.decode("utf-8", "replace")), counts)

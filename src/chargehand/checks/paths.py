@@ -25,6 +25,13 @@ _SUFFIXES: dict[str, Language] = {
     "kt": "jvm",
     "rb": "ruby",
 }
+# Programs in languages that no other rule here knows: enough to tell code from data.
+_OTHER_SOURCES = frozenset({
+    "c", "h", "cc", "cpp", "cxx", "hpp", "hh", "m", "mm", "cs", "fs", "vb", "php", "swift", "scala", "sc",
+    "groovy", "clj", "cljs", "ex", "exs", "erl", "hrl", "hs", "ml", "mli", "lua", "pl", "pm", "r", "jl", "dart",
+    "zig", "nim", "v", "vala", "sh", "bash", "zsh", "fish", "ps1", "vue", "svelte", "astro", "pyx", "pxd", "pyi",
+    "sql",
+})  # fmt: skip
 _NAMES: dict[Language, re.Pattern[str]] = {
     "python": re.compile(r"(?:test.*|.*_test)\.py"),
     "javascript": re.compile(r".*[._-](?:test|spec)\.\w+|test\.\w+"),
@@ -42,6 +49,11 @@ _NEVER_COLLECTED = frozenset({"build", "dist", "node_modules", "venv", "CVS", "_
 def language_of(path: str) -> Language | None:
     """Return the language of a source file by its suffix."""
     return _SUFFIXES.get(path.rpartition("/")[2].rpartition(".")[2])
+
+
+def is_source(path: str) -> bool:
+    """Whether a path is that of code, in whatever language, by its suffix."""
+    return language_of(path) is not None or path.rpartition("/")[2].rpartition(".")[2].lower() in _OTHER_SOURCES
 
 
 def is_test_file(path: str) -> bool:

@@ -161,13 +161,19 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """Inspection and check results for one exact tree."""
+    """Inspection and check results for one exact tree.
+
+    `unread` names changed code that no check opened, `None` where that was not observed; `elsewhere` names files
+    outside the tree that checks loaded in place of changed ones.
+    """
 
     tree: str
     scope: VerdictScope
     status: VerdictStatus
     checks: tuple[CheckResult, ...] = ()
     findings: tuple[Finding, ...] = ()
+    unread: tuple[str, ...] | None = None
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def needs_person(self) -> tuple[Finding, ...]:

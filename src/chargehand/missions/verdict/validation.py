@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -20,6 +21,7 @@ from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
 from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.checks.reads import ReadObserver, changed_code, installed_names, judge_reads, watched_directories
 from chargehand.core.codec import convert_to
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
@@ -175,13 +177,23 @@ class Validator:
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
-            checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance)
+            code = changed_code(changes)
+            copies = await asyncio.to_thread(_find_copies, environment.layer, code)
+            observer = ReadObserver(watched_directories(code, copies))
+            checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             # A tree that fails its own checks is red already: the second run would only cost time.
             if all(check.status == "passed" for check in checks):
                 checks += await self._check_with_base_tests(tree, changes, layers)
-        findings = (*findings, *layers.findings)
-        status = self._status(checks, findings, degraded=degraded)
-        return Verdict(tree=tree, scope=scope, status=status, checks=checks, findings=findings)
+        findings, reads = (*findings, *layers.findings), judge_reads(code, copies, observer)
+        return Verdict(
+            tree=tree,
+            scope=scope,
+            status=self._status(checks, findings, degraded=degraded, judged=reads.judged),
+            checks=checks,
+            findings=findings,
+            unread=reads.unread,
+            elsewhere=reads.elsewhere,
+        )
 
     async def _check_with_base_tests(
         self, tree: str, changes: Sequence[Change], layers: CandidateLayers
@@ -211,12 +223,23 @@ class Validator:
         )
 
     def _status(
-        self, checks: Sequence[CheckResult], findings: Sequence[Finding], *, degraded: bool = False
+        self,
+        checks: Sequence[CheckResult],
+        findings: Sequence[Finding],
+        *,
+        degraded: bool = False,
+        judged: bool = True,
     ) -> VerdictStatus:
-        return judge(checks, findings, explicit_none=self.gates.explicit_none, degraded=degraded)
+        none = self.gates.explicit_none
+        return judge(checks, findings, explicit_none=none, degraded=degraded, judged=judged)
 
     async def _run_checks(
-        self, tree: str, environment: BaseEnvironment, *, acceptance: Sequence[tuple[str, str]]
+        self,
+        tree: str,
+        environment: BaseEnvironment,
+        *,
+        acceptance: Sequence[tuple[str, str]],
+        reads: ReadObserver | None = None,
     ) -> tuple[CheckResult, ...]:
         if not self.gates.plan.commands:
             return ()
@@ -238,6 +261,7 @@ class Validator:
                     keep=self.services.store.artifacts,
                     mission=self.journal.mission,
                     on_result=remember,
+                    reads=reads,
                 )
 
     @contextlib.contextmanager
@@ -261,3 +285,16 @@ class Validator:
             yield tuple(binds)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _find_copies(layer: Path | None, code: Sequence[str]) -> dict[str, str]:
+    """Return what setup installed of changed code in a layer: each copy's path inside, and the path it is of."""
+    if layer is None:
+        return {}
+    copies: dict[str, str] = {}
+    for packages in layer.glob(".venv/lib/python3*/site-packages"):
+        inside = packages.relative_to(layer)
+        for path in code:
+            installed = (name for name in installed_names(path) if (packages / name).is_file())
+            copies |= {f"{WORKSPACE}/{inside}/{name}": path for name in installed}
+    return copies

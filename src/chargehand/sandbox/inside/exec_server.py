@@ -143,7 +143,9 @@ class OpenedFiles:
         self._names: dict[int, set[bytes]] = {}
         self._indices: dict[int, int] = {}
         for index, directory in enumerate(directories):
-            watch = self._add(self.fd, directory, _IN_OPEN | _IN_ONLYDIR | _IN_DONT_FOLLOW) if self.complete else -1
+            watch = (
+                self._add(self.fd, directory, _IN_OPEN | _IN_ONLYDIR | _IN_DONT_FOLLOW) if self.complete else -1
+            )
             self.complete = self.complete and watch >= 0
             self._indices[watch] = index
             self._names[watch] = set()
@@ -164,6 +166,11 @@ class OpenedFiles:
                     self.complete = False
                 elif mask & _IN_OPEN and not mask & _IN_ISDIR and watch in self._names:
                     self._names[watch].add(data[at - length : at].rstrip(b"\0"))
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def take(self) -> list[bytes]:
         """Return what was opened since the last time, in bodies of OPENED frames, and forget it."""
@@ -251,30 +258,35 @@ class ExecServer:
         if kind == EXEC:
             self._start(marshal.loads(body))
         elif kind == STDIN and command is not None:
-            command.more = command.more and bool(body)
-            if command.stdin >= 0:
-                command.pending = memoryview(bytes(command.pending) + body)
-                os.set_blocking(command.stdin, False)
-                self.poll.register(command.stdin, select.POLLOUT)
+            self._feed(command, body)
         elif kind == KILL:
             self._kill()
         elif kind == SKIP and command is not None:
             command.skip(SECONDS.unpack(body)[0])
         elif kind == FREEZE:
-            if self.frozen is None:
-                self.frozen = time.monotonic(), freeze_all()
+            self.frozen = self.frozen or (time.monotonic(), freeze_all())
             self.send(FROZEN, b"")
         elif kind == THAW:
             self._thaw()
             self.send(THAWED, b"")
         elif kind == OBSERVE:
             if self.opened is not None:
-                os.close(self.opened.fd)
+                self.opened.close()
             self.opened = OpenedFiles(marshal.loads(body))
         elif kind == TELL:
-            for files in self.opened.take() if self.opened is not None else ():
-                self.send(OPENED, files)
-            self.send(TOLD, b"\1" if self.opened is not None and self.opened.complete else b"\0")
+            self._tell_opened()
+
+    def _feed(self, command: RunningCommand, body: bytes) -> None:
+        command.more = command.more and bool(body)
+        if command.stdin >= 0:
+            command.pending = memoryview(bytes(command.pending) + body)
+            os.set_blocking(command.stdin, False)
+            self.poll.register(command.stdin, select.POLLOUT)
+
+    def _tell_opened(self) -> None:
+        for files in self.opened.take() if self.opened is not None else ():
+            self.send(OPENED, files)
+        self.send(TOLD, b"\1" if self.opened is not None and self.opened.complete else b"\0")
 
     def _kill(self) -> None:
         """Kill everything; what runs is answered for when nothing lives any more."""

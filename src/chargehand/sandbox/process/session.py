@@ -30,8 +30,8 @@ from chargehand.sandbox.process.exec_protocol import (
     ExecReply,
     decode_opened,
     encode_environment,
-    encode_word,
     encode_request,
+    encode_word,
 )
 from chargehand.sandbox.process.usage import UsageMeter, processes_below
 

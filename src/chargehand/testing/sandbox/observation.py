@@ -30,9 +30,7 @@ class ObservationContract(SandboxFixtures):
     async def test_files_that_are_read_are_named(self, observer: ObservesReads) -> None:
         await observer.observe(["", "a", "a/b", f"{WORKSPACE}/c"])
         opened = await self.run(observer, "cat top a/b/deep c/other")
-        assert opened == OpenedFiles(
-            paths=frozenset({"top", "a/b/deep", f"{WORKSPACE}/c/other"}), complete=True
-        )
+        assert opened == OpenedFiles(paths=frozenset({"top", "a/b/deep", f"{WORKSPACE}/c/other"}), complete=True)
 
     async def test_each_question_is_about_what_came_since_the_last(self, observer: ObservesReads) -> None:
         await observer.observe(["a"])

@@ -1,0 +1,117 @@
+"""What checks opened: which changed code none of them read, and what they loaded in its place.
+
+A file counts as read when a program opened or executed it while a check ran. That is less than being tested (a
+linter opens what no test runs), and still tells a tree that was judged from one that was not.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from chargehand.checks.paths import is_source, is_test_path
+from chargehand.core.records import Change
+from chargehand.sandbox.contract import ObservesReads, Sandbox
+
+_REGULAR = 0o100000
+_KIND_OF_FILE = 0o170000
+# Where projects keep packages that are imported without the directory's name.
+_SOURCE_ROOTS = ("src/", "lib/", "python/")
+
+
+@dataclass(slots=True)
+class ReadObserver:
+    """Sees what each check opens in some directories of the workspace; `complete` says that it saw all of it."""
+
+    directories: Sequence[str]
+    opened: list[frozenset[str]] = field(init=False, default_factory=list)
+    complete: bool = field(init=False, default=False)
+
+    async def begin(self, sandbox: Sandbox) -> None:
+        """Watch from now on; where the sandbox cannot, nothing is seen and `complete` stays false."""
+        if isinstance(sandbox, ObservesReads):
+            await sandbox.observe(self.directories)
+            self.complete = (await sandbox.opened_files()).complete
+
+    async def note_check(self, sandbox: Sandbox) -> None:
+        """Take what the check that has just ended opened."""
+        if isinstance(sandbox, ObservesReads):
+            seen = await sandbox.opened_files()
+            self.complete = self.complete and seen.complete
+            self.opened.append(seen.paths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeReads:
+    """What became of the changed code: `unread` is `None` where the sandbox could not see what was opened.
+
+    `elsewhere` are files outside the tree that a check loaded in place of changed ones. `judged` is false where
+    the checks say nothing about the change: none of its code was read, or another copy of it was.
+    """
+
+    unread: tuple[str, ...] | None = None
+    elsewhere: tuple[str, ...] = ()
+    judged: bool = True
+
+
+def changed_code(changes: Iterable[Change]) -> tuple[str, ...]:
+    """Return the source files that a change adds or modifies."""
+    return tuple(
+        change.path
+        for change in changes
+        if change.new_id is not None
+        and change.new_mode is not None
+        and change.new_mode & _KIND_OF_FILE == _REGULAR
+        and is_source(change.path)
+    )
+
+
+def watched_directories(code: Iterable[str], copies: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the directories whose opened files decide `judge_reads`."""
+    places = [posixpath.dirname(path) for path in (*code, *copies)]
+    # Python opens the compiled file in place of the source.
+    caches = [f"{posixpath.dirname(copy)}/__pycache__" for copy in copies]
+    return tuple(dict.fromkeys((*places, *caches)))
+
+
+def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadObserver) -> CodeReads:
+    """Return what became of changed `code`.
+
+    `copies` are files outside the tree, each with the changed file that it may have been installed from.
+    """
+    if not observer.complete:
+        return CodeReads()
+    read = frozenset().union(*observer.opened)
+    unread = tuple(path for path in code if path not in read)
+    # By check: a linter that reads the tree does not make up for tests that load another copy.
+    elsewhere = {
+        copy
+        for opened in observer.opened
+        for copy, path in copies.items()
+        if path not in opened and _is_loaded(copy, opened)
+    }
+    # Changed tests that ran say nothing about changed code beside them that did not.
+    subject = [path for path in code if not is_test_path(path)] or code
+    judged = not subject or any(path in read for path in subject)
+    return CodeReads(unread=unread, elsewhere=tuple(sorted(elsewhere)), judged=judged and not elsewhere)
+
+
+def _is_loaded(copy: str, opened: frozenset[str]) -> bool:
+    directory, name = posixpath.split(copy)
+    compiled = f"{directory}/__pycache__/{name.removesuffix('.py')}."
+    return copy in opened or any(path.startswith(compiled) for path in opened)
+
+
+def installed_names(path: str) -> tuple[str, ...]:
+    """Return below which paths of a site-packages directory Python code from `path` could be installed.
+
+    `src/pkg/mod.py` is installed as `pkg/mod.py`; a single module lies at the top.
+    """
+    if not path.endswith(".py") or is_test_path(path):
+        return ()
+    parts = path.split("/")
+    names = ["/".join(parts[start:]) for start in range(len(parts) - 1)]
+    alone = path.removeprefix(next((root for root in _SOURCE_ROOTS if path.startswith(root)), ""))
+    # Deeper down a bare module name says too little: every second package has a `utils.py`.
+    return tuple(dict.fromkeys((*names, *(() if "/" in alone else (alone,)))))
