@@ -102,7 +102,8 @@ class AttemptDetails(Document, frozen=True):
 class MissionDocument(Document, frozen=True):
     """How a mission stands: what `run`, `fork` and every command that changes a mission print.
 
-    `branch` is in the user's repository, `commit` in the depot. `cost_usd` is null as soon as one attempt's cost
+    `branch` is in the user's repository, `commit` in the depot. `unread` is the changed code that no check opened,
+    null where that was not observed. `cost_usd` is null as soon as one attempt's cost
     is not known. `seconds` are from the first event to the last, or to the end.
     """
 
@@ -116,6 +117,7 @@ class MissionDocument(Document, frozen=True):
     export: Export | None
     checkpoints: int
     reverted: list[Reverted]
+    unread: tuple[str, ...] | None
     attempts: list[AttemptDocument]
     cost_usd: float | None
     cost_known: bool
@@ -161,6 +163,7 @@ class MissionDetails(Document, frozen=True):
     export: Export | None
     checkpoints: list[Checkpoint]
     reverted: list[Reverted]
+    unread: tuple[str, ...] | None
     attempts: list[AttemptDetails]
     cost_usd: float | None
     cost_known: bool
@@ -323,6 +326,7 @@ def _outline(state: MissionSummary) -> dict[str, Any]:
         "export": Export(ref="", state="done", reason="report") if reported else state.export,
         "checkpoints": state.checkpoint_count,
         "reverted": state.reverted,
+        "unread": state.unread,
         "attempts": [AttemptDocument(**_attempt(attempt)) for attempt in state.attempts],
         "cost_usd": cost,
         "cost_known": known,

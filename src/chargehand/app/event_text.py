@@ -285,7 +285,8 @@ def _describe_result(event: Payload) -> str | None:
             checks = "; ".join(f"{check.name}: {check.status}" for check in verdict.checks) or "no checks"
             where = {"base": "on the base", "attempt": "on the attempt's tree", "merged": "on the merged tree"}
             known = ", reused" if event.reused else ""
-            return f"{verdict.status} {where[verdict.scope]} ({checks}{known})"
+            unread = f"; unread: {', '.join(map(shown_path, verdict.unread[:5]))}" if verdict.unread else ""
+            return f"{verdict.status} {where[verdict.scope]} ({checks}{known}{unread})"
         case MergeConflicted():
             named = ", ".join(f"{shown_path(each.path)} ({each.kind})" for each in event.conflicts[:5])
             paths = "1 path conflicts" if event.count == 1 else f"{event.count} paths conflict"

@@ -390,6 +390,8 @@ def _time_checkpoint(measures: MissionMeasures, event: a.CheckpointMade) -> None
 @_on(_SUMMARY, m.VerdictGiven)
 def _judge_attempt(state: MissionSummary, event: m.VerdictGiven) -> None:
     _change_attempt(state, event.attempt, verdict=event.verdict.status)
+    if event.verdict.scope != "base":
+        state.unread = event.verdict.unread
 
 
 @_on(_STATE, m.VerdictGiven)

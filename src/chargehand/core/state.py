@@ -183,8 +183,9 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
 
     The store keeps it as a row, written in the transaction that appends the lines, so no list ever folds a log.
     `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
-    of before. `report` is the last one of a role that changes nothing. `calls` are the ids of the counted calls to
-    models, so that a call told of twice is counted once; the store keeps them beside the row.
+    of before. `unread` is that of the last verdict on a tree of its own. `report` is the last one of a role that
+    changes nothing. `calls` are the ids of the counted calls to models, so that a call told of twice is counted
+    once; the store keeps them beside the row.
     """
 
     id: str = ""
@@ -204,6 +205,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     attempts: list[AttemptState] = []
     checkpoint_count: int = 0
     reverted: list[Reverted] = []
+    unread: tuple[str, ...] | None = None
     ref: str | None = None
     commit: str | None = None
     tree: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chargehand.app.documents import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # `mission show` names so many refused hosts; the document has them all.
 _REFUSED_HOSTS = 10
+_NAMED_PATHS = 5
 # Planned and running are no failure: with --detach, a worker goes on with what was asked.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
@@ -162,10 +164,32 @@ def show_checks(out: Output, state: MissionState) -> None:
         ("CHECK", "RESULT", "ON BASE", "TESTS", "SECONDS"),
         [check_row(check, before.get(check.name)) for check in verdict.checks],
     )
+    for line in _describe_reads(verdict):
+        out.text(f"  {line}")
     if state.request is not None and state.request.only_checks is not None:
         # Said with the result: green by other checks is another claim.
         out.text("  the project's own checks were replaced by --only-check")
     out.text()
+
+
+def _describe_reads(verdict: Verdict) -> list[str]:
+    """Return what is to be said of the changed code that checks did not open, or loaded from elsewhere."""
+    if not verdict.checks or verdict.scope == "base":
+        return []
+    lines = []
+    if verdict.unread is None:
+        lines.append("What the checks opened was not observed in this sandbox.")
+    if verdict.unread:
+        what = _count_text(len(verdict.unread), "changed source file")
+        lines.append(f"No check opened {what}: {_some_paths(verdict.unread)}")
+    if verdict.elsewhere:
+        lines.append(f"Checks loaded, in place of changed code: {_some_paths(verdict.elsewhere)}")
+    return lines
+
+
+def _some_paths(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _NAMED_PATHS} more" if len(paths) > _NAMED_PATHS else ""
+    return ", ".join(map(shown_path, paths[:_NAMED_PATHS])) + more
 
 
 def last_verdict(state: MissionState) -> Verdict | None:
@@ -315,6 +339,21 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
         out.text(f"            {cause_line(cause)}")
 
 
+def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
+    for verdict in verdicts:
+        out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
+        for check in verdict.checks:
+            name, status, _, tests, seconds = check_row(check)
+            why = f": {check.reason}" if check.reason else ""
+            out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
+        for line in _describe_reads(verdict):
+            out.text(f"            {line}")
+        for finding in verdict.findings:
+            place = shown_path(finding.path) + (f":{finding.line}" if finding.line is not None else "")
+            person = " (needs a person's decision)" if finding.needs_person else ""
+            out.text(f"            {finding.severity}  {finding.rule}  {place}: {finding.message}{person}")
+
+
 def _show_tree_history(out: Output, state: MissionState) -> None:
     """Write what was asked of the network, what was found on each tree, and which trees were kept."""
     used = state.network
@@ -324,16 +363,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         # The most refused come first: that is the host that a person may want to allow.
         for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
             out.text(f"            refused {count} times: {place}")
-    for verdict in state.verdicts:
-        out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
-        for check in verdict.checks:
-            name, status, _, tests, seconds = check_row(check)
-            why = f": {check.reason}" if check.reason else ""
-            out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
-        for finding in verdict.findings:
-            place = shown_path(finding.path) + (f":{finding.line}" if finding.line is not None else "")
-            person = " (needs a person's decision)" if finding.needs_person else ""
-            out.text(f"            {finding.severity}  {finding.rule}  {place}: {finding.message}{person}")
+    _show_verdicts(out, state.verdicts)
     for reverted in state.reverted:
         out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
