@@ -47,7 +47,7 @@ def test_changed_check_surface_waits_and_a_person_lets_it_in(desk: Desk, repo: P
     before = repository_state(repo)
     waiting = desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
-    assert waiting.reasons == {"check_surface"}
+    assert waiting.reasons == {"change_unread", "check_surface"}
     done = decide(desk, "promote", waiting, "--reason", "I read it", cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
     assert git(repo, "diff", "--name-only", "main", tip(repo, done)) == "conftest.py\nf.txt"

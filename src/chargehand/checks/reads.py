@@ -69,10 +69,7 @@ def changed_code(changes: Iterable[Change]) -> tuple[str, ...]:
 
 def watched_directories(code: Iterable[str], copies: Mapping[str, str]) -> tuple[str, ...]:
     """Return the directories whose opened files decide `judge_reads`."""
-    places = [posixpath.dirname(path) for path in (*code, *copies)]
-    # Python opens the compiled file in place of the source.
-    caches = [f"{posixpath.dirname(copy)}/__pycache__" for copy in copies]
-    return tuple(dict.fromkeys((*places, *caches)))
+    return tuple(dict.fromkeys(posixpath.dirname(path) for path in (*code, *copies)))
 
 
 def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadObserver) -> CodeReads:
@@ -89,18 +86,12 @@ def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadOb
         copy
         for opened in observer.opened
         for copy, path in copies.items()
-        if path not in opened and _is_loaded(copy, opened)
+        if copy in opened and path not in opened
     }
     # Changed tests that ran say nothing about changed code beside them that did not.
     subject = [path for path in code if not is_test_path(path)] or code
     judged = not subject or any(path in read for path in subject)
     return CodeReads(unread=unread, elsewhere=tuple(sorted(elsewhere)), judged=judged and not elsewhere)
-
-
-def _is_loaded(copy: str, opened: frozenset[str]) -> bool:
-    directory, name = posixpath.split(copy)
-    compiled = f"{directory}/__pycache__/{name.removesuffix('.py')}."
-    return copy in opened or any(path.startswith(compiled) for path in opened)
 
 
 def installed_names(path: str) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ def judge_result(
 def judge_verdict(verdict: Verdict) -> AttemptEnd:
     """Return what a verdict means: promote, ask a person, or refuse."""
     if verdict.status == "missing" and verdict.checks:
-        return _ask_person(_why_not_judged(verdict))
+        return _ask_person(_why_not_judged(verdict), *_reasons(verdict.needs_person))
     if verdict.status == "missing":
         message = "no checks are configured or were found, so nothing shows that the change is good"
         return _ask_person(Reason(code="checks_missing", message=message))

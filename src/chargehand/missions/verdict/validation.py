@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -293,8 +294,11 @@ def _find_copies(layer: Path | None, code: Sequence[str]) -> dict[str, str]:
         return {}
     copies: dict[str, str] = {}
     for packages in layer.glob(".venv/lib/python3*/site-packages"):
-        inside = packages.relative_to(layer)
         for path in code:
-            installed = (name for name in installed_names(path) if (packages / name).is_file())
-            copies |= {f"{WORKSPACE}/{inside}/{name}": path for name in installed}
+            for name in installed_names(path):
+                source = packages / name
+                # Python opens the compiled file in place of the source.
+                compiled = source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
+                installed = (source, *compiled) if source.is_file() else ()
+                copies |= {f"{WORKSPACE}/{each.relative_to(layer)}": path for each in installed}
     return copies

@@ -52,7 +52,7 @@ _LONGEST_SLEEP = 3600.0
 _PR_SET_DUMPABLE = 4
 # See inotify(7): watch descriptor, mask, cookie, length of the name that follows.
 _INOTIFY_EVENT = struct.Struct("iIII")
-_IN_OPEN, _IN_Q_OVERFLOW, _IN_ISDIR = 0x20, 0x4000, 0x40000000
+_IN_OPEN, _IN_Q_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x20, 0x4000, 0x8000, 0x40000000
 _IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
 # The kernel queues 16,384 events by default: read this often, a busy check does not fill it. Not at each event,
 # which would take the processor from the check as often as it opens a file.
@@ -132,7 +132,7 @@ class RunningCommand:
 class OpenedFiles:
     """Sees which files of some directories are opened, by whatever program, by inotify(7).
 
-    `complete` turns false where a directory cannot be watched, or more was opened than the kernel remembered.
+    `complete` turns false where a directory cannot be watched or goes, or more was opened than the kernel keeps.
     """
 
     def __init__(self, directories: list[bytes]) -> None:
@@ -162,7 +162,7 @@ class OpenedFiles:
             while at < len(data):
                 watch, mask, _, length = _INOTIFY_EVENT.unpack_from(data, at)
                 at += size + length
-                if mask & _IN_Q_OVERFLOW:
+                if mask & (_IN_Q_OVERFLOW | _IN_IGNORED):  # what was forgotten, or a directory that is gone
                     self.complete = False
                 elif mask & _IN_OPEN and not mask & _IN_ISDIR and watch in self._names:
                     self._names[watch].add(data[at - length : at].rstrip(b"\0"))

@@ -64,6 +64,11 @@ class ObservationContract(SandboxFixtures):
             opened = await self.run(observer, "cat a/one")
             assert opened == OpenedFiles(paths=frozenset({"a/one"}), complete=False)
 
+    async def test_a_directory_that_is_made_anew_is_not_passed_over(self, observer: ObservesReads) -> None:
+        await observer.observe(["", "c"])
+        opened = await self.run(observer, "rm -r c && mkdir c && echo 1 > c/other && cat c/other")
+        assert not opened.complete
+
     async def test_odd_names_come_back_as_they_are(self, observer: ObservesReads) -> None:
         await self.run(observer, "mkdir 'a b'; echo > 'a b/new\nline'; echo > \"a b/$(printf '\\377')\"")
         await observer.observe(["a b"])

@@ -1,0 +1,163 @@
+"""Green means that the checks read the change: what none of them opened is named, and alone it is not green."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+from tests import forked
+from tests.conftest import git
+
+from chargehand.core.state import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+
+TEST = (
+    "import unittest\n\n\nclass T(unittest.TestCase):\n    def test_add(self):\n"
+    "        from calc import add\n        self.assertEqual(add(2, 1), 3)\n"
+)
+PYTHON = {
+    "calc.py": "def add(a, b):\n    return a + b\n",
+    "spare.py": "def spare():\n    return 1\n",
+    "test_calc.py": TEST,
+    "README.md": "calc\n",
+}
+UNITTEST = "python3 -m unittest -q"
+NODE = {
+    "lib/calc.js": "exports.add = (a, b) => a + b;\n",
+    "lib/spare.js": "exports.spare = () => 1;\n",
+    "calc.test.js": (
+        "const test = require('node:test'), assert = require('node:assert');\n"
+        "test('add', () => assert.equal(require('./lib/calc').add(2, 1), 3));\n"
+    ),
+    "package.json": json.dumps({"name": "calc", "version": "1.0.0", "scripts": {"test": "node --test"}}),
+}
+C = {
+    "calc.c": "int add(int a, int b) { return a + b; }\n",
+    "spare.c": "int spare(void) { return 1; }\n",
+    "test.c": "int add(int, int);\nint main(void) { return add(2, 1) != 3; }\n",
+    "run.sh": "set -e\ncc calc.c test.c -o /tmp/t\n/tmp/t\n",
+}
+SHELL = {
+    "bin/greet.sh": "echo hello\n",
+    "bin/spare.sh": "echo spare\n",
+    "check.sh": 'test "$(sh bin/greet.sh)" = hello\n',
+}
+# Files, check, a changed file that the check reads, one that it does not.
+ECOSYSTEMS = [
+    pytest.param(PYTHON, UNITTEST, "calc.py", "spare.py", id="unittest"),
+    pytest.param(NODE, "npm test", "lib/calc.js", "lib/spare.js", id="node"),
+    pytest.param(C, "sh run.sh", "calc.c", "spare.c", id="c"),
+    pytest.param(SHELL, "sh check.sh", "bin/greet.sh", "bin/spare.sh", id="shell"),
+]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+def change(desk: Desk, repo: Path, check: str, *paths: str) -> Said:
+    """Run a mission that adds an empty line to files."""
+    return desk.say(
+        "run",
+        "m",
+        "--agent",
+        shell(f"for f in {' '.join(paths)}; do echo >> $f; done"),
+        "--only-check",
+        check,
+        cwd=repo,
+    )
+
+
+@pytest.mark.parametrize(("files", "check", "read", "unread"), ECOSYSTEMS)
+def test_a_change_that_no_check_read_is_not_green(
+    desk: Desk, tmp_path: Path, files: dict[str, str], check: str, read: str, unread: str
+) -> None:
+    repo = repository(tmp_path / "repo", files)
+    promoted = change(desk, repo, check, read)
+    assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
+    partly = change(desk, repo, check, read, unread)
+    assert (partly.code, partly.document["status"], partly.document["unread"]) == (0, "promoted", [unread]), partly
+    waiting = change(desk, repo, check, unread)
+    assert (waiting.code, waiting.document["status"], waiting.reasons) == (3, "waiting", {"change_unread"}), (
+        waiting
+    )
+    assert (waiting.document["unread"], waiting.document["attempts"][0]["verdict"]) == ([unread], "missing")
+    assert unread in waiting.document["reasons"][0]["message"]
+    allowed = desk.say("mission", "promote", waiting.document["mission"], cwd=repo)
+    assert (allowed.code, allowed.document["status"]) == (0, "promoted"), allowed
+
+
+def test_what_is_no_code_need_not_be_read(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PYTHON)
+    for path in ("README.md", "notes.txt"):
+        promoted = change(desk, repo, UNITTEST, path)
+        assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
+
+
+def test_new_code_counts_and_code_that_goes_does_not(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PYTHON)
+    added = desk.say("run", "m", "--agent", "command:cp calc.py new.py", "--only-check", UNITTEST, cwd=repo)
+    assert (added.code, added.reasons, added.document["unread"]) == (3, {"change_unread"}, ["new.py"])
+    gone = desk.say("run", "m", "--agent", "command:rm spare.py", "--only-check", UNITTEST, cwd=repo)
+    assert (gone.code, gone.document["unread"]) == (0, []), gone
+
+
+def test_tests_that_ran_do_not_make_up_for_code_that_did_not(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PYTHON)
+    promoted = change(desk, repo, UNITTEST, "test_calc.py")
+    assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
+    waiting = change(desk, repo, UNITTEST, "test_calc.py", "spare.py")
+    assert (waiting.code, waiting.reasons, waiting.document["unread"]) == (3, {"change_unread"}, ["spare.py"])
+
+
+def test_people_and_logs_are_told(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PYTHON)
+    partly = change(desk, repo, UNITTEST, "calc.py", "spare.py")
+    mission = partly.document["mission"]
+    assert [verdict.unread for verdict in desk.state(partly).verdicts] == [None, ("spare.py",)]
+    shown = desk.say("mission", "show", mission, cwd=repo).document
+    assert (shown["unread"], shown["verdicts"][-1]["unread"]) == (["spare.py"], ["spare.py"])
+    for command in ("show", "log"):
+        code, text, _ = forked.run(("mission", command, mission), cwd=repo, environ=desk.environ)
+        assert (code, "spare.py" in text) == (0, True), (command, text)
+
+
+COPY = "cd .venv/lib/python3*/site-packages && mkdir calc && cp /workspace/src/calc/*.py calc/"
+LAYOUT = {
+    "src/calc/__init__.py": "",
+    "src/calc/sums.py": "def add(a, b):\n    return a + b\n",
+    "test_calc.py": TEST.replace("calc import", "calc.sums import"),
+    ".gitignore": ".venv/\n",
+}
+
+
+@pytest.mark.parametrize(
+    "lint", [(), ("--check", "cat src/calc/*.py > /dev/null")], ids=["alone", "with a linter"]
+)
+def test_a_copy_that_setup_installed_is_not_the_tree(desk: Desk, tmp_path: Path, lint: tuple[str, ...]) -> None:
+    """The tests import what was installed of the base, so a tree that cannot even be parsed would pass them."""
+    config = f'[project]\nsetup = "python3 --version; {COPY}"\nchecks = ["python -m unittest -q"]\n'
+    repo = repository(tmp_path / "repo", LAYOUT | {"chargehand.toml": config})
+    agent = shell("printf '\\\\050' >> src/calc/sums.py")
+    waiting = desk.say("run", "m", "--agent", agent, *lint, cwd=repo)
+    assert (waiting.code, waiting.document["status"], waiting.reasons) == (3, "waiting", {"loaded_elsewhere"}), (
+        waiting
+    )
+    assert "site-packages/calc/sums.py" in waiting.document["reasons"][0]["message"]
+    state: MissionState = desk.state(waiting)
+    assert state.verdicts[-1].elsewhere[0].endswith("/site-packages/calc/sums.py")
+    assert git(repo, "branch", "--list", "chargehand/*") == ""
+
+
+def test_an_editable_install_is_the_tree(desk: Desk, tmp_path: Path) -> None:
+    link = "echo /workspace/src > $(echo .venv/lib/python3*)/site-packages/calc.pth"
+    config = f'[project]\nsetup = "python3 --version; {link}"\nchecks = ["python -m unittest -q"]\n'
+    repo = repository(tmp_path / "repo", LAYOUT | {"chargehand.toml": config})
+    promoted = desk.say("run", "m", "--agent", shell("echo >> src/calc/sums.py"), cwd=repo)
+    assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
+    broken = desk.say("run", "m", "--agent", shell("printf '\\\\050' >> src/calc/sums.py"), cwd=repo)
+    assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken
