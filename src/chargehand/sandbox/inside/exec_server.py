@@ -258,7 +258,7 @@ class ExecServer:
         if kind == EXEC:
             self._start(marshal.loads(body))
         elif kind == STDIN and command is not None:
-            self._feed(command, body)
+            self._queue_input(command, body)
         elif kind == KILL:
             self._kill()
         elif kind == SKIP and command is not None:
@@ -276,7 +276,7 @@ class ExecServer:
         elif kind == TELL:
             self._tell_opened()
 
-    def _feed(self, command: RunningCommand, body: bytes) -> None:
+    def _queue_input(self, command: RunningCommand, body: bytes) -> None:
         command.more = command.more and bool(body)
         if command.stdin >= 0:
             command.pending = memoryview(bytes(command.pending) + body)
