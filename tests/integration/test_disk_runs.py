@@ -107,13 +107,31 @@ def test_a_candidate_that_changes_the_inputs_is_checked_in_its_own_environment(t
     assert "setup without network" in log
 
 
-def test_a_setup_that_needs_a_network_leaves_the_base_its_environment(tmp_path: Path) -> None:
+def test_a_tree_whose_setup_needs_a_network_waits_for_a_person(tmp_path: Path) -> None:
+    """Its checks ran in the base's environment, which is not the one that it asks for."""
     repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
     desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=f"test $(wc -l < go.sum) = 1 && {SETUP}")
     words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", "test -e env.log/of-setup")
-    done = desk.say(*words, cwd=repo)
-    assert done.code == 0, done.document["reasons"]
-    verdict = desk.state(done).verdicts[-1]
-    assert [(found.rule, found.path) for found in verdict.findings if found.rule.startswith("setup")] == [
-        ("setup_offline", "go.sum")
-    ]
+    waiting = desk.say(*words, cwd=repo)
+    assert (waiting.code, waiting.reasons) == (3, {"setup_offline"}), waiting
+    assert "project.setup_network" in waiting.document["reasons"][0]["message"]
+    verdict = desk.state(waiting).verdicts[-1]
+    assert (verdict.status, [check.status for check in verdict.checks]) == ("missing", ["passed"])
+    promoted = desk.say("mission", "promote", waiting.document["mission"], cwd=repo)
+    assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
+
+
+def test_a_setup_that_fails_with_network_too_is_red(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
+    setup = f"test $(wc -l < go.sum) = 1 && {SETUP}"
+    desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=setup, CHARGEHAND_PROJECT_SETUP_NETWORK="true")
+    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", "test -e env.log/of-setup")
+    red = desk.say(*words, cwd=repo)
+    assert (red.code, red.reasons) == (1, {"setup_failed"}), red
+
+
+def test_only_the_user_lets_a_changed_tree_reach_the_registries(tmp_path: Path) -> None:
+    own = {"chargehand.toml": "[project]\nsetup_network = true\n"}
+    repo = repository(tmp_path / "repo", {**IGNORING, **own})
+    refused = Desk(tmp_path / "desk").say("run", "m", "--agent", "command:true", cwd=repo)
+    assert (refused.code, "setup_network" in refused.stderr) == (3, True), refused

@@ -63,6 +63,10 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         KeySpec("paths added to the default inputs of the environment layer's key", meet="union", form="area"),
     ] = ()
+    setup_network: Annotated[
+        bool,
+        KeySpec("whether setup may reach the package registries for a tree that an agent changed; false: offline"),
+    ] = False
     allow: Annotated[
         tuple[str, ...],
         KeySpec(

@@ -41,6 +41,20 @@ _CARGO_FILES, _GO_FILES = ("Cargo.toml",), ("go.mod", "go.work")
 _PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
 _CARGO_COMMAND, _GO_COMMAND = re.compile(r"\bcargo\b"), re.compile(r"\bgo\b")
 _VENV_SECONDS = 120.0
+# Package clients wait and try again, for minutes and for each package, where there is no network to wait for.
+_FAIL_AT_ONCE = {
+    "PIP_RETRIES": "0",
+    "PIP_TIMEOUT": "5",
+    "UV_OFFLINE": "1",
+    "POETRY_REQUESTS_MAX_RETRIES": "0",
+    "npm_config_fetch_retries": "0",
+    "npm_config_offline": "true",
+    "YARN_HTTP_RETRY": "0",
+    "CARGO_NET_OFFLINE": "true",
+    "GOPROXY": "off",
+    "BUNDLE_RETRY": "0",
+    "COMPOSER_DISABLE_NETWORK": "1",
+}
 _TAIL = 2000
 # What the sandbox of a candidate's setup is opened for, as its events name it.
 OFFLINE = "setup without network"
@@ -73,8 +87,10 @@ async def environment_layer(
 class CandidateLayers:
     """The environments of candidate trees: the base's, or one of its own where a tree changes the inputs.
 
-    Such a layer is made without network, since nobody let the candidate's inputs reach one, and removed at the
-    end of the block. Where its setup fails that way, the base's layer is used and `findings` says so.
+    Such a layer is removed at the end of the block. It is made without network unless `project.setup_network` lets
+    the candidate's inputs reach the registries: an agent wrote them. Where its setup fails, the checks run on the
+    base's layer, `findings` says so, and `matches` is false: what they say is not about the environment that the
+    tree asks for.
     """
 
     services: Services
@@ -82,6 +98,7 @@ class CandidateLayers:
     provisioner: SandboxProvisioner
     base_environment: BaseEnvironment
     findings: list[Finding] = field(init=False, default_factory=list)
+    matches: bool = field(init=False, default=True)
     _made: dict[str, BaseEnvironment] = field(init=False, default_factory=dict)
     _own: list[FrozenLayer] = field(init=False, default_factory=list)
     _layers: EnvironmentLayers = field(init=False)
@@ -116,15 +133,26 @@ class CandidateLayers:
             layer = await _build_layer(
                 self.services, self.journal, self._layers, self.provisioner, bare, setup, key, tree=tree
             )
-        except RefusedError:
-            message = "changes an input of setup, which failed without network: the base's environment was used"
-            finding = Finding(rule="setup_offline", severity="warning", path=changed[0], message=message)
-            self.findings.append(finding)
+        except RefusedError as error:
+            if error.code != "setup_failed":
+                raise
+            self.matches = False
+            self.findings += [self._explain_failure(changed[0], error)] if not self.findings else []
             self._made[key] = self.base_environment
         else:
             self._own.append(layer)
             self._made[key] = BaseEnvironment(base=base, layer=layer.path)
         return self._made[key]
+
+    def _explain_failure(self, path: str, error: RefusedError) -> Finding:
+        if self.services.config.project.setup_network:
+            message = f"setup fails with it: {error.message}"
+            return Finding(rule="setup_failed", severity="error", path=path, message=message)
+        message = (
+            "changes what setup installs, and setup failed without network, so the checks ran in the base's "
+            "environment; `chargehand config set project.setup_network true` lets setup reach the registries"
+        )
+        return Finding(rule="setup_offline", severity="warning", path=path, message=message, needs_person=True)
 
 
 def _layer_key(
@@ -151,13 +179,13 @@ async def _build_layer(
     *,
     tree: str | None = None,
 ) -> FrozenLayer:
-    """Make a layer by running setup on the base, or, without network, on a candidate's tree."""
+    """Make a layer by running setup on the base or on a candidate's tree."""
     action = Run(kind="setup", run=setup, trusted=services.is_trusted(setup))
     await admit(services, journal, action, purpose="setup")
     names = (*_PYTHON_FILES, *_CARGO_FILES, *_GO_FILES)
     files = frozenset(name for name in names if services.depot.lookup(bare.base.tree, name))
     python = bool(_PYTHON_COMMAND.search(setup) or files.intersection(_PYTHON_FILES))
-    online = tree is None
+    online = tree is None or services.config.project.setup_network
     clients = _client_variables(setup, files) if online else {}
     async with contextlib.AsyncExitStack() as stack:
         registries = await stack.enter_async_context(_open_registries(services, journal)) if online else None
@@ -170,7 +198,7 @@ async def _build_layer(
             registries=registries,
             egress=egress,
             path=(f"{VENV}/bin",) if python else (),
-            variables={**registries.environment(), **clients} if registries else None,
+            variables={**registries.environment(), **clients} if registries else _FAIL_AT_ONCE,
         ) as sandbox:
             if registries and "CARGO_HOME" in clients:
                 await _point_cargo(sandbox, registries)

@@ -189,7 +189,7 @@ class Validator:
         return Verdict(
             tree=tree,
             scope=scope,
-            status=self._status(checks, findings, degraded=degraded, judged=reads.judged),
+            status=self._status(checks, findings, degraded=degraded, judged=reads.judged and layers.matches),
             checks=checks,
             findings=findings,
             unread=reads.unread,
