@@ -75,7 +75,8 @@ def found_at(
 
 def sources(toolchain: Toolchain) -> dict[str, str]:
     """Return what is shown of what a test made, by path inside."""
-    return {bind.target: str(bind.source) for bind in toolchain.binds if not bind.target.startswith("/etc/")}
+    shown = {bind.target: str(bind.source) for bind in toolchain.binds if not bind.target.startswith("/etc/")}
+    return {target: source for target, source in shown.items() if not source.endswith("/no_packages")}
 
 
 def names(toolchain: Toolchain) -> dict[str, str]:

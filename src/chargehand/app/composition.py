@@ -41,7 +41,7 @@ from chargehand.app.wiring.tiers import (
 )
 from chargehand.checks.detection import detect_checks, detect_setup
 from chargehand.core.clock import Clock
-from chargehand.core.config import Config
+from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
@@ -224,11 +224,12 @@ class App(StateReader):
 
     def toolchain(self, resolved: ResolvedConfig | None = None) -> Toolchain:
         """Return the host programs that sandboxes may use."""
-        extra = resolved.config.sandbox.toolchain if resolved else ()
+        wanted = resolved.config.sandbox if resolved else SandboxConfig()
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return discover(
             search=self.environ.get("PATH", os.defpath),
-            extra=extra,
+            extra=wanted.toolchain,
+            packages=wanted.host_packages,
             cache=self.home / "toolchain.json",
             environ=self.environ,
         )

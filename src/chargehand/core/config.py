@@ -297,6 +297,14 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
             form="host",
         ),
     ] = ()
+    host_packages: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "Python packages of this machine that sandboxes show, with what they require; `all`: each of them; "
+            "empty: none, as setup installs what a project needs",
+            form="name",
+        ),
+    ] = ()
     network_checks: Annotated[bool, KeySpec("whether checks may reach the hosts of network too")] = False
     network_mb_in: Annotated[int, KeySpec("what one sandbox gets from hosts in MiB", meet="min")] = 2048
     network_mb_out: Annotated[int, KeySpec("what one sandbox sends to hosts in MiB", meet="min")] = 256

@@ -19,6 +19,7 @@ from msgspec import structs
 from chargehand.core.errors import ConfigError
 from chargehand.core.ports import Bind
 from chargehand.sandbox.host_programs.interpreters import ask_all, askable, chosen, stamp, witness_paths
+from chargehand.sandbox.host_programs.packages import hide_packages, package_directories
 from chargehand.sandbox.host_programs.search import (
     HostProgram,
     MountedPaths,
@@ -99,6 +100,7 @@ class _Search:
     links: dict[str, str] = field(default_factory=dict)
     not_shown: list[HiddenPrograms] = field(default_factory=list)
     watched: set[str] = field(default_factory=set)
+    python_prefixes: list[str] = field(default_factory=list)
     looked_at: set[str] = field(default_factory=set)
 
     def add_directory(self, spelled: str) -> None:
@@ -138,6 +140,8 @@ class _Search:
         if problem:
             self.not_shown.append(HiddenPrograms(directory=directory, names=(kind,), problem=problem))
             return False
+        if kind == "python3":
+            self.python_prefixes += [prefix, os.path.realpath(prefix)]
         self.watched.update(found for name in _PACKAGES for found in glob.glob(f"{glob.escape(prefix)}/{name}"))
         self.watched.update(f"{prefix}/bin/{name}" for name in (kind, "cargo"))
         return True
@@ -185,10 +189,14 @@ def discover(
     *,
     search: str,
     extra: Sequence[str] = (),
+    packages: Sequence[str] = (),
     cache: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Toolchain:
     """Return the toolchain for the host's PATH `search` and the user's `extra` directories.
+
+    Of the Python packages that are installed beside interpreters only those called `packages` are shown, with what
+    they require; `all` is each of them. Naming some needs `cache`, beside which links to them are made.
 
     Programs below /usr need no mount of their own. Of what lies elsewhere, as little is shown as they need: the
     prefix of an interpreter, a virtual environment, a directory of node packages, a single file. Answers of
@@ -198,13 +206,13 @@ def discover(
     """
     environ = {**(os.environ if environ is None else environ), "PATH": search}
     if cache is None:
-        return _search(search, extra, None, environ)[0]
+        return _search(search, extra, packages, None, environ)[0]
     place, began = cache.with_name(f"{cache.stem}-found.json"), time.time()
-    key = json.dumps([search, list(extra), chosen(environ), str(Path.home())])
+    key = json.dumps([search, list(extra), list(packages), chosen(environ), str(Path.home())])
     stored = load_result(place, key)
     if stored is not None:
         return _decode(stored)
-    toolchain, witnesses = _search(search, extra, cache, environ)
+    toolchain, witnesses = _search(search, extra, packages, cache, environ)
     binds = [{**structs.asdict(bind), "source": str(bind.source)} for bind in toolchain.binds]
     document = {**asdict(toolchain), "binds": binds}
     store_result(place, key, witnesses, document, began=began)
@@ -225,7 +233,7 @@ def _decode(document: dict[str, Any]) -> Toolchain:
 
 
 def _search(
-    search: str, extra: Sequence[str], cache: Path | None, environ: Mapping[str, str]
+    search: str, extra: Sequence[str], packages: Sequence[str], cache: Path | None, environ: Mapping[str, str]
 ) -> tuple[Toolchain, set[str]]:
     """Return what is found, and every path that it was found by."""
     spelled = dict.fromkeys(os.path.expanduser(place) for place in search.split(os.pathsep))
@@ -244,6 +252,9 @@ def _search(
     for place in sorted(each for pattern in _ETC for each in glob.glob(pattern)):
         found.places.sources[place] = os.path.realpath(place)
     binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))
+    hidden = package_directories(found.python_prefixes)
+    scratch = cache.parent if cache is not None else Path("/nonexistent")
+    binds += hide_packages(hidden, packages, scratch=scratch, target=_TARGET)
     for number, directory in enumerate(extra):
         bind, place = _mount_extra(directory, number)
         binds.insert(0, bind)
@@ -262,7 +273,14 @@ def _search(
         not_shown=tuple(found.not_shown),
     )
     own = [str(Path(each).expanduser()) for each in extra]
-    witnesses = {*system, *spelled, *own, *(f"{place}/bin" for place in own), *witness_paths(list(real), environ)}
+    witnesses = {
+        *hidden,
+        *system,
+        *spelled,
+        *own,
+        *(f"{place}/bin" for place in own),
+        *witness_paths(list(real), environ),
+    }
     return toolchain, witnesses | found.read_paths()
 
 

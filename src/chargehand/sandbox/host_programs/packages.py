@@ -1,0 +1,94 @@
+"""Python packages of the host: hidden from sandboxes, but for those that a person lists.
+
+An interpreter is shown with its standard library. Packages beside it that a project happens to import would make
+its checks pass by accident: on no other machine, or by a copy of the project itself that was installed there.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from chargehand.core.errors import ConfigError
+from chargehand.core.ports import Bind
+
+ALL = "all"
+"""In place of names: every package of the host is shown."""
+_NOTHING = Path(__file__).with_name("no_packages")
+_DIRECTORIES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3*/dist-packages")
+_SYSTEM_PREFIXES = ("/usr", "/usr/local")
+# A requirement that only an extra brings in is not needed by the package itself.
+_NAME, _EXTRA = re.compile(r"[A-Za-z0-9][\w.-]*"), re.compile(r";.*\bextra\s*==")
+
+
+def package_directories(prefixes: Iterable[str]) -> list[str]:
+    """Return the directories of third-party packages of some prefixes, and of the system's interpreters."""
+    patterns = (
+        f"{glob.escape(prefix)}/{name}" for prefix in (*prefixes, *_SYSTEM_PREFIXES) for name in _DIRECTORIES
+    )
+    return sorted({place for pattern in patterns for place in glob.glob(pattern)})
+
+
+def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: Path, target: str) -> list[Bind]:
+    """Return the mounts that leave, of these directories, the packages called `names` with what they require.
+
+    What is listed is shown below `target`, and by links in place of each directory, which are made in `scratch`.
+    Raises `ConfigError` for a name that no directory has.
+    """
+    if ALL in names:
+        return []
+    wanted = {_normalise(name): name for name in names}
+    binds, found = [], set[str]()
+    for number, directory in enumerate(directories):
+        entries, here = _entries_of(directory, wanted) if wanted else ([], set())
+        found |= here
+        if not entries:
+            binds.append(Bind(source=_NOTHING, target=directory))
+            continue
+        inside = f"{target}/packages-{number}"
+        binds += [
+            Bind(source=_link_entries(scratch, inside, entries), target=directory),
+            Bind(source=Path(directory), target=inside),
+        ]
+    if missing := sorted(wanted.keys() - found):
+        raise ConfigError(
+            f"no Python package {wanted[missing[0]]!r} is installed on this machine",
+            hint="correct sandbox.host_packages in your own configuration file",
+        )
+    return binds
+
+
+def _entries_of(directory: str, wanted: Iterable[str]) -> tuple[list[str], set[str]]:
+    """Return what wanted packages and their requirements consist of in a directory, and which of them are there."""
+    from importlib import metadata  # 15 ms of every start, and most people list no package
+
+    installed = {_normalise(each.metadata["Name"]): each for each in metadata.distributions(path=[directory])}
+    here, todo = set[str](), [name for name in wanted if name in installed]
+    while todo:
+        name = todo.pop()
+        if name in here:
+            continue
+        here.add(name)
+        required = [each for each in installed[name].requires or () if not _EXTRA.search(each)]
+        found = (_NAME.match(each) for each in required)
+        todo += [needed for match in found if match and (needed := _normalise(match[0])) in installed]
+    files = (file for name in here for file in installed[name].files or ())
+    return sorted({file.parts[0] for file in files} - {"..", "__pycache__"}), here
+
+
+def _link_entries(scratch: Path, inside: str, entries: Sequence[str]) -> Path:
+    """Return a directory of links to `entries` below `inside`; named by what is in it, so made only once."""
+    digest = hashlib.sha256("\n".join([inside, *entries]).encode()).hexdigest()[:16]
+    place = scratch / f"packages-{digest}"
+    place.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for entry in entries:
+        if not (place / entry).is_symlink():
+            (place / entry).symlink_to(f"{inside}/{entry}")
+    return place
+
+
+def _normalise(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
