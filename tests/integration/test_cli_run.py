@@ -18,8 +18,8 @@ from chargehand.cli.main import chargehand
 pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 RESULT = {
-    "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "attempts", "cost_usd",
-    "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
+    "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
+    "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 from chargehand.app.documents import event_payload
@@ -56,6 +57,7 @@ from chargehand.core.mission_events import (
     PromotionDone,
     QuestionAnswered,
     QuestionAsked,
+    SetupDetected,
     StepFinished,
     VerdictGiven,
 )
@@ -139,6 +141,9 @@ def _describe_start(event: Payload) -> str | None:
             return f"role {event.role} ({file}): {event.agent}{with_models} ({event.why})"
         case TierChosen():
             return f"sandbox tier {event.choice.tier}: {event.choice.reason}"
+        case SetupDetected():
+            keep = json.dumps(event.command, ensure_ascii=False)
+            return f"setup (from the project's files): {event.command}; to keep it: [project] setup = {keep}"
         case BreakerChanged():
             who = f"{event.agent} with {event.model}" if event.model else event.agent
             why = (

@@ -208,6 +208,22 @@ def _detect_task_runner(stack: Stack) -> list[_Found]:
     return []
 
 
+# How programs say that something is not installed: package clients, compilers and interpreters.
+_LACKS = re.compile(
+    r"No module named|ModuleNotFoundError|ImportError"
+    r"|Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND"
+    r"|no required module provides|missing go\.sum entry|cannot find module providing"
+    r"|no matching package named|failed to (?:get|download|load source)|can't find crate"
+    r"|Could not (?:resolve|transfer|find) |cannot access central|command not found|: not found"
+)
+_NOTHING_RAN = frozenset({"collection_error", "command_not_found", "no_report", "no_tests_ran"})
+
+
+def lacks_packages(reason: str, output: str) -> bool:
+    """Whether a check that failed for `reason` seems to lack what a setup would install, going by its output."""
+    return reason in _NOTHING_RAN or bool(_LACKS.search(output))
+
+
 def detect_setup(reader: TreeReader, tree: str) -> str | None:
     """Return the command that would install what a tree needs to be tested: a suggestion, never run unasked."""
     stack = Stack(reader, tree)

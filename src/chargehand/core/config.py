@@ -28,9 +28,9 @@ class KeySpec(Struct, frozen=True):
 
     `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
     `user` (only the user's file, the environment or the command line may; the repository's needs trust).
-    `form` is what a text or number must be: `command`, `argv`, `area`, `path`, `host`, `url`, `http`, `name`,
-    `secret` (the name of one), `variable` (NAME=value), `model`, `agent` (as after --agent), `seconds`, `tokens`,
-    `money` (0 is free) or `budget` (more than 0).
+    `form` is what a text or number must be: `command`, `setup` (one, or nothing), `argv`, `area`, `path`, `host`,
+    `url`, `http`, `name`, `secret` (the name of one), `variable` (NAME=value), `model`, `agent` (as after
+    --agent), `seconds`, `tokens`, `money` (0 is free) or `budget` (more than 0).
     `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
     that runs on the host where there is no sandbox: the repository's then needs trust.
     """
@@ -57,7 +57,12 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     ] = None
     setup: Annotated[
         str | None,
-        KeySpec("command whose result becomes the environment layer", meet="repo", form="command", host=True),
+        KeySpec(
+            "command whose result becomes the environment layer; absent: detected where checks need one, '': none",
+            meet="repo",
+            form="setup",
+            host=True,
+        ),
     ] = None
     setup_inputs: Annotated[
         tuple[str, ...],

@@ -72,6 +72,13 @@ class MissionResumed(Payload, frozen=True, kw_only=True):
     in_place: bool = False
 
 
+@event("setup.detected")
+class SetupDetected(Payload, frozen=True, kw_only=True):
+    """The base's files suggest `command`: no setup is configured, and its checks do not pass without one."""
+
+    command: str
+
+
 @event("mission.queued")
 class MissionQueued(Payload, frozen=True, kw_only=True):
     """The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.

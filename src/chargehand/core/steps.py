@@ -50,6 +50,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
 _BY_PURPOSE: Mapping[str, MissionStep] = {"setup": "environment", "checks": "validation", "agent": "execution"}
 _BY_SCOPE: Mapping[str, MissionStep] = {"base": "repository", "attempt": "validation", "merged": "promotion"}
 _BY_NAME: Mapping[str, MissionStep] = {
+    "setup/detected": "environment",
     "verdict/base": "repository",
     "agent": "selection",
     "verdict/merged": "promotion",
@@ -65,6 +66,8 @@ def step_of(payload: Payload) -> MissionStep | None:
             return _BY_SCOPE[payload.verdict.scope]
         case p.StepFinished():
             return _by_name(payload.step)
+        case p.SetupDetected():
+            return "environment"
         case p.QuestionAsked():
             return "promotion" if payload.question == p.PROMOTE else "execution"
         case w.ActionJudged(kind="setup"):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from chargehand.agents.contract import Agent, Assignment
 from chargehand.agents.roles import NO_ROLE
+from chargehand.checks.detection import detect_setup, lacks_packages
 from chargehand.checks.execution import report
 from chargehand.core.attempt_events import TierChosen
 from chargehand.core.codec import convert_to
@@ -27,6 +28,7 @@ from chargehand.core.mission_events import (
     MissionFinished,
     MissionReleased,
     QuestionAsked,
+    SetupDetected,
     VerdictGiven,
 )
 from chargehand.core.records import (
@@ -53,9 +55,9 @@ from chargehand.missions.attempt.runner import AttemptResult, AttemptRunner
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
-from chargehand.missions.sandboxes.environment import environment_layer
+from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
-from chargehand.missions.services import Services, system_errors
+from chargehand.missions.services import DepotReader, Services, system_errors
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.judgement import (
@@ -70,7 +72,7 @@ from chargehand.missions.verdict.judgement import (
     require_failing_test,
     role_event,
 )
-from chargehand.missions.verdict.validation import Validator, areas_of, find_gates
+from chargehand.missions.verdict.validation import Gates, Validator, areas_of, find_gates
 from chargehand.sandbox.contract import OnOutput
 
 _T = TypeVar("_T")
@@ -216,19 +218,17 @@ class MissionFlow:
 
     async def _prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
         """Return what works and judges on a base; how the checks end on the base itself is known then."""
-        layer = await environment_layer(self._services, self._journal, base, provisioner=self._provisioner)
+        configured = self._services.config.project.setup
+        environment = await self._environment(base, configured)
         self._fault("environment")
-        environment = BaseEnvironment(base=base, layer=layer)
         gates = find_gates(self._services, base, request)
-        validator = Validator(
-            self._services,
-            self._journal,
-            environment=environment,
-            gates=gates,
-            provisioner=self._provisioner,
-            queue=self._queue,
-        )
-        await validator.judge_base()
+        validator = self._validator(environment, gates)
+        verdict = await validator.judge_base()
+        detected = await self._detect_setup(base, verdict) if configured is None else None
+        if detected:
+            environment = await self._environment(base, detected)
+            validator = self._validator(environment, gates)
+            await validator.judge_base()
         inspector = Inspector(self._services, base, areas_of(self._services, request, gates))
         runner = AttemptRunner(
             self._services,
@@ -241,6 +241,41 @@ class MissionFlow:
             on_output=self._on_output,
         )
         return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
+
+    def _validator(self, environment: BaseEnvironment, gates: Gates) -> Validator:
+        return Validator(
+            self._services,
+            self._journal,
+            environment=environment,
+            gates=gates,
+            provisioner=self._provisioner,
+            queue=self._queue,
+        )
+
+    async def _environment(self, base: Base, setup: str | None) -> BaseEnvironment:
+        return await base_environment(
+            self._services, self._journal, base, setup=setup, provisioner=self._provisioner
+        )
+
+    async def _detect_setup(self, base: Base, verdict: Verdict) -> str | None:
+        """Return the setup that a base's files suggest, where its checks seem to lack what it would install."""
+        artifacts = self._services.store.artifacts
+
+        async def detect() -> object:
+            failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
+            texts = (
+                (check.reason, artifacts.get(check.artifact or "").decode(errors="replace")) for check in failed
+            )
+            needed = any(lacks_packages(reason, text) for reason, text in texts)
+            return {"command": detect_setup(DepotReader(self._services.depot), base.tree) if needed else None}
+
+        def events(output: dict[str, Any]) -> Sequence[Payload]:
+            return (SetupDetected(command=output["command"]),) if output["command"] else ()
+
+        # Recorded, so that whoever resumes the mission works in the same environment.
+        found: Any = await self._journal.step("setup/detected", [base.tree], detect, events=events)
+        command: str | None = found["command"]
+        return command
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
         """Run attempts, each with the report on the one before, and conclude with the last one's end."""

@@ -18,9 +18,8 @@ from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_undelivered
-from chargehand.missions.sandboxes.environment import environment_layer
+from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
-    BaseEnvironment,
     SandboxProvisioner,
     remove_leftovers,
 )
@@ -191,8 +190,8 @@ class Missions:
     ) -> AsyncIterator[tuple[Workspace, Sandbox]]:
         """Open a sandbox as `open_sandbox` does, with the workspace it is on."""
         journal = Unlogged()
-        layer = await environment_layer(self._services, journal, base)
-        environment = BaseEnvironment(base=base, layer=layer)
+        setup = self._services.config.project.setup
+        environment = await base_environment(self._services, journal, base, setup=setup)
         provisioner = SandboxProvisioner(self._services, journal)
         async with (
             provisioner.workspace(environment, purpose="exec", tree=tree) as workspace,

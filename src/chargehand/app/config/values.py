@@ -338,6 +338,8 @@ def _variable(item: str) -> tuple[str, str]:
 _CHECKS: dict[str, Callable[[str], tuple[str, str]]] = {
     "command": _command,
     "agent": _command,
+    # Nothing at all says that none is wanted.
+    "setup": lambda item: _command(item) if item else ("", ""),
     "area": _area,
     "host": _host,
     "http": _http,

@@ -61,6 +61,7 @@ and `CHARGEHAND_USER` (default: your account) whose money missions cost; neither
 _JOINS = {"min": "min", "intersect": "intersect", "union": "union", "repo": "says", "user": "trust"}
 _FORMS = {
     "command": "command line for a shell",
+    "setup": "command line for a shell, or empty",
     "argv": "list: program and arguments",
     "area": "pattern",
     "path": "absolute path",

@@ -11,7 +11,6 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
@@ -60,27 +59,30 @@ _TAIL = 2000
 OFFLINE = "setup without network"
 
 
-async def environment_layer(
-    services: Services, journal: EventSink, base: Base, *, provisioner: SandboxProvisioner | None = None
-) -> Path | None:
-    """Return the layer for a base, made by running `setup` where it is not there; `None` without a setup.
+async def base_environment(
+    services: Services,
+    journal: EventSink,
+    base: Base,
+    *,
+    setup: str | None,
+    provisioner: SandboxProvisioner | None = None,
+) -> BaseEnvironment:
+    """Return the environment of a base, its layer made by running `setup` where it is not there.
 
     What setup wrote to tracked paths is dropped and recorded as set back by the rule `setup_tracked`.
     Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails, `policy_denied` where
     a rule is against it.
     """
-    setup = services.config.project.setup
     if not setup:
-        return None
+        return BaseEnvironment(base=base)
     layers = EnvironmentLayers(services.depot)
     key = _layer_key(services, layers, base, setup)
     found = layers.find(key)
-    if found is not None:
-        return found
-    provisioner = provisioner or SandboxProvisioner(services, journal)
-    return (
-        await _build_layer(services, journal, layers, provisioner, BaseEnvironment(base=base), setup, key)
-    ).path
+    if found is None:
+        provisioner = provisioner or SandboxProvisioner(services, journal)
+        bare = BaseEnvironment(base=base)
+        found = (await _build_layer(services, journal, layers, provisioner, bare, setup, key)).path
+    return BaseEnvironment(base=base, layer=found, setup=setup)
 
 
 @dataclass(eq=False, slots=True)
@@ -116,18 +118,19 @@ class CandidateLayers:
     async def environment(self, tree: str) -> BaseEnvironment:
         """Return the environment that a workspace of `tree` starts from."""
         project, base = self.services.config.project, self.base_environment.base
-        if not project.setup:
+        setup = self.base_environment.setup
+        if not setup:
             return self.base_environment
         changed = self._layers.changed(base, tree, inputs=project.setup_inputs)
         if not changed:
             return self.base_environment
-        setup, bare = project.setup, BaseEnvironment(base=base)
+        bare = BaseEnvironment(base=base)
         key = _layer_key(self.services, self._layers, base, setup, tree=tree)
         if key in self._made:
             return self._made[key]
         found = self._layers.find(key)  # of a base commit with the same inputs
         if found is not None:
-            self._made[key] = BaseEnvironment(base=base, layer=found)
+            self._made[key] = BaseEnvironment(base=base, layer=found, setup=setup)
             return self._made[key]
         try:
             layer = await _build_layer(
@@ -141,7 +144,7 @@ class CandidateLayers:
             self._made[key] = self.base_environment
         else:
             self._own.append(layer)
-            self._made[key] = BaseEnvironment(base=base, layer=layer.path)
+            self._made[key] = BaseEnvironment(base=base, layer=layer.path, setup=setup)
         return self._made[key]
 
     def _explain_failure(self, path: str, error: RefusedError) -> Finding:
@@ -277,5 +280,5 @@ async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command
         raise RefusedError(
             f"{ended}; {last}",
             code="setup_failed",
-            hint="fix project.setup; `chargehand project setup` runs it",
+            hint="correct project.setup (`chargehand project setup` runs it), or write setup = '' for none",
         )

@@ -86,10 +86,11 @@ CARGO_HOME, GO_MODULES = f"{PACKAGES}/cargo", f"{PACKAGES}/go"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseEnvironment:
-    """What every workspace of a mission starts from: the base and, where setup made one, its environment layer."""
+    """What every workspace of a mission starts from: the base and the environment layer that `setup` made."""
 
     base: Base
     layer: Path | None = None
+    setup: str | None = None
 
     @property
     def path(self) -> tuple[str, ...]:

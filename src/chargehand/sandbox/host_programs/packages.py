@@ -62,7 +62,7 @@ def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: 
 
 
 def _entries_of(directory: str, wanted: Iterable[str]) -> tuple[list[str], set[str]]:
-    """Return what wanted packages and their requirements consist of in a directory, and which of them are there."""
+    """Return what wanted packages and their requirements are made of in a directory, and which are there."""
     from importlib import metadata  # 15 ms of every start, and most people list no package
 
     installed = {_normalise(each.metadata["Name"]): each for each in metadata.distributions(path=[directory])}
