@@ -161,3 +161,28 @@ def test_an_editable_install_is_the_tree(desk: Desk, tmp_path: Path) -> None:
     assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
     broken = desk.say("run", "m", "--agent", shell("printf '\\\\050' >> src/calc/sums.py"), cwd=repo)
     assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken
+
+
+READS_ALL = "cat run.odd .hidden/tool pkg/tool.json 2> /dev/null || :; python3 -m unittest -q"
+
+
+@pytest.mark.parametrize("path", ["run.odd", ".hidden/tool", "pkg/tool.json"])
+@pytest.mark.parametrize("known", [True, False], ids=["changed", "added"])
+def test_settings_that_a_check_opens_are_its_surface(desk: Desk, tmp_path: Path, path: str, known: bool) -> None:
+    """No rule knows these names: that a check opens them is what tells."""
+    files = PYTHON | {"pkg/package.json": "{}"} | ({path: "old\n"} if known else {})
+    repo = repository(tmp_path / "repo", files)
+    agent = shell(f"mkdir -p .hidden; echo new >> {path}; echo >> calc.py")
+    waiting = desk.say("run", "m", "--agent", agent, "--only-check", READS_ALL, cwd=repo)
+    assert (waiting.code, waiting.reasons) == (3, {"check_surface"}), waiting
+    assert path in waiting.document["reasons"][0]["message"]
+    unseen = desk.say("run", "m", "--agent", agent, "--only-check", UNITTEST, cwd=repo)
+    assert (unseen.code, unseen.document["status"]) == (0, "promoted"), unseen
+
+
+@pytest.mark.parametrize("path", ["data/table.json", "README.md", "tests/fixture.json"])
+def test_data_and_prose_that_a_check_opens_are_not(desk: Desk, tmp_path: Path, path: str) -> None:
+    repo = repository(tmp_path / "repo", PYTHON | {path: "1\n"})
+    agent = shell(f"echo 1 >> {path}; echo >> calc.py")
+    promoted = desk.say("run", "m", "--agent", agent, "--only-check", f"cat {path[:-2]}* && {UNITTEST}", cwd=repo)
+    assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted

@@ -7,17 +7,34 @@ linter opens what no test runs), and still tells a tree that was judged from one
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from chargehand.checks._surface import parts_of
 from chargehand.checks.paths import is_source, is_test_path
-from chargehand.core.records import Change
+from chargehand.core.records import Change, Finding
+from chargehand.core.text import shown_path
 from chargehand.sandbox.contract import ObservesReads, Sandbox
 
 _REGULAR = 0o100000
 _KIND_OF_FILE = 0o170000
 # Where projects keep packages that are imported without the directory's name.
 _SOURCE_ROOTS = ("src/", "lib/", "python/")
+_PROSE = (".md", ".markdown", ".rst", ".adoc", ".txt")
+PROJECT_FILES = (
+    *(
+        "pyproject.toml",
+        "setup.py",
+        "setup.cfg",
+        "package.json",
+        "Cargo.toml",
+        "go.mod",
+        "pom.xml",
+        "build.gradle",
+    ),
+    *("build.gradle.kts", "Makefile", "CMakeLists.txt", "Gemfile", "composer.json", "tsconfig.json"),
+)
+"""Files that make their directory the root of a project."""
 
 
 @dataclass(slots=True)
@@ -67,9 +84,46 @@ def changed_code(changes: Iterable[Change]) -> tuple[str, ...]:
     )
 
 
-def watched_directories(code: Iterable[str], copies: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories whose opened files decide `judge_reads`."""
-    return tuple(dict.fromkeys(posixpath.dirname(path) for path in (*code, *copies)))
+def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool]) -> tuple[str, ...]:
+    """Return changed files that are settings if a check opens them: no code, no test, no prose.
+
+    Settings lie at the root of a project or are hidden; data of the code itself lies beside the code. Files of
+    which rules know the part that matters are not among them. `is_project` tells whether a directory is a root.
+    """
+    return tuple(
+        change.path
+        for change in changes
+        if change.new_id is not None
+        and not is_source(change.path)
+        and not is_test_path(change.path)
+        and not change.path.lower().endswith(_PROSE)
+        and parts_of(posixpath.basename(change.path)) is None
+        and (_is_hidden(change.path) or is_project(posixpath.dirname(change.path)))
+    )
+
+
+def surface_findings(settings: Iterable[str], observer: ReadObserver) -> list[Finding]:
+    """Return that changed settings are check surface where a check opened them, whatever they are called.
+
+    A new one counts as well: its name is one that a program looks for.
+    """
+    read = frozenset().union(*observer.opened)
+    return [
+        Finding(
+            rule="check_surface",
+            severity="warning",
+            path=path,
+            message=f"{shown_path(path)} decides how checks run: one of them opened it",
+            needs_person=True,
+        )
+        for path in settings
+        if path in read
+    ]
+
+
+def watched_directories(*paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the directories of files that a `ReadObserver` has to see."""
+    return tuple(dict.fromkeys(posixpath.dirname(path) for each in paths for path in each))
 
 
 def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadObserver) -> CodeReads:
@@ -92,6 +146,10 @@ def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadOb
     subject = [path for path in code if not is_test_path(path)] or code
     judged = not subject or any(path in read for path in subject)
     return CodeReads(unread=unread, elsewhere=tuple(sorted(elsewhere)), judged=judged and not elsewhere)
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
 
 
 def installed_names(path: str) -> tuple[str, ...]:

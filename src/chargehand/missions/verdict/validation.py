@@ -22,7 +22,16 @@ from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
 from chargehand.checks.inspection import base_tests_tree_plan
-from chargehand.checks.reads import ReadObserver, changed_code, installed_names, judge_reads, watched_directories
+from chargehand.checks.reads import (
+    PROJECT_FILES,
+    ReadObserver,
+    changed_code,
+    changed_settings,
+    installed_names,
+    judge_reads,
+    surface_findings,
+    watched_directories,
+)
 from chargehand.core.codec import convert_to
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
@@ -180,12 +189,15 @@ class Validator:
             environment = await layers.environment(tree)
             code = changed_code(changes)
             copies = await asyncio.to_thread(_find_copies, environment.layer, code)
-            observer = ReadObserver(watched_directories(code, copies))
+            settings = changed_settings(changes, lambda place: self._is_project(tree, place))
+            observer = ReadObserver(watched_directories(code, copies, settings))
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             # A tree that fails its own checks is red already: the second run would only cost time.
             if all(check.status == "passed" for check in checks):
                 checks += await self._check_with_base_tests(tree, changes, layers)
-        findings, reads = (*findings, *layers.findings), judge_reads(code, copies, observer)
+        named = {found.path for found in findings if found.rule == "check_surface"}
+        surface = [found for found in surface_findings(settings, observer) if found.path not in named]
+        findings, reads = (*findings, *layers.findings, *surface), judge_reads(code, copies, observer)
         return Verdict(
             tree=tree,
             scope=scope,
@@ -195,6 +207,11 @@ class Validator:
             unread=reads.unread,
             elsewhere=reads.elsewhere,
         )
+
+    def _is_project(self, tree: str, directory: str) -> bool:
+        """Tell whether a directory of a tree is the root, or that of a project within it."""
+        names = (f"{directory}/{name}" for name in PROJECT_FILES)
+        return not directory or any(self.services.depot.lookup(tree, name) for name in names)
 
     async def _check_with_base_tests(
         self, tree: str, changes: Sequence[Change], layers: CandidateLayers
