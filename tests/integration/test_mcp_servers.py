@@ -36,7 +36,7 @@ Sit = Callable[..., MemoryAttemptContext]
 async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenedSandbox]:
     """One sandbox for the module, with the project's own environment as its toolchain."""
     place = tmp_path_factory.mktemp("mcp") / "place"
-    found = discover(search=f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}")
+    found = discover(search=f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", packages=("all",))
     async with AsyncExitStack() as stack:
         tier = await stack.enter_async_context(ProcessTier(found))
         spec = stack.enter_context(workspace(place, memory_mb=1024, processes=128))

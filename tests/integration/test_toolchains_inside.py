@@ -86,7 +86,8 @@ class Host:
 
     def toolchain(self, *directories: str, environ: Mapping[str, str] | None = None) -> Toolchain:
         search = ":".join([*(str(self.home / name) for name in directories), "/usr/local/bin:/usr/bin:/bin"])
-        return discover(search=search, environ={"HOME": str(self.home), **(environ or {})})
+        # With the packages of the machine: what is tested here is that programs find theirs.
+        return discover(search=search, environ={"HOME": str(self.home), **(environ or {})}, packages=("all",))
 
     def says(self, toolchain: Toolchain, script: str) -> list[str]:
         """Run a script inside and return its lines; the person's secrets are looked for on the way."""
@@ -205,7 +206,7 @@ class TestPython:
 
     def test_console_scripts_of_this_machine(self, tmp_path: Path) -> None:
         """The environment that runs these tests has pytest."""
-        found = discover(search=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+        found = discover(search=f"{Path(sys.executable).parent}:/usr/bin:/bin", packages=("all",))
         (tmp_path / "work").mkdir()
         (tmp_path / "work/test_one.py").write_text("def test_one() -> None:\n    assert True\n")
         assert b"1 passed" in inside(tmp_path / "work", found, "pytest -p no:cacheprovider test_one.py").stdout

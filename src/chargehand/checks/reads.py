@@ -17,7 +17,7 @@ from chargehand.core.text import shown_path
 from chargehand.sandbox.contract import ObservesReads, Sandbox
 
 _REGULAR = 0o100000
-_KIND_OF_FILE = 0o170000
+_KIND_OF_FILE, _EXECUTABLE = 0o170000, 0o111
 # Where projects keep packages that are imported without the directory's name.
 _SOURCE_ROOTS = ("src/", "lib/", "python/")
 _PROSE = (".md", ".markdown", ".rst", ".adoc", ".txt")
@@ -74,14 +74,7 @@ class CodeReads:
 
 def changed_code(changes: Iterable[Change]) -> tuple[str, ...]:
     """Return the source files that a change adds or modifies."""
-    return tuple(
-        change.path
-        for change in changes
-        if change.new_id is not None
-        and change.new_mode is not None
-        and change.new_mode & _KIND_OF_FILE == _REGULAR
-        and is_source(change.path)
-    )
+    return tuple(change.path for change in changes if _is_code(change))
 
 
 def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool]) -> tuple[str, ...]:
@@ -94,7 +87,7 @@ def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool
         change.path
         for change in changes
         if change.new_id is not None
-        and not is_source(change.path)
+        and not _is_code(change)
         and not is_test_path(change.path)
         and not change.path.lower().endswith(_PROSE)
         and parts_of(posixpath.basename(change.path)) is None
@@ -146,6 +139,13 @@ def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadOb
     subject = [path for path in code if not is_test_path(path)] or code
     judged = not subject or any(path in read for path in subject)
     return CodeReads(unread=unread, elsewhere=tuple(sorted(elsewhere)), judged=judged and not elsewhere)
+
+
+def _is_code(change: Change) -> bool:
+    mode = change.new_mode or 0
+    # A program needs no suffix where it may be executed.
+    known = is_source(change.path) or bool(mode & _EXECUTABLE)
+    return change.new_id is not None and mode & _KIND_OF_FILE == _REGULAR and known
 
 
 def _is_hidden(path: str) -> bool:
