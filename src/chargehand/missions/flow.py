@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from chargehand.agents.contract import Agent, Assignment
 from chargehand.agents.roles import NO_ROLE
-from chargehand.checks.detection import detect_setup, lacks_packages
 from chargehand.checks.execution import report
 from chargehand.core.attempt_events import TierChosen
 from chargehand.core.codec import convert_to
@@ -28,7 +27,6 @@ from chargehand.core.mission_events import (
     MissionFinished,
     MissionReleased,
     QuestionAsked,
-    SetupDetected,
     VerdictGiven,
 )
 from chargehand.core.records import (
@@ -55,9 +53,9 @@ from chargehand.missions.attempt.runner import AttemptResult, AttemptRunner
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
-from chargehand.missions.sandboxes.environment import base_environment
+from chargehand.missions.sandboxes.environment import base_environment, needed_setup
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
-from chargehand.missions.services import DepotReader, Services, system_errors
+from chargehand.missions.services import Services, system_errors
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.judgement import (
@@ -224,7 +222,9 @@ class MissionFlow:
         gates = find_gates(self._services, base, request)
         validator = self._validator(environment, gates)
         verdict = await validator.judge_base()
-        detected = await self._detect_setup(base, verdict) if configured is None else None
+        detected = (
+            None if configured is not None else await needed_setup(self._services, self._journal, base, verdict)
+        )
         if detected:
             environment = await self._environment(base, detected)
             validator = self._validator(environment, gates)
@@ -256,26 +256,6 @@ class MissionFlow:
         return await base_environment(
             self._services, self._journal, base, setup=setup, provisioner=self._provisioner
         )
-
-    async def _detect_setup(self, base: Base, verdict: Verdict) -> str | None:
-        """Return the setup that a base's files suggest, where its checks seem to lack what it would install."""
-        artifacts = self._services.store.artifacts
-
-        async def detect() -> object:
-            failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
-            texts = (
-                (check.reason, artifacts.get(check.artifact or "").decode(errors="replace")) for check in failed
-            )
-            needed = any(lacks_packages(reason, text) for reason, text in texts)
-            return {"command": detect_setup(DepotReader(self._services.depot), base.tree) if needed else None}
-
-        def events(output: dict[str, Any]) -> Sequence[Payload]:
-            return (SetupDetected(command=output["command"]),) if output["command"] else ()
-
-        # Recorded, so that whoever resumes the mission works in the same environment.
-        found: Any = await self._journal.step("setup/detected", [base.tree], detect, events=events)
-        command: str | None = found["command"]
-        return command
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
         """Run attempts, each with the report on the one before, and conclude with the last one's end."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
-from chargehand.core.mission_events import ChangesReverted
-from chargehand.core.records import Base, Finding, Reverted
+from chargehand.core.events import Payload
+from chargehand.core.mission_events import ChangesReverted, SetupDetected
+from chargehand.core.records import Base, Finding, Reverted, Verdict
 from chargehand.core.text import printable
 from chargehand.missions._policy import admit
-from chargehand.missions.journal import SETUP, EventSink
+from chargehand.missions.journal import SETUP, EventSink, Journal
 from chargehand.missions.sandboxes.provisioning import (
     CARGO_HOME,
     GO_MODULES,
@@ -29,7 +30,7 @@ from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
     as_egress_request,
 )
-from chargehand.missions.services import Registries, Services
+from chargehand.missions.services import DepotReader, Registries, Services
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
@@ -83,6 +84,26 @@ async def base_environment(
         bare = BaseEnvironment(base=base)
         found = (await _build_layer(services, journal, layers, provisioner, bare, setup, key)).path
     return BaseEnvironment(base=base, layer=found, setup=setup)
+
+
+async def needed_setup(services: Services, journal: Journal, base: Base, verdict: Verdict) -> str | None:
+    """Return the setup that a base's files suggest, where its checks seem to lack what it would install.
+
+    A recorded step: whoever resumes the mission works in the same environment.
+    """
+
+    async def detect() -> object:
+        failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
+        texts = (services.store.artifacts.get(check.artifact or "").decode(errors="replace") for check in failed)
+        needed = any(lacks_packages(check.reason, text) for check, text in zip(failed, texts, strict=True))
+        return {"command": detect_setup(DepotReader(services.depot), base.tree) if needed else None}
+
+    def events(output: dict[str, Any]) -> Sequence[Payload]:
+        return (SetupDetected(command=output["command"]),) if output["command"] else ()
+
+    found: Any = await journal.step("setup/detected", [base.tree], detect, events=events)
+    command: str | None = found["command"]
+    return command
 
 
 @dataclass(eq=False, slots=True)
