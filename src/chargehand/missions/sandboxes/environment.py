@@ -11,7 +11,9 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from chargehand.checks.detection import detect_setup, lacks_packages
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
