@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit._inspecting import findings, rules
 
+from chargehand.checks.areas import Areas
 from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.checks.trees import MemoryTrees
 
@@ -162,7 +163,7 @@ def test_an_allowed_change_is_told_but_needs_nobody():
 def plan(old: dict[str, str], new: dict[str, str], *commands: str):
     trees = MemoryTrees()
     base, tree = trees.add(old), trees.add(new)
-    found = base_tests_tree_plan(trees.changes(base, tree), trees, base, commands=commands)
+    found = base_tests_tree_plan(trees.changes(base, tree), trees, base, Areas(commands=commands))
     wanted = {path: trees.lookup(base, path) for path in old}
     return {
         path: "base" if entry is not None and entry == wanted.get(path) else entry for path, entry in found.items()

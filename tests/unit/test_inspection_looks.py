@@ -81,7 +81,7 @@ def test_a_damaged_entry_is_read_anew(damage):
     base, bad = trees.add({}), {"a.py": f"k = '{SECRET}'\n"}
     first = look(trees, base, bad, cache=cache)
     (change,) = trees.changes(base, trees.add(bad))
-    key = key_of(change, plan=plan_version(AREAS))
+    key = key_of(change, plan=plan_version(AREAS, trees, base))
     cache.put({key: damage(cache.get([key])[key])})
     again = look(trees, base, bad, cache=cache)
     assert (again.findings, again.cached) == (first.findings, 0)
@@ -92,7 +92,9 @@ def test_an_entry_of_another_change_is_not_believed():
     trees, cache = MemoryTrees(), MemoryCache()
     base, bad = trees.add({}), {"a.py": f"k = '{SECRET}'\n", "b.py": "clean\n"}
     look(trees, base, bad, cache=cache)
-    keys = [key_of(change, plan=plan_version(AREAS)) for change in trees.changes(base, trees.add(bad))]
+    keys = [
+        key_of(change, plan=plan_version(AREAS, trees, base)) for change in trees.changes(base, trees.add(bad))
+    ]
     kept = cache.get(keys)
     cache.put({keys[0]: kept[keys[1]]})
     assert [found.path for found in look(trees, base, bad, cache=cache).findings] == ["a.py"]
@@ -104,11 +106,18 @@ def test_other_rules_and_other_changes_have_other_keys():
     others = [replace(change, **{name: value}) for name, value in values.items()]
     keys = {key_of(each, plan="p") for each in (change, *others)} | {key_of(change, plan="q")}
     assert len(keys) == 8
-    assert plan_version(Areas(commands=("a",))) != plan_version(Areas(commands=("b",)))
-    assert plan_version(Areas(large_bytes=1)) != plan_version(Areas(large_bytes=2))
-    assert plan_version(Areas(allow=("src/**",))) == plan_version(Areas()), (
-        "areas are not cached, they are held anew"
-    )
+    trees = MemoryTrees()
+    base = trees.add({})
+
+    def version(tree: str = base, **areas: object) -> str:
+        return plan_version(Areas(**areas), trees, tree)
+
+    assert version(commands=("a",)) != version(commands=("b",))
+    assert version(large_bytes=1) != version(large_bytes=2)
+    assert version(installed=frozenset({"yaml"})) != version(), "what is installed decides what a module hides"
+    assert version(acceptance=("tests/test_a.py",)) != version()
+    assert version(trees.add({"a": "b"})) != version(), "the base says which programs checks run"
+    assert version(allow=("src/**",)) == version(), "areas are not cached, they are held anew"
 
 
 def test_areas_that_changed_are_held_against_what_is_cached():
@@ -166,7 +175,7 @@ def test_a_sample_takes_the_riskiest_and_the_rest_by_lot():
     def seen(seed: str, files: int = 100) -> tuple[Inspection, set[str]]:
         cache = MemoryCache()
         found = examine(changes, trees, base, AREAS, cache=cache, limits=Limits(files=files, seed=seed))
-        keys = {key_of(change, plan=plan_version(AREAS)): change.path for change in changes}
+        keys = {key_of(change, plan=plan_version(AREAS, trees, base)): change.path for change in changes}
         return found, {keys[key] for key in cache.get(keys)}
 
     first, paths = seen("tree one")
@@ -215,7 +224,10 @@ def test_each_blob_is_read_once_and_never_twice():
     base = trees.add({"pyproject.toml": "[project]\n", "tests/test_a.py": "def test_a():\n    assert f()\n"})
     files = {"pyproject.toml": f"# {SECRET}\n", "tests/test_a.py": f"def test_a():\n    assert f('{SECRET}')\n"}
     look(trees, base, files)
-    assert trees.reads == 4
+    assert trees.reads == 4 + 1, "the settings of the base's checks are read once more"
+    trees.reads = 0
+    look(trees, base, files)
+    assert trees.reads == 4, "what a base's checks run is known from then on"
 
 
 def test_patterns_are_compiled_once_for_all_looks(monkeypatch: pytest.MonkeyPatch):

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
 from chargehand.checks._secrets import SEARCHED, blob_findings
-from chargehand.checks._surface import Surface, parts_of
 from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.paths import holds_tests, is_test_path, language_of
 from chargehand.checks.suites.facts import Suite
 from chargehand.checks.suites.weakening import suites_of
+from chargehand.checks.surface.parts import parts_of
+from chargehand.checks.surface.rules import Surface
 from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 
@@ -24,13 +25,15 @@ _EXECUTABLE = frozenset({0o100755})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one change says: `findings` of its content (paths left out), why it touches the check surface.
+    """What one change says: `findings` of its content (paths left out), why it touches the check `surface`.
 
+    `later` is what of it runs outside any sandbox once somebody has it.
     `size` is that of the new content in bytes. Suites and dependencies are `None` where the file has none.
     """
 
     findings: tuple[Finding, ...] = ()
     surface: str | None = None
+    later: str | None = None
     size: int = 0
     old_suite: Suite | None = None
     new_suite: Suite | None = None
@@ -46,6 +49,7 @@ def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_by
         # Without the path an entry can be encoded: a path need not be text.
         findings=tuple(replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
         surface=surface.reason(change, once),
+        later=surface.later_reason(change, once),
         size=once.blob_size(change.new_id) if change.new_id and is_regular(change.new_mode) else 0,
         old_suite=old_suite,
         new_suite=new_suite,

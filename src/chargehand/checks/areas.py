@@ -22,7 +22,9 @@ _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 class Areas:
     """What a mission may change; an empty `allow` is everything.
 
-    `commands` are the checks that will run: the scripts and targets they name belong to the check surface.
+    `commands` are the checks that will run: the scripts and targets they name belong to the check surface, as do
+    new modules that would hide one of `installed` (top names of what the environment layer holds), and new files
+    that change how a file at one of the `acceptance` paths runs.
     `check_surface_allowed` says that a person let the mission change it. A file of more than `large_bytes`, or a
     change of more than `large_change_files` or `large_change_bytes`, is reported as large.
     """
@@ -32,6 +34,8 @@ class Areas:
     protect: tuple[str, ...] = ()
     check_surface_allowed: bool = False
     commands: tuple[str, ...] = ()
+    installed: frozenset[str] = frozenset()
+    acceptance: tuple[str, ...] = ()
     large_bytes: int = 1_000_000
     large_change_files: int = 1_000
     large_change_bytes: int = 20_000_000

@@ -17,6 +17,8 @@ import msgspec
 
 from chargehand.checks._facts import Facts
 from chargehand.checks.areas import Areas
+from chargehand.checks.surface.rules import Surface
+from chargehand.checks.trees import TreeReader
 from chargehand.core.codec import unpack_as
 from chargehand.core.records import Change
 
@@ -84,14 +86,15 @@ class LayeredCache:
         self._far.put(entries)
 
 
-def plan_version(areas: Areas) -> str:
-    """Return a digest of what facts depend on besides the change itself: the rules, Python, parts of the areas."""
+def plan_version(areas: Areas, reader: TreeReader, base_tree: str) -> str:
+    """Return a digest of what facts depend on besides the change: rules, Python, base, parts of the areas."""
     # `ast` reads the same source differently from one version of Python to the next.
     parts = [
         rules_digest(Path(__file__).parent),
         list(sys.version_info[:2]),
         list(areas.commands),
         areas.large_bytes,
+        Surface(areas, reader, base_tree).digest,
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

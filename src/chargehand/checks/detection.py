@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from chargehand.checks._makefile import MAKEFILES, targets
 from chargehand.checks.paths import is_test_file, language_of
+from chargehand.checks.surface.makefile import MAKEFILES, targets
 from chargehand.checks.trees import TreeReader, text_of
 
 # Source files that are opened at most to find out what they use.

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from chargehand.checks._dependencies import dependency_findings
 from chargehand.checks._facts import Facts, read_facts, sample
-from chargehand.checks._surface import Surface
 from chargehand.checks.areas import OWN_CONFIG, Areas, area_rules
 from chargehand.checks.cache import InspectionCache, key_of, plan_version, sealed, unsealed
 from chargehand.checks.paths import holds_tests, is_test_file, is_test_path, language_of
 from chargehand.checks.suites.weakening import Pair, weakenings
+from chargehand.checks.surface.rules import Surface
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
@@ -79,12 +79,12 @@ def examine(
     limits = limits or Limits()
     began = monotonic()
     ends = None if limits.seconds is None else began + limits.seconds
-    rules, surface = area_rules(areas), Surface(areas.commands)
+    rules, surface = area_rules(areas), Surface(areas, reader, base_tree)
     chosen = tuple(changes)
     if limits.files is not None and len(chosen) > limits.files:
         chosen = sample(chosen, surface, files=limits.files, seed=limits.seed)
     known, hits = _read_known(
-        chosen, reader, surface, areas, cache, in_time=lambda: ends is None or monotonic() < ends
+        chosen, reader, base_tree, surface, areas, cache, in_time=lambda: ends is None or monotonic() < ends
     )
     found = [finding for change in changes for finding in rules.findings(change)]
     found += _findings_of_each(changes, known, areas)
@@ -109,6 +109,7 @@ def examine(
 def _read_known(
     changes: Sequence[Change],
     reader: TreeReader,
+    base_tree: str,
     surface: Surface,
     areas: Areas,
     cache: InspectionCache | None,
@@ -116,7 +117,7 @@ def _read_known(
     in_time: Callable[[], bool],
 ) -> tuple[dict[str, Facts], int]:
     """Return the facts of changes by path, as far as time allows, and how many of them the cache had."""
-    plan = plan_version(areas) if cache else ""
+    plan = plan_version(areas, reader, base_tree) if cache else ""
     keys = {change.path: key_of(change, plan=plan) for change in changes} if cache else {}
     kept = cache.get(tuple(keys.values())) if cache else {}
     known: dict[str, Facts] = {}
@@ -153,6 +154,15 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
                 message=f"{shown_path(path)} decides how checks run: {facts.surface}",
                 needs_person=not allowed,
             )
+        # What decides how checks run needs a person already, unless it was let in for that.
+        if facts.later is not None and (facts.surface is None or allowed):
+            yield Finding(
+                rule="runs_later",
+                severity="warning",
+                path=path,
+                message=f"{shown_path(path)} runs later, outside the sandbox: {facts.later}",
+                needs_person=True,
+            )
     size = sum(facts.size for facts in known.values())
     if len(changes) > areas.large_change_files or size > areas.large_change_bytes:
         most = f"{areas.large_change_files} files or {areas.large_change_bytes} bytes"
@@ -178,7 +188,7 @@ def _findings_of_all(
 
 
 def base_tests_tree_plan(
-    changes: Sequence[Change], reader: TreeReader, base_tree: str, *, commands: Sequence[str] = ()
+    changes: Sequence[Change], reader: TreeReader, base_tree: str, areas: Areas | None = None
 ) -> Mapping[str, tuple[int, str] | None]:
     """Return the entries that put the base's tests and check surface back into the candidate tree.
 
@@ -187,7 +197,7 @@ def base_tests_tree_plan(
     has no tests in stays: without it no test would run at all. Empty where nothing has to be put back: the
     candidate is then already judged by the base's tests.
     """
-    surface = Surface(commands)
+    surface = Surface(areas or Areas(), reader, base_tree)
     plan: dict[str, tuple[int, str] | None] = {}
     for change in changes:
         own_config = change.path == OWN_CONFIG

@@ -10,8 +10,8 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chargehand.checks._surface import parts_of
 from chargehand.checks.paths import is_source, is_test_path
+from chargehand.checks.surface.parts import parts_of
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
 from chargehand.sandbox.contract import ObservesReads, Sandbox

@@ -229,7 +229,7 @@ class MissionFlow:
             environment = await self._environment(base, detected)
             validator = self._validator(environment, gates)
             await validator.judge_base()
-        inspector = Inspector(self._services, base, areas_of(self._services, request, gates))
+        inspector = Inspector(self._services, base, areas_of(self._services, request, gates, environment))
         runner = AttemptRunner(
             self._services,
             self._journal,
@@ -480,7 +480,11 @@ class MissionFlow:
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, approved: bool
     ) -> None:
         async def judge_merged(candidate: str) -> Verdict:
-            inspector = Inspector(self._services, base, areas_of(self._services, self._request, validator.gates))
+            inspector = Inspector(
+                self._services,
+                base,
+                areas_of(self._services, self._request, validator.gates, validator.environment),
+            )
             output = await self._journal.step(
                 "verdict/merged",
                 candidate,

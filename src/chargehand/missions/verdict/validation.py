@@ -48,6 +48,7 @@ from chargehand.core.records import (
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import CHECKS, Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
+from chargehand.missions.sandboxes.packages import installed_modules
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
@@ -95,14 +96,21 @@ def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates
     return Gates(plan=plan, acceptance=request.check_files, explicit_none=none_wanted, typed=typed)
 
 
-def areas_of(services: Services, request: MissionRequest, gates: Gates) -> Areas:
-    """Return what the mission may change: the project's areas, narrowed by the request."""
+def areas_of(
+    services: Services, request: MissionRequest, gates: Gates, environment: BaseEnvironment | None = None
+) -> Areas:
+    """Return what the mission may change: the project's areas, narrowed by the request.
+
+    Without the `environment` that checks run in, names of what is installed there are not known.
+    """
     project = services.config.project
     return Areas(
         allow=request.allow or project.allow,  # the request's is already met with the project's
         forbid=(*project.forbid, *request.forbid),
         protect=project.protect,
         commands=gates.plan.commands,
+        installed=installed_modules(environment.layer if environment else None),
+        acceptance=tuple(path for _, path in gates.acceptance),
     )
 
 
@@ -221,9 +229,12 @@ class Validator:
         An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
         """
         depot = self.services.depot
-        overrides = base_tests_tree_plan(
-            changes, DepotReader(depot), self.base.tree, commands=self.gates.plan.commands
+        areas = Areas(
+            commands=self.gates.plan.commands,
+            installed=installed_modules(self.environment.layer),
+            acceptance=tuple(path for _, path in self.gates.acceptance),
         )
+        overrides = base_tests_tree_plan(changes, DepotReader(depot), self.base.tree, areas)
         if not overrides:
             return ()
         mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), self.base.tree)

@@ -1,0 +1,235 @@
+"""What of a Makefile a check depends on: all of it but what provably changes nothing for the targets it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+MAKEFILES = frozenset({"Makefile", "makefile", "GNUmakefile"})
+_RULE = re.compile(r"([^:=#]+?)\s*&?::?(?!=)(.*)")
+_ASSIGNMENT = re.compile(r"([\w.-]+)\s*(=|::?:?=|\+=|\?=|!=)(.*)", re.DOTALL)
+_REFERENCE = re.compile(r"(?<!\$)\$(?:[({]([\w.-]+)|([\w@<^+?*%]))")
+_NAMED_IN_CALL = re.compile(r"\$[({](?:call|value|origin|flavor)\s+([\w.-]+)")
+_COMPUTED = re.compile(r"\$[({][\w.-]*\$")
+_INVOCATION = re.compile(r"(?:\bg?make|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]*(?:\([^)]*\))?[^\s;&|()]*)*)")
+# Functions that do something, or may, when make expands them, whoever uses the variable.
+_ACTS = re.compile(r"\$[({]\s*(?:shell|eval|file|call|guile|foreach|load|error|let|value)\b|`")
+# make itself, its built-in rules and the programs that it starts read these without a recipe that names them:
+# a variable that is in the environment already is handed on to recipes with the Makefile's value.
+_AMBIENT = re.compile(
+    r"\..*|SHELL|G?N?U?MAKE\w*|MFLAGS|VPATH|PATH|HOME|LANG|LC_\w+|TMPDIR|TERM|USER|CI|DEBUG|(?:LD|DYLD|GCC)_\w+"
+    r"|PYTHON\w+|PYTEST\w*|TOX\w*|VIRTUAL_ENV|COVERAGE_\w+|PIP_\w+|UV_\w+|NODE_\w+|npm_\w+|NPM_\w+|JEST_\w+|GO[A-Z]\w*"
+    r"|CARGO\w*|RUST\w*|JAVA_\w+|JDK_\w+|MAVEN_\w+|GRADLE_\w+|CLASSPATH|RUBY\w+|GEM_\w+|BUNDLE_\w+|PERL5\w+|BASH_ENV|ENV"
+    r"|IFS|CDPATH|CTEST_\w+|CMAKE_\w+|CC|CXX|CPP|FC|AS|AR|RM|LD|LEX|YACC|LINT|CO|GET|TEX\w*|M2C|PC|WEAVE|TANGLE|CTANGLE"
+    r"|CWEAVE|MAKEINFO|(?:C|CPP|CXX|LD|AS|AR|F|GO|L|P|R|Y|CO|G|LINT)FLAGS|LDLIBS|LOADLIBES|(?:COMPILE|LINK|PREPROCESS)\.\w+|OUTPUT_OPTION"
+)
+_CONDITION = re.compile(r"(?:if(?:n?eq|n?def)\b|else\b|endif\b).*")
+_INCLUDE = re.compile(r"(?:-include|s?include)\s+(.*)")
+_DEFINE = re.compile(r"(?:(?:override|export|private)\s+)*define\b.*")
+_USUAL = frozenset({"test", "tests", "check"})
+_DEPTH = 8
+
+
+@dataclass(slots=True)
+class _Rule:
+    """One rule as it stands: the conditions around it, its targets, what follows the colon, its recipe's lines."""
+
+    conditions: tuple[str, ...]
+    header: str
+    names: tuple[str, ...]
+    needs: str
+    recipe: list[str] = field(default_factory=list)
+
+    @property
+    def always(self) -> bool:
+        """Whether it counts whatever target runs: special, pattern and computed targets, and Makefiles."""
+        return any(
+            name.startswith(".") or "%" in name or "$" in name or name in MAKEFILES or name.endswith(".mk")
+            for name in self.names
+        )
+
+
+@dataclass(slots=True)
+class _ParsedMakefile:
+    """`unconditional` is what counts whatever target runs, such as `include`, `export` and all that is unknown."""
+
+    rules: list[_Rule] = field(default_factory=list)
+    variables: dict[str, list[str]] = field(default_factory=dict)
+    unconditional: list[str] = field(default_factory=list)
+    phony: set[str] = field(default_factory=set)
+    included: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> str | None:
+        """The target that make takes where it is given none."""
+        names = (rule.names[0] for rule in self.rules if rule.names)
+        return next((name for name in names if not name.startswith(".") and "%" not in name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachedPart:
+    """What the goals of some commands run: target names, recipe lines with their variables, and `digest`.
+
+    `files` are reached targets that make looks for in the tree: one that is there already is not made again.
+    """
+
+    targets: frozenset[str]
+    recipes: tuple[str, ...]
+    files: frozenset[str]
+    digest: object
+
+
+def targets(source: str) -> frozenset[str]:
+    """Return the names of all targets."""
+    return frozenset(name for rule in _parse(source).rules for name in rule.names)
+
+
+def used_part(source: str, commands: Sequence[str]) -> object:
+    """Return what counts for the commands' targets, comparable by `==`; `test` and `check` always count."""
+    return reached_part(source, commands).digest
+
+
+def whole_text(source: str) -> object:
+    """Return all but comments and blank lines, comparable by `==`."""
+    return _parse(source).lines
+
+
+def reached_part(source: str, commands: Sequence[str]) -> ReachedPart:
+    """Return what the commands' targets reach; all of the Makefile where that cannot be told from its text."""
+    makefile = _parse(source)
+    goals = set(_USUAL)
+    for command in commands:
+        goals |= _goals(command, makefile.first)
+    always = [rule for rule in makefile.rules if rule.always]
+    waiting = [*goals, *makefile.included]
+    waiting += [word for rule in always for word in _needs(rule, makefile)]
+    reached: dict[str, list[_Rule]] = {}
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached[name] = [rule for rule in makefile.rules if name in rule.names and not rule.always]
+            waiting += [word for rule in reached[name] for word in _needs(rule, makefile)]
+    kept = [rule for rule in makefile.rules if rule.always or any(name in reached for name in rule.names)]
+    recipes = [line for rule in kept for line in (rule.needs, *rule.recipe)]
+    used, computed = _used_variables(makefile, [*recipes, *makefile.unconditional])
+    opaque = computed or ".RECIPEPREFIX" in makefile.variables or any("$" in name for name in reached)
+    named = frozenset(name for name in reached if reached[name])
+    digest = (
+        [(rule.conditions, rule.header, rule.recipe) for rule in kept],
+        makefile.unconditional,
+        used,
+        sorted(makefile.phony & set(reached)),
+    )
+    return ReachedPart(
+        targets=named,
+        recipes=tuple(_expand(line, makefile) for line in recipes),
+        files=named - makefile.phony,
+        digest=makefile.lines if opaque else digest,
+    )
+
+
+def _used_variables(makefile: _ParsedMakefile, text: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
+    """Return the assignments that `text` depends on, and whether a name is computed, so that it may be any."""
+    names = [name for name in makefile.variables if _AMBIENT.fullmatch(name)]
+    waiting, used, computed = list(text), dict[str, list[str]](), False
+    while waiting or names:
+        for line in waiting:
+            computed = computed or _COMPUTED.search(line) is not None
+            names += [named or single for named, single in _REFERENCE.findall(line)]
+            names += _NAMED_IN_CALL.findall(line)
+        waiting = []
+        while names:
+            name = names.pop()
+            if name in makefile.variables and name not in used:
+                used[name] = makefile.variables[name]
+                waiting += used[name]
+    return dict(sorted(used.items())), computed
+
+
+def _needs(rule: _Rule, makefile: _ParsedMakefile) -> list[str]:
+    """Return the targets that a rule leads to: its prerequisites, and goals of make in its recipe."""
+    before, _, first_line = _expand(rule.needs, makefile).partition(";")
+    found = [word for word in before.replace("|", " ").replace(":", " ").split() if "=" not in word]
+    for line in (first_line, *rule.recipe):
+        found += sorted(_goals(_expand(line, makefile, keep=("MAKE",)), makefile.first))
+    return found
+
+
+def _goals(command: str, first: str | None) -> set[str]:
+    goals: set[str] = set()
+    for found in _INVOCATION.finditer(command):
+        words = {word.strip("\"'") for word in found[1].split() if not word.startswith("-") and "=" not in word}
+        goals |= words or ({first} if first else set())
+    return goals
+
+
+def _expand(text: str, makefile: _ParsedMakefile, *, keep: Iterable[str] = (), depth: int = _DEPTH) -> str:
+    """Put the values of plain variables in the place of their names; what make would compute stays as it is."""
+
+    def value_of(found: re.Match[str]) -> str:
+        lines = makefile.variables.get(found[1])
+        if not lines or depth == 0 or found[1] in keep:
+            return found[0]
+        values = (match[3].strip() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
+        return _expand(" ".join(values), makefile, keep=keep, depth=depth - 1)
+
+    # Doubled references could grow without end: what is that long is treated as unknown.
+    expanded = re.sub(r"(?<!\$)\$[({]([\w.-]+)[)}]", value_of, text)
+    return expanded if len(expanded) < 100_000 else "$(unknown)"
+
+
+def _parse(source: str) -> _ParsedMakefile:
+    makefile, current = _ParsedMakefile(), list[_Rule]()
+    conditions: list[str] = []
+    defining = 0
+    for line in re.sub(r"\\\r?\n[ \t]*", " ", source).splitlines():
+        stripped = line.strip()
+        if not stripped or (stripped.startswith("#") and not defining and not line.startswith("\t")):
+            continue  # a recipe may go on behind an empty line or a comment
+        makefile.lines.append(line.rstrip())
+        if defining or _DEFINE.fullmatch(stripped):
+            defining += bool(_DEFINE.fullmatch(stripped)) - stripped.startswith("endef")
+            makefile.unconditional.append(line.rstrip())
+        elif line.startswith("\t") and current:
+            current[-1].recipe.append(line.rstrip())
+        elif _CONDITION.fullmatch(stripped):
+            _enter_condition(conditions, stripped)
+            makefile.unconditional.append(stripped)
+            if current:  # it may stand within the recipe
+                current[-1].recipe.append(stripped)
+        else:
+            current = _take_statement(makefile, stripped, tuple(conditions))
+    return makefile
+
+
+def _enter_condition(conditions: list[str], line: str) -> None:
+    if line.startswith("if"):
+        conditions.append(line)
+    elif conditions and line.startswith("else"):
+        conditions[-1] += f" {line}"
+    elif conditions:
+        conditions.pop()
+
+
+def _take_statement(makefile: _ParsedMakefile, line: str, conditions: tuple[str, ...]) -> list[_Rule]:
+    """Take a line that is no recipe; return the rule that the recipe below it belongs to."""
+    if found := _ASSIGNMENT.fullmatch(line):
+        if found[2] == "!=" or _ACTS.search(found[3]):
+            makefile.unconditional.append(line)
+        text = line if not conditions else f"{line}\n{' '.join(conditions)}"
+        makefile.variables.setdefault(found[1], []).append(text)
+        return []
+    found = _RULE.fullmatch(line)
+    if found is None or found[1].split()[0] in {"export", "unexport", "override", "private", "include", "vpath"}:
+        makefile.unconditional.append(line)
+        if included := _INCLUDE.fullmatch(line):
+            makefile.included += included[1].split()
+        return []
+    rule = _Rule(conditions, line, tuple(found[1].split()), found[2].strip())
+    if rule.names == (".PHONY",) and "$" not in rule.needs and not conditions:
+        makefile.phony |= set(rule.needs.split())
+        return []
+    makefile.rules.append(rule)
+    return [rule]

@@ -1,0 +1,63 @@
+"""New files that a program imports in the place of something else."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection
+
+from chargehand.core.records import Change
+
+# The second line: what is installed is known from the environment layer, where there is one.
+_TEST_TOOLS = frozenset({
+    "pytest", "_pytest", "py", "pluggy", "iniconfig", "tox", "nox", "nose", "nose2", "coverage",
+    "hypothesis", "xdist", "mock", "pip", "setuptools", "pkg_resources", "packaging", "exceptiongroup",
+    "tomli", "attr", "attrs", "pygments", "typing_extensions", "pytest_cov", "pytest_asyncio",
+    "pytest_mock", "pytest_timeout", "pytest_django", "pytest_randomly", "pytest_xdist", "pytest_subtests",
+    "pytest_httpx", "pytest_benchmark", "pytest_env", "anyio", "execnet", "colorama", "wheel",
+    "_distutils_hack", "distutils_precedence", "virtualenv", "importlib_metadata", "zipp", "six",
+    "argcomplete", "pytest_metadata", "pytest_html", "sniffio", "trio", "xmlschema", "testfixtures",
+    "freezegun", "pytest_sugar", "twisted", "zope",
+})  # fmt: skip
+# `test` is also the standard library's, and the commonest name for a project's own tests.
+_SHADOWABLE = (_TEST_TOOLS | sys.stdlib_module_names) - {"test", "__main__"}
+_MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
+_SYMLINK = 0o120000
+# Directories that Python or a test runner puts on the path: only there does a file hide an installed module.
+_ROOTS = frozenset({"", "src", "lib", "python"})
+
+
+def new_module(change: Change) -> tuple[str, str] | None:
+    """Return (directory, name) of the Python module that a new file makes importable, `None` where none."""
+    if change.kind in {"modified", "deleted"}:
+        return None
+    *directories, name = change.path.split("/")
+    if name.startswith("__init__.") and directories:
+        *directories, module = directories
+    elif found := _MODULE.fullmatch(name):
+        module = found[1]
+    elif change.new_mode == _SYMLINK:
+        module = name  # a link to a directory is a package as well
+    else:
+        return None
+    return "/".join(directories), module
+
+
+def is_usual_root(directory: str) -> bool:
+    """Whether projects keep modules in this directory that are imported by their bare names."""
+    return directory in _ROOTS
+
+
+def can_hide(module: str, installed: Collection[str]) -> bool:
+    """Whether a module of this name would be found before one that a runner, or anything installed, has."""
+    return module in _SHADOWABLE or module in installed
+
+
+def module_names(path: str) -> tuple[str, str] | None:
+    """Return (directory, name) of the top module that an existing Python file belongs to, by the usual roots."""
+    if not path.endswith(".py"):
+        return None
+    root, _, rest = path.partition("/")
+    if rest and root in _ROOTS:
+        return root, rest.partition("/")[0].removesuffix(".py")
+    return "", root.removesuffix(".py")

@@ -1,0 +1,288 @@
+"""Files of which only a part is check surface: what is left of each when its inert parts are taken away.
+
+Where a format is open-ended, the inert parts are listed and all else counts: a key that no rule knows is surface.
+Readers raise `ValueError` for what cannot be read.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import json
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from chargehand.checks.surface.makefile import MAKEFILES, used_part
+
+# From a file's text and the check commands to what matters of it.
+Parts = Callable[[str, Sequence[str]], object]
+
+_PYPROJECT_TOOLS = frozenset({
+    "tox", "coverage", "nox", "hatch", "pdm", "poe", "taskipy", "invoke", "ruff", "mypy", "pyright", "uv",
+    "rye", "pixi", "black", "isort", "flake8", "pylint", "bandit", "basedpyright", "ty", "unittest",
+    "nose2", "mutmut", "setuptools", "flit", "scikit-build", "maturin", "meson-python", "cibuildwheel",
+    "pre-commit", "doit", "hypothesis", "pyrefly", "pip", "distutils", "behave", "stestr", "django",
+    "mypyc", "cython", "pants", "just", "makim", "versioningit",
+})  # fmt: skip
+_PYPROJECT_PROJECT = ("scripts", "gui-scripts", "entry-points", "dynamic")
+_POETRY = ("scripts", "plugins", "build", "packages")
+_UV_INERT = ("dev-dependencies", "constraint-dependencies", "override-dependencies")
+_SETUP_CFG_INERT = frozenset(
+    {"metadata", "options.extras_require", "bdist_wheel", "sdist", "egg_info", "bumpversion"}
+)
+_SETUP_CFG_OPTIONS = (
+    "install_requires",
+    "python_requires",
+    "zip_safe",
+    "include_package_data",
+    "packages",
+    "tests_require",
+)
+_SETUP_PY = frozenset({
+    "install_requires", "extras_require", "python_requires", "version", "description", "long_description",
+    "url", "author", "author_email", "maintainer", "maintainer_email", "license", "license_files",
+    "classifiers", "keywords", "project_urls", "long_description_content_type", "zip_safe",
+    "include_package_data", "download_url", "platforms", "tests_require",
+})  # fmt: skip
+_PACKAGE_JSON = frozenset({
+    "name", "version", "description", "keywords", "homepage", "bugs", "license", "licenses", "author",
+    "contributors", "maintainers", "funding", "files", "main", "module", "types", "typings",
+    "typesVersions", "bin", "man", "directories", "repository", "dependencies", "devDependencies",
+    "peerDependencies", "peerDependenciesMeta", "optionalDependencies", "os", "cpu", "private",
+    "publishConfig", "sideEffects", "unpkg", "jsdelivr", "exports", "support", "browserslist", "icon",
+    "displayName", "publisher", "categories", "contributes", "activationEvents", "size-limit", "release",
+})  # fmt: skip
+_COMPOSER = frozenset({
+    "name", "description", "version", "keywords", "homepage", "readme", "time", "license", "authors",
+    "support", "funding", "require", "require-dev", "suggest", "conflict", "provide", "abandoned",
+    "archive",
+})  # fmt: skip
+_CARGO = frozenset({"dependencies", "dev-dependencies", "build-dependencies", "badges"})
+_CARGO_PACKAGE = frozenset({
+    "version", "authors", "description", "documentation", "readme", "homepage", "repository", "license",
+    "license-file", "keywords", "categories", "exclude", "include", "publish", "rust-version", "metadata",
+    "name",
+})  # fmt: skip
+_CARGO_FEATURES_INERT = ("features",)
+_POM = frozenset({
+    "modelVersion", "name", "description", "url", "inceptionYear", "licenses", "developers", "contributors",
+    "scm", "organization", "issueManagement", "ciManagement", "mailingLists", "distributionManagement",
+    "version", "dependencies", "dependencyManagement",
+})  # fmt: skip
+_GO_INERT = re.compile(r"\s*(?://.*|module\s+\S+\s*|require\s+\S+\s+v\S+(?:\s*//.*)?|)")
+_GO_BLOCK = re.compile(r"\s*require\s*\(")
+# Lines of a Gemfile or gemspec that name a package, its version or what people read: no other code in them.
+_TEXT = r"""(?:"[^"#`]*"|'[^']*'|%q\{[^}]*\})(?:\.freeze)?"""
+_RUBY_INERT = re.compile(
+    rf"\s*(?:#.*|gem\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
+    rf"|\w+\.add_(?:\w+_)?dependency\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
+    rf"|\w+\.(?:version|summary|description|homepage|license|email|author|required_ruby_version)\s*=\s*{_TEXT}|)"
+)
+_MAGIC_COMMENT = re.compile(r"#.*coding\s*[:=]")
+# Git runs a program that is configured under such a name, or leaves a file out of what it shows.
+_ATTRIBUTE = re.compile(r"(?:^|\s)(?:(?:filter|diff|merge|working-tree-encoding)=\S+|\[attr\]\S+|export-\w+)")
+_LIFECYCLE = frozenset({
+    "preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare",
+    "dependencies", "prepack", "postpack", "prepublishOnly", "preuninstall", "uninstall", "postuninstall",
+})  # fmt: skip
+_HOOK_KEYS = (
+    "husky",
+    "lint-staged",
+    "simple-git-hooks",
+    "pre-commit",
+    "pre-push",
+    "gitHooks",
+    "git-hooks",
+    "ghooks",
+)
+
+
+def parts_of(name: str) -> Parts | None:
+    """Return how to read the file of this base name, `None` where no part of it is check surface."""
+    if name in MAKEFILES:
+        return used_part
+    return _READERS.get(name) or (_read_ruby if name.endswith(".gemspec") else None)
+
+
+def later_parts_of(name: str) -> Parts | None:
+    """Return how to read what of the file runs later on people's machines, `None` where nothing of it does."""
+    return _LATER_READERS.get(name)
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return a JSON object; raises `ValueError` for anything else."""
+    document = json.loads(text or "{}")
+    if not isinstance(document, dict):
+        raise ValueError(f"expected an object, found {type(document).__name__}")
+    return document
+
+
+def _read_pyproject(text: str, commands: Sequence[str]) -> object:
+    document = tomllib.loads(text)
+    project, tools = document.get("project", {}), document.get("tool", {})
+    # Each runner's plugins have tables of their own: `pytest_env` sets variables, `pytest-watcher` commands.
+    counted = {name for name in tools if name in _PYPROJECT_TOOLS or name.startswith("pytest")}
+    found = _pick(tools, counted)
+    if "uv" in found:
+        found["uv"] = _leave_out(found["uv"], _UV_INERT)
+    dynamic = _pick(project, _PYPROJECT_PROJECT)
+    return document.get("build-system"), dynamic, found, _pick(tools.get("poetry", {}), _POETRY)
+
+
+def _read_setup_cfg(text: str, commands: Sequence[str]) -> object:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise ValueError(str(error)) from error
+    sections = {name: dict(parser.items(name)) for name in parser.sections() if name not in _SETUP_CFG_INERT}
+    found = {
+        name: _leave_out(values, _SETUP_CFG_OPTIONS if name == "options" else ())
+        for name, values in sections.items()
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def _read_setup_py(text: str, commands: Sequence[str]) -> object:
+    """Return the program without literal arguments of `setup()` that only describe the package."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ValueError(str(error)) from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"setup", "setuptools.setup"}:
+            node.keywords = [
+                key for key in node.keywords if key.arg not in _SETUP_PY or not _is_literal(key.value)
+            ]
+    return ast.dump(tree)
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return False
+    return True
+
+
+def _read_package_json(text: str, commands: Sequence[str]) -> object:
+    return _leave_out(parse_object(text), _PACKAGE_JSON)
+
+
+def _read_cargo(text: str, commands: Sequence[str]) -> object:
+    document = tomllib.loads(text)
+    found = _leave_out(document, {*_CARGO, *_CARGO_FEATURES_INERT})
+    found["package"] = _leave_out(document.get("package", {}), _CARGO_PACKAGE)
+    workspace = _leave_out(document.get("workspace", {}), {"dependencies", "package", "metadata"})
+    targets = {name: _leave_out(each, _CARGO) for name, each in document.get("target", {}).items()}
+    binaries = [_leave_out(item, {"name", "path", "required-features"}) for item in document.get("bin", [])]
+    found |= {
+        "workspace": workspace,
+        "target": {name: each for name, each in targets.items() if each},
+        "bin": [item for item in binaries if item],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _read_go_mod(text: str, commands: Sequence[str]) -> object:
+    found, in_block = list[str](), False
+    for line in text.splitlines():
+        if in_block:
+            in_block = line.strip() != ")"
+        elif _GO_BLOCK.match(line):
+            in_block = True
+        elif not _GO_INERT.fullmatch(line):
+            found.append(line.partition("//")[0].strip())
+    return found
+
+
+def _read_pom(text: str, commands: Sequence[str]) -> object:
+    """Return a project's elements without those that only describe it and versions that only dependencies use."""
+    # An entity may stand for any text, and for very much of it: no project file needs one.
+    if "<!" in re.sub(r"<!--.*?-->|<!\[CDATA\[.*?\]\]>", "", text, flags=re.DOTALL):
+        raise ValueError("it has a document type")
+    if not text:
+        return []
+    try:
+        # Without a document type there are no entities to expand.
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise ValueError(str(error)) from error
+    counted = [each for each in root if _local_name(each) not in {*_POM, "properties"}]
+    kept = [_canonical(each) for each in counted]
+    # A dependency is taken from the tree itself where it says so.
+    kept += [_canonical(each) for each in root.iter() if _local_name(each) == "systemPath"]
+    used = "".join(ElementTree.tostring(each, encoding="unicode") for each in counted)
+    for properties in (each for each in root if _local_name(each) == "properties"):
+        for each in properties:
+            name = _local_name(each)
+            if not name.lower().endswith("version") or f"${{{name}}}" in used:
+                kept.append(_canonical(each))
+    return kept
+
+
+def _local_name(element: ElementTree.Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _canonical(element: ElementTree.Element) -> object:
+    text = " ".join((element.text or "").split())
+    return _local_name(element), text, sorted(element.attrib.items()), [_canonical(each) for each in element]
+
+
+def _read_ruby(text: str, commands: Sequence[str]) -> object:
+    return [
+        line.strip()
+        for line in text.splitlines()
+        if not _RUBY_INERT.fullmatch(line) or _MAGIC_COMMENT.search(line)
+    ]
+
+
+def _read_composer(text: str, commands: Sequence[str]) -> object:
+    return _leave_out(parse_object(text), _COMPOSER)
+
+
+def _read_pipfile(text: str, commands: Sequence[str]) -> object:
+    return _leave_out(tomllib.loads(text), {"packages", "dev-packages"})
+
+
+def _read_lifecycle(text: str, commands: Sequence[str]) -> object:
+    document = parse_object(text)
+    return _pick(document.get("scripts", {}), _LIFECYCLE), _pick(document, _HOOK_KEYS)
+
+
+def _read_attributes(text: str, commands: Sequence[str]) -> object:
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if not line.startswith("#") and _ATTRIBUTE.search(line)]
+
+
+_READERS: Mapping[str, Parts] = {
+    "pyproject.toml": _read_pyproject,
+    "setup.cfg": _read_setup_cfg,
+    "setup.py": _read_setup_py,
+    "Pipfile": _read_pipfile,
+    "package.json": _read_package_json,
+    "Cargo.toml": _read_cargo,
+    "go.mod": _read_go_mod,
+    "pom.xml": _read_pom,
+    "Gemfile": _read_ruby,
+    "composer.json": _read_composer,
+}
+_LATER_READERS: Mapping[str, Parts] = {"package.json": _read_lifecycle, ".gitattributes": _read_attributes}
+
+
+def _pick(table: Any, names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in _as_table(table).items() if name in names}
+
+
+def _leave_out(table: Any, names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in _as_table(table).items() if name not in names}
+
+
+def _as_table(table: Any) -> Mapping[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"expected a table, found {type(table).__name__}")
+    return table

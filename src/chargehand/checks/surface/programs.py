@@ -1,0 +1,404 @@
+"""The programs that checks run, found by following the text of the base tree from their commands.
+
+A word that may name a file counts, whether or not there is such a file: one that a script looks for and does not
+find is one that an agent could put there. What code a program imports is followed only where it is a tool of its
+own, not where it is the project's code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import Any
+
+from chargehand.checks.paths import is_test_file, is_test_path
+from chargehand.checks.surface.makefile import MAKEFILES, reached_part
+from chargehand.checks.surface.parts import parse_object
+from chargehand.checks.trees import TreeReader, text_of
+
+# How much is followed: far more than what a project's checks are made of.
+_MOST_FILES = 300
+_MOST_TEXT = 200_000
+_MOUNTED = "/workspace/"
+_SEPARATORS = re.compile(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_VARIABLE = re.compile(r"\$\w*|%~dp0|%\w+%")
+_ENTERED = re.compile(
+    r"(?:\b(?:cd|pushd)|\s(?:-C|--prefix|--cwd|--directory|--rootdir|-w|--workspace))[\s=]+[\"']?([\w./@-]+)"
+)
+_MODULE = re.compile(r"(?:^|\s)(?:-m|-p|--plugin)[\s=]*([A-Za-z_][\w.]*)")
+_LISTED = re.compile(r"\bfor\s+\w+\s+in\s+([^;\n]+)|(?:^|[;&|\s])(?:\.|source|run-parts)\s+([^;&|\n]+)")
+_SHELL = re.compile(r".*\.(?:sh|bash|zsh|ksh|command|bats|ps1|bat|cmd)")
+_PROGRAM = re.compile(
+    r"[\w./@+-]*\.(?:sh|bash|zsh|ksh|bats|py|js|mjs|cjs|jsx|ts|mts|cts|rb|pl|php|lua|mk|ps1|bat|cmd|awk|sed|jq|tcl|exp|fish)"
+)
+_QUOTED = re.compile(r"""["'`]([^"'`\n]+)["'`]""")
+# How settings of JavaScript runners name the files that are loaded before or in place of tests.
+_LOADED = re.compile(
+    r"(?:setup\w*|global\w+|\w*[rR]unner|\w*[eE]nvironment|resolver|transform|\w*[rR]eporters?|snapshot\w+|\w*[sS]equencer"
+    r"|require|import|preload|loader|file|spec|plugins?|extends|presets?|watchPlugins|moduleNameMapper|alias)[\"']?\s*[:=]\s*"
+    r"(\[[^\]]*\]|\{[^}]*\}|[\"'][^\"'\n]*[\"'])"
+)
+_SCRIPT_IMPORT = re.compile(
+    r"""(?:require\(|import\(|from\s|import\s)\s*["'](\.[\w./@+-]*)["']|^\s*(?:from|import)\s+(\.*[\w.]+)""",
+    re.MULTILINE,
+)
+_PLUGINS = re.compile(r"pytest_plugins\s*=\s*([^\n]*(?:\n\s+[^\n]*)*)")
+_JS_ENDS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".json", "/index.js", "/index.ts")
+_NODE_CLIENT = re.compile(
+    r"\b(?:npm|pnpm|yarn|bun|npx|node|run-s|run-p|npm-run-all|concurrently|wireit|lerna|nx|turbo)\b"
+)
+_MAKE = re.compile(r"\bg?make\b|\$[({]MAKE[)}]")
+_NPM_ALIASES = {"t": "test", "tst": "test", "it": "test", "cit": "test", "install-test": "test"}
+# Which settings a program reads at its start, where these name further programs.
+_READ_BY: Mapping[str, tuple[str, ...]] = {
+    "tox": ("tox.ini", "tox.toml", "setup.cfg", "pyproject.toml"),
+    "nox": ("noxfile.py",),
+    "pytest": (
+        *("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg"),
+        *("conftest.py", "tests/conftest.py", "test/conftest.py"),
+    ),
+    "poe": ("pyproject.toml",),
+    "task": ("pyproject.toml", "Taskfile.yml", "Taskfile.yaml"),
+    "hatch": ("pyproject.toml", "hatch.toml"),
+    "pdm": ("pyproject.toml",),
+    "invoke": ("tasks.py",),
+    "inv": ("tasks.py",),
+    "just": ("justfile", "Justfile", ".justfile"),
+    "rake": ("Rakefile", "rakefile", "Rakefile.rb", "rakefile.rb"),
+    "rspec": (".rspec",),
+    "composer": ("composer.json",),
+    "phpunit": ("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml"),
+    "jest": tuple(f"jest.config.{end}" for end in ("js", "ts", "mjs", "cjs", "json")),
+    "vitest": tuple(f"{name}.config.{end}" for name in ("vitest", "vite") for end in ("js", "ts", "mjs", "mts")),
+    "mocha": tuple(f".mocharc{end}" for end in (".js", ".cjs", ".yaml", ".yml", ".json", ".jsonc", "")),
+    "ava": ("ava.config.js", "ava.config.mjs", "ava.config.cjs"),
+    "karma": ("karma.conf.js", "karma.conf.ts"),
+    "playwright": ("playwright.config.js", "playwright.config.ts"),
+    "bun": ("bunfig.toml",),
+    "deno": ("deno.json", "deno.jsonc"),
+    "cargo": (".cargo/config.toml", ".cargo/config"),
+}
+_IMPORTED_AS_CODE = frozenset({"src", "lib", "app", "packages", "python"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """What the checks of a base run: `paths` are files that their text names, `patterns` match more of them.
+
+    `directories` are those that checks enter or import from. `made` are targets that make would look for and not
+    find: a file of that name would keep it from running their recipes. `backends` hold code that builds the
+    project.
+    """
+
+    paths: frozenset[str] = frozenset()
+    patterns: tuple[re.Pattern[str], ...] = ()
+    directories: frozenset[str] = frozenset()
+    made: frozenset[str] = frozenset()
+    backends: frozenset[str] = frozenset()
+
+    def digest(self) -> str:
+        """Return a digest of all of it."""
+        parts = [sorted(each) for each in (self.paths, self.directories, self.made, self.backends)]
+        text = json.dumps([*parts, [each.pattern for each in self.patterns]])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def reason(self, path: str) -> str | None:
+        """Return why a file at this path is, or would be, part of what checks run."""
+        if path in self.paths and not is_test_file(path):
+            return "a check command names it, or a program that one runs does"
+        if any(pattern.fullmatch(path) for pattern in self.patterns) and not is_test_path(path):
+            return "a program that a check runs takes in all files with such names"
+        folders = [path[:end] for end, letter in enumerate(path) if letter == "/"]
+        if any(folder in self.backends for folder in folders):
+            return "it belongs to the build backend, which installs the project"
+        if not self.made.isdisjoint((path, *folders)):
+            return "make would take it for the result of a target and not run the target"
+        return None
+
+
+def find_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Programs:
+    """Return what the commands run in `tree`. Raises what `reader` raises."""
+    walk = _Walk(reader, tree)
+    for command in commands:
+        walk.take_words(command, "")
+    walk.follow()
+    return Programs(
+        paths=frozenset(walk.paths),
+        patterns=tuple(re.compile(translate(pattern)) for pattern in sorted(walk.patterns)),
+        directories=frozenset(walk.directories),
+        made=frozenset(walk.made),
+        backends=frozenset(walk.backends()),
+    )
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Follows the text of commands, scripts and settings; each file is read once."""
+
+    reader: TreeReader
+    tree: str
+    paths: set[str] = field(default_factory=set)
+    patterns: set[str] = field(default_factory=set)
+    directories: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    _texts: list[str] = field(default_factory=list)
+    _waiting: list[str] = field(default_factory=list)
+    _read: set[str] = field(default_factory=set)
+    _known: dict[str, str | None] = field(default_factory=dict)
+
+    def follow(self) -> None:
+        """Read what was named until nothing new is."""
+        followed = 0
+        while followed < len(self._texts) or self._waiting:
+            if self._waiting:
+                self._take_file(self._waiting.pop())
+                continue
+            # Settings and task files are read for what all commands together say.
+            followed = len(self._texts)
+            self._take_tasks("\n".join(self._texts))
+
+    def take_words(self, text: str, directory: str) -> None:
+        """Take what a command line, or a shell script in `directory`, names."""
+        text = _COMMENT.sub("", text) if "\n" in text else text
+        self._texts.append(text)
+        entered = {self._place(name, directory) for name in _ENTERED.findall(text)}
+        entered |= {self._place(name, "") for name in _ENTERED.findall(text)}
+        self.directories |= entered
+        bases = {"", directory, posixpath.dirname(directory), *entered}
+        for word in _SEPARATORS.split(text):
+            for piece in {word, *word.split(":")}:
+                self._name(piece, bases)
+        for module in _MODULE.findall(text):
+            self._name_module(module, bases)
+        for listed in _LISTED.findall(text):
+            globs = [word for each in listed for word in each.split() if set("*?[") & set(word)]
+            self.patterns |= {self._place(_without_variables(word), base) for word in globs for base in bases}
+        for place in re.findall(r"\brun-parts\s+([\w./-]+)", text):
+            self.patterns |= {f"{self._place(place, base)}/*" for base in bases}
+        for value in re.findall(r"PYTHONPATH\s*=\s*[\"']?([\w./:$-]+)", text):
+            self.directories |= {self._place(_without_variables(each), "") for each in value.split(":") if each}
+
+    def backends(self) -> Iterator[str]:
+        """Yield the directories of build backends that lie in the tree."""
+        system = self._toml("pyproject.toml").get("build-system")
+        paths = system.get("backend-path") if isinstance(system, dict) else None
+        for each in paths if isinstance(paths, list) else ():
+            if isinstance(each, str) and (place := self._place(each, "")):
+                yield place
+
+    def _place(self, word: str, directory: str) -> str:
+        """Return a word as a path of the tree, "" where it is none."""
+        path = posixpath.normpath(posixpath.join(directory, word.removeprefix(_MOUNTED)))
+        return "" if path in (".", "/") or path.startswith(("../", "/")) else path
+
+    def _name(self, word: str, bases: Iterable[str], *, ends: Sequence[str] = ("",)) -> None:
+        plain = _without_variables(word)
+        # An absolute path names nothing of the tree, unless a variable stood before it.
+        if plain != word or (word.startswith("/") and not word.startswith(_MOUNTED)):
+            plain = plain.lstrip("/")
+        if not plain or len(plain) > 300 or plain.startswith("-"):
+            return
+        ends = _JS_ENDS if plain.startswith(("./", "../")) else ends
+        for base in bases:
+            for end in ends:
+                if (path := self._place(plain + end, base)) and path not in self.paths:
+                    self.paths.add(path)
+                    self._waiting.append(path)
+
+    def _name_module(self, module: str, bases: Iterable[str]) -> None:
+        path = module.replace(".", "/")
+        roots = {"", "src", "lib", "python", *bases}
+        self._name(path, roots, ends=(".py", "/__main__.py", "/__init__.py"))
+
+    def _text(self, path: str) -> str | None:
+        if path not in self._known:
+            entry = self.reader.lookup(self.tree, path)
+            self._known[path] = None if entry is None else text_of(self.reader, *entry)
+        return self._known[path]
+
+    def _toml(self, path: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self._text(path) or "")
+        except (ValueError, RecursionError):
+            return {}
+
+    def _take_file(self, path: str) -> None:
+        if path in self._read or len(self._read) > _MOST_FILES:
+            return
+        text = self._text(path)
+        if text is None or len(text) > _MOST_TEXT:
+            return
+        self._read.add(path)
+        directory, name = posixpath.split(path)
+        if _SHELL.fullmatch(name) or ("." not in name and re.match(r"#!.*\b\w*sh\b", text)):
+            self.take_words(text, directory)
+        elif name not in MAKEFILES and not is_test_file(path) and not _is_project_code(path):
+            self._take_program(path, text)
+
+    def _take_program(self, path: str, text: str) -> None:
+        """Take the programs that one in another language names, and its own modules."""
+        directory = posixpath.dirname(path)
+        bases = {"", directory}
+        for quoted in _QUOTED.findall(text):
+            for word in _SEPARATORS.split(quoted):
+                if _PROGRAM.fullmatch(word):
+                    self._name(word, bases)
+        if not directory:  # what lies beside it is the project's own code
+            return
+        self.directories.add(directory)
+        for script, module in _SCRIPT_IMPORT.findall(text):
+            if script:
+                within = self._place(script, directory)
+                bases = {directory} if within.startswith(f"{directory}/") else set()
+                self._name(script, bases)
+            else:
+                name = module.lstrip(".").replace(".", "/")
+                self._name(name, {directory}, ends=(".py", "/__init__.py"))
+
+    def _take_tasks(self, said: str) -> None:
+        """Take what task runners and settings, which the commands so far start, name in turn."""
+        words = set(re.findall(r"[\w.-]+", said))
+        for place in ("", *sorted(self.directories)):
+            if _NODE_CLIENT.search(said):
+                self._take_scripts(place, words)
+            if _MAKE.search(said):
+                self._take_makefile(place, said)
+            for program, files in _READ_BY.items():
+                if program in words or (program == "pytest" and "tox" in words):
+                    for name in files:
+                        self._take_settings(posixpath.join(place, name))
+
+    def _take_scripts(self, place: str, words: set[str]) -> None:
+        path = posixpath.join(place, "package.json")
+        try:
+            document = parse_object(self._text(path) or "")
+        except (ValueError, RecursionError):
+            return
+        scripts = document.get("scripts")
+        scripts = scripts if isinstance(scripts, dict) else {}
+        named = words | {_NPM_ALIASES[word] for word in words & set(_NPM_ALIASES)}
+        for name, command in scripts.items():
+            main = name.removeprefix("pre").removeprefix("post")
+            # A word such as `test:*` stands for every script that begins so.
+            begins = name.partition(":")[0] in named
+            if isinstance(command, str) and (name in named or main in named or begins):
+                self._take_once(f"{path}#{name}", command, place)
+        settings = {
+            key: document[key] for key in ("jest", "mocha", "ava", "nyc", "c8", "vitest", "tap") if key in document
+        }
+        if settings and path not in self._read:
+            self._read.add(path)
+            self._take_loaded(json.dumps(settings), place)
+
+    def _take_makefile(self, place: str, said: str) -> None:
+        for name in MAKEFILES:
+            text = self._text(posixpath.join(place, name))
+            if text is None:
+                continue
+            part = reached_part(text, said.split("\n"))
+            for line in part.recipes:
+                self._take_once(f"{place}/{name}#{line}", line, place)
+            for target in part.files:
+                path = self._place(target, place)
+                if path and self.reader.lookup(self.tree, path) is None:
+                    self.made.add(path)
+
+    def _take_once(self, key: str, text: str, place: str) -> None:
+        if key not in self._read and len(self._read) < 20 * _MOST_FILES:
+            self._read.add(key)
+            self.take_words(text, place)
+
+    def _take_settings(self, path: str) -> None:
+        """Take what a settings file names as programs, and nothing of the other files that it speaks of."""
+        text = None if path in self._read else self._text(path)
+        if text is None or len(text) > _MOST_TEXT:
+            return
+        self._read.add(path)
+        directory, name = posixpath.split(path)
+        if name == "pyproject.toml":
+            for each in _task_texts(self._toml(path)):
+                self.take_words(each, directory)
+            options = self._toml(path).get("tool", {}).get("pytest", {})
+            self._take_python_path(json.dumps(options), directory)
+        elif name.endswith((".ini", ".cfg")) or name in {
+            "tox.toml",
+            "hatch.toml",
+            "justfile",
+            "Justfile",
+            ".justfile",
+        }:
+            sections = re.split(r"(?m)^(?=\[)", text)
+            kept = [
+                each for each in sections if not re.match(r"\[(?:metadata|options|coverage|flake8|mypy)", each)
+            ]
+            self.take_words("\n".join(kept), directory)
+            self._take_python_path("".join(kept), directory)
+        elif name == "conftest.py":
+            for found in _PLUGINS.findall(text):
+                for module in _QUOTED.findall(found):
+                    self._name_module(module, {"", directory})
+        elif name.endswith((".py", ".rb")) or name.lower().startswith(
+            ("rakefile", "taskfile", "composer", ".rspec")
+        ):
+            self.take_words("\n".join([text, *_QUOTED.findall(text)]), directory)
+        else:
+            self._take_loaded(text, directory)
+
+    def _take_loaded(self, text: str, directory: str) -> None:
+        for value in _LOADED.findall(text):
+            for quoted in _QUOTED.findall(value):
+                self._name(quoted.replace("<rootDir>/", "./"), {directory}, ends=_JS_ENDS)
+        for script, _ in _SCRIPT_IMPORT.findall(text):
+            self._name(script, {directory})
+
+    def _take_python_path(self, text: str, directory: str) -> None:
+        for value in re.findall(r"pythonpath[\"']?\s*[:=]\s*(\[[^\]]*\]|[^\n]+(?:\n\s+[^\n]+)*)", text):
+            words = (word for word in _SEPARATORS.split(value) if word)
+            self.directories |= {self._place(word, directory) for word in words}
+
+
+def _is_project_code(path: str) -> bool:
+    return not _IMPORTED_AS_CODE.isdisjoint(path.split("/")[:-1])
+
+
+def _without_variables(word: str) -> str:
+    return _VARIABLE.sub("", word).lstrip("/") if _VARIABLE.search(word) else word
+
+
+def _task_texts(document: Mapping[str, Any]) -> list[str]:
+    """Return the texts of a pyproject.toml that are commands, options of runners or build hooks."""
+    tools = document.get("tool")
+    tools = tools if isinstance(tools, dict) else {}
+    hatch = tools.get("hatch")
+    hatch = hatch if isinstance(hatch, dict) else {}
+    pytest = tools.get("pytest")
+    found: list[object] = [tools.get(name) for name in ("tox", "poe", "taskipy", "invoke", "pdm")]
+    found += [
+        hatch.get("envs"),
+        hatch.get("build"),
+        tools.get("poetry", {}).get("build") if "poetry" in tools else None,
+    ]
+    options = pytest.get("ini_options", pytest) if isinstance(pytest, dict) else {}
+    addopts = options.get("addopts") if isinstance(options, dict) else None
+    found.append(" ".join(map(str, addopts)) if isinstance(addopts, list) else addopts)
+    texts: list[str] = []
+    while found:
+        each = found.pop()
+        if isinstance(each, str):
+            texts.append(each)
+        elif isinstance(each, Mapping):
+            found += [
+                value
+                for key, value in each.items()
+                if key not in {"include", "packages", "sources", "only-include"}
+            ]
+        elif isinstance(each, list):
+            found += each
+    return texts

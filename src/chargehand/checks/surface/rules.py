@@ -1,0 +1,158 @@
+"""The check surface: files, and parts of files, that decide what the checks check, each with the reason."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from collections import OrderedDict
+from functools import cached_property
+
+from chargehand.checks.areas import Areas
+from chargehand.checks.paths import is_test_file, is_test_path
+from chargehand.checks.surface.makefile import MAKEFILES, whole_text
+from chargehand.checks.surface.modules import can_hide, is_usual_root, module_names, new_module
+from chargehand.checks.surface.names import CHECKS, LATER
+from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of
+from chargehand.checks.surface.programs import Programs, find_programs
+from chargehand.checks.trees import TreeReader, new_text, old_text
+from chargehand.core.records import Change
+
+_UNREADABLE = "it cannot be read, so what it says about the checks is unknown"
+_SUBMODULE = 0o160000
+# A new one makes its directory a package of its own: tests below it may run otherwise, or no more.
+_STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
+_GO_HOOK = re.compile(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
+_KEPT = 32
+# Following the scripts of a base reads them from disk, and every look at a running attempt asks for the same base.
+_found: OrderedDict[tuple[str, tuple[str, ...]], Programs] = OrderedDict()
+
+
+class Surface:
+    """The check surface of a base `tree` for the checks of some areas. Raises what `reader` raises."""
+
+    def __init__(self, areas: Areas, reader: TreeReader, tree: str) -> None:
+        self._areas = areas
+        self._reader = reader
+        self._tree = tree
+        self._programs = _programs(areas.commands, reader, tree)
+        # Every directory above an acceptance file, its own among them.
+        self._beside = {
+            posixpath.dirname(path[:end])
+            for path in areas.acceptance
+            for end in (*(at for at, letter in enumerate(path) if letter == "/"), len(path))
+        }
+
+    @property
+    def digest(self) -> str:
+        """A digest of all that the reasons depend on besides the change and the rules."""
+        parts = [self._tree, self._programs.digest(), sorted(self._areas.installed), self._areas.acceptance]
+        return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def reason(self, change: Change, reader: TreeReader) -> str | None:
+        """Return why this change touches how checks run, `None` where it does not."""
+        by_path = self.path_reason(change)
+        if by_path is not None:
+            return by_path
+        name = posixpath.basename(change.path)
+        if name.endswith("_test.go") and self._is_beside(change.path) and change.new_id is not None:
+            text = new_text(reader, change)
+            if text is None or _GO_HOOK.search(text):
+                return "it runs before the tests of an acceptance file beside it"
+        parts = parts_of(name)
+        if name in MAKEFILES and posixpath.dirname(change.path) in self._programs.directories - {""}:
+            parts = _read_whole_makefile
+        if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
+            return "the part that checks use has changed"
+        return None
+
+    def later_reason(self, change: Change, reader: TreeReader) -> str | None:
+        """Return what of this change runs later, where no sandbox holds it; `None` where nothing does."""
+        if _SUBMODULE in (change.old_mode, change.new_mode):
+            return "git fetches another repository for it"
+        by_name = LATER.reason(change.path)
+        if by_name is not None:
+            return by_name
+        parts = later_parts_of(posixpath.basename(change.path))
+        if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
+            return "a package manager or git runs programs that it names"
+        return None
+
+    def path_reason(self, change: Change) -> str | None:
+        """Return why its place alone makes this change one of how checks run; its content is not read."""
+        path, name = change.path, posixpath.basename(change.path)
+        by_name = self._programs.reason(path) or CHECKS.reason(path)
+        if by_name is not None:
+            return by_name
+        new = change.kind not in {"modified", "deleted"}
+        if new and name in _STARTS_PACKAGE and name != path:
+            return "it makes its directory a package of its own, which checks of the one above may leave out"
+        if new and name in MAKEFILES - {"Makefile"}:
+            return "make reads it in the place of another Makefile"
+        if name == "__init__.py" and self._is_beside(path) and (new or is_test_path(path)):
+            return "Python runs it before an acceptance file beside it"
+        return self._hidden_module(change)
+
+    def _is_beside(self, path: str) -> bool:
+        return posixpath.dirname(path) in self._beside
+
+    def _hidden_module(self, change: Change) -> str | None:
+        """Name what a new module hides; a module that the base has at that very place is the project's own."""
+        found = new_module(change)
+        if found is None or not self._is_import_root(found[0]):
+            return None
+        root, module = found
+        hides = can_hide(module, self._areas.installed)
+        if not hides and module not in {name for _, name in self._own_modules}:
+            return None
+        if (root, module) in self._own_modules:
+            return None
+        # A test file that has the name of a module is collected, not imported for it.
+        return None if not hides and is_test_file(change.path) else f"it hides the module {module!r}"
+
+    def _is_import_root(self, directory: str) -> bool:
+        if directory in self._programs.directories or is_usual_root(directory):
+            return True
+        # A test runner puts the first directory that is no package on the path.
+        in_package = self._reader.lookup(self._tree, f"{directory}/__init__.py") is not None
+        return is_test_path(f"{directory}/x") and not in_package
+
+    @cached_property
+    def _own_modules(self) -> frozenset[tuple[str, str]]:
+        """The top modules that the base holds: (directory, name)."""
+        found = set[tuple[str, str]]()
+        for path, _, _ in self._reader.entries(self._tree):
+            if (module := module_names(path)) is not None:
+                found.add(module)
+            directory, name = posixpath.split(path)
+            if name.endswith(".py") and directory in self._programs.directories:
+                found.add((directory, name.removesuffix(".py")))
+        return frozenset(found)
+
+
+def _programs(commands: tuple[str, ...], reader: TreeReader, tree: str) -> Programs:
+    # A tree's id is that of its content, so that entries hold for every reader.
+    key = (tree, commands)
+    found = _found.get(key)
+    if found is None:
+        found = _found[key] = find_programs(commands, reader, tree)
+        while len(_found) > _KEPT:
+            _found.popitem(last=False)
+    return found
+
+
+def _read_whole_makefile(text: str, commands: object) -> object:
+    return whole_text(text)
+
+
+def _is_same(parts: Parts, change: Change, reader: TreeReader, commands: tuple[str, ...]) -> bool:
+    """Whether a change leaves the counted part of a file as it was; no where either version cannot be read."""
+    old, new = old_text(reader, change), new_text(reader, change)
+    if (old is None and change.old_id is not None) or (new is None and change.new_id is not None):
+        return False  # no regular file, or too large
+    try:
+        return parts(old or "", commands) == parts(new or "", commands)
+    # An agent writes these files: a value of the wrong shape fails anywhere in a reader, with any of these.
+    except (ValueError, RecursionError, TypeError, AttributeError, IndexError):
+        return False
