@@ -77,9 +77,9 @@ _GO_BLOCK = re.compile(r"\s*require\s*\(")
 # Lines of a Gemfile or gemspec that name a package, its version or what people read: no other code in them.
 _TEXT = r"""(?:"[^"#`]*"|'[^']*'|%q\{[^}]*\})(?:\.freeze)?"""
 _RUBY_INERT = re.compile(
-    rf"\s*(?:#.*|gem\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
+    rf"\s*(?:|gem\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
     rf"|\w+\.add_(?:\w+_)?dependency\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
-    rf"|\w+\.(?:version|summary|description|homepage|license|email|author|required_ruby_version)\s*=\s*{_TEXT}|)"
+    rf"|\w+\.(?:version|summary|description|homepage|license|email|author|required_ruby_version)\s*=\s*{_TEXT})\s*(?:#.*)?"
 )
 _MAGIC_COMMENT = re.compile(r"#.*coding\s*[:=]")
 # Git runs a program that is configured under such a name, or leaves a file out of what it shows.
