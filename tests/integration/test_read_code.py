@@ -40,10 +40,11 @@ C = {
     "test.c": "int add(int, int);\nint main(void) { return add(2, 1) != 3; }\n",
     "run.sh": "set -e\ncc calc.c test.c -o /tmp/t\n/tmp/t\n",
 }
+# A program that the check names by its whole path is part of the check.
 SHELL = {
     "bin/greet.sh": "echo hello\n",
     "bin/spare.sh": "echo spare\n",
-    "check.sh": 'test "$(sh bin/greet.sh)" = hello\n',
+    "check.sh": 'for name in greet.sh; do test "$(sh bin/$name)" = hello || exit 1; done\n',
 }
 # Files, check, a changed file that the check reads, one that it does not.
 ECOSYSTEMS = [

@@ -40,7 +40,8 @@ NODE = {
     "index.test.js": "import test from 'node:test';\n",
 }
 MAKEFILE = (
-    "PY ?= python\nUNUSED = 1\nVERSION := 1.0\n\nall: build\n\ntest: lint\n\t$(PY) -m pytest\n\tsh tools/check.sh\n"
+    "PY ?= python\nUNUSED = 1\nVERSION := 1.0\n\nall: build\n"
+    "\ntest: lint\n\t$(PY) -m pytest\n\tsh tools/check.sh\n"
     "\nlint:\n\truff check\n\nbuild:\n\techo $(VERSION)\n\n.PHONY: lint build all\n"
 )
 MAKES = {
@@ -271,6 +272,14 @@ CHEATS: Mapping[str, Try] = {
     "a directory with the name of the target": made({"test/x": "x"}),
     "the script of a recipe": made({"tools/check.sh": "true\n"}),
     "a script among those of a recipe": made({"tools/checks/skip.sh": "exit 0\n"}),
+    "the test of a C program": Try(
+        base={"run.sh": "cc calc.c test.c && ./a.out\n", "test.c": "x"}, new={"test.c": "y"}, command="sh run.sh"
+    ),
+    "one of the scripts that a loop runs": Try(
+        base={"run.sh": "for n in a b; do sh ci/$n.sh; done\n", "ci/a.sh": "x"},
+        new={"ci/a.sh": ""},
+        command="sh run.sh",
+    ),
     "the Makefile of a directory": made({"sub/Makefile": "all:\n\tfalse\n"}),
     # others
     "cmake": Try(base={}, new={"CMakeLists.txt": "enable_testing()\n"}, command="ctest"),
@@ -363,6 +372,9 @@ HONEST: Mapping[str, Try] = {
     "a recipe that no check reaches": make(MAKEFILE.replace("echo", "printf")),
     "a variable that no check reaches": make(MAKEFILE.replace("UNUSED = 1", "UNUSED = 2")),
     "a source beside a Makefile": made({"calc.py": "def add(a, b):\n    return a + b\n", "money.py": "x = 1\n"}),
+    "a source that a script compiles": Try(
+        base={"run.sh": "cc calc.c test.c && ./a.out\n", "calc.c": "x"}, new={"calc.c": "y"}, command="sh run.sh"
+    ),
     "a gem": ruby({"Gemfile": RUBY["Gemfile"].replace("13.0", "13.1") + "gem 'x', '1', '2' # why\n"}),
     "a source of Ruby": ruby({"lib/calc.rb": "x = 1\n", "lib/money.rb": "x = 1\n"}),
     "line ends": python({".gitattributes": "*.bat text eol=crlf\n"}),

@@ -29,6 +29,8 @@ _MOUNTED = "/workspace/"
 _SEPARATORS = re.compile(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _VARIABLE = re.compile(r"\$\w*|%~dp0|%\w+%")
+_COMPUTED = re.compile(r"\$\w+")
+_COMPUTED_NAME = re.compile(r"[\w./@$-]*\$\w+[\w.-]*\.(?:sh|bash|zsh|py|js|mjs|cjs|rb|pl)")
 _ENTERED = re.compile(
     r"(?:\b(?:cd|pushd)|\s(?:-C|--prefix|--cwd|--directory|--rootdir|-w|--workspace))[\s=]+[\"']?([\w./@-]+)"
 )
@@ -37,6 +39,10 @@ _LISTED = re.compile(r"\bfor\s+\w+\s+in\s+([^;\n]+)|(?:^|[;&|\s])(?:\.|source|ru
 _SHELL = re.compile(r".*\.(?:sh|bash|zsh|ksh|command|bats|ps1|bat|cmd)")
 _PROGRAM = re.compile(
     r"[\w./@+-]*\.(?:sh|bash|zsh|ksh|bats|py|js|mjs|cjs|jsx|ts|mts|cts|rb|pl|php|lua|mk|ps1|bat|cmd|awk|sed|jq|tcl|exp|fish)"
+)
+# What a compiler is given is the code under test, unless its name says that it is the test.
+_COMPILED = re.compile(
+    r"(?!.*(?:test|spec|check)).*\.(?:c|h|cc|cpp|cxx|hpp|hh|m|mm|s|go|rs|java|kt|scala|swift|zig|cs|hs|ml|f90|pas|d)"
 )
 _QUOTED = re.compile(r"""["'`]([^"'`\n]+)["'`]""")
 # How settings of JavaScript runners name the files that are loaded before or in place of tests.
@@ -111,7 +117,11 @@ class Programs:
 
     def reason(self, path: str) -> str | None:
         """Return why a file at this path is, or would be, part of what checks run."""
-        if path in self.paths and not is_test_file(path):
+        if (
+            path in self.paths
+            and not is_test_file(path)
+            and not _COMPILED.fullmatch(posixpath.basename(path).lower())
+        ):
             return "a check command names it, or a program that one runs does"
         if any(pattern.fullmatch(path) for pattern in self.patterns) and not is_test_path(path):
             return "a program that a check runs takes in all files with such names"
@@ -125,21 +135,21 @@ class Programs:
 
 def find_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Programs:
     """Return what the commands run in `tree`. Raises what `reader` raises."""
-    walk = _Walk(reader, tree)
+    search = _ProgramSearch(reader, tree)
     for command in commands:
-        walk.take_words(command, "")
-    walk.follow()
+        search.take_words(command, "")
+    search.follow()
     return Programs(
-        paths=frozenset(walk.paths),
-        patterns=tuple(re.compile(translate(pattern)) for pattern in sorted(walk.patterns)),
-        directories=frozenset(walk.directories),
-        made=frozenset(walk.made),
-        backends=frozenset(walk.backends()),
+        paths=frozenset(search.paths),
+        patterns=tuple(re.compile(translate(pattern)) for pattern in sorted(search.patterns)),
+        directories=frozenset(search.directories),
+        made=frozenset(search.made),
+        backends=frozenset(search.backends()),
     )
 
 
 @dataclass(slots=True)
-class _Walk:
+class _ProgramSearch:
     """Follows the text of commands, scripts and settings; each file is read once."""
 
     reader: TreeReader
@@ -175,6 +185,9 @@ class _Walk:
         for word in _SEPARATORS.split(text):
             for piece in {word, *word.split(":")}:
                 self._name(piece, bases)
+        # `tools/$name.sh` is any of the scripts there.
+        computed = {_COMPUTED.sub("*", word) for word in _SEPARATORS.split(text) if _COMPUTED_NAME.fullmatch(word)}
+        self.patterns |= {self._place(word.removeprefix("*/"), base) for word in computed for base in bases}
         for module in _MODULE.findall(text):
             self._name_module(module, bases)
         for listed in _LISTED.findall(text):
