@@ -256,6 +256,11 @@ class HeadTail:
             self._kept -= gone
             self._dropped += gone
 
+    @property
+    def cut(self) -> bool:
+        """Whether something is left out."""
+        return self._dropped > 0
+
     def content(self) -> bytes:
         """Return head and tail, with a line between them that says how much is left out."""
         between = b"\n[... %d bytes left out ...]\n" % self._dropped if self._dropped else b""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
 from chargehand.checks.junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
+from chargehand.checks.ran_tests import count_in_output, names_in_output
 from chargehand.checks.reads import ReadObserver
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import (
@@ -30,7 +31,7 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
-_VERSION = 1
+_VERSION = 2
 SCHEMA = 1
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"
@@ -119,26 +120,36 @@ async def run_checks(
     for command in plan.commands:
         runner, collected = runner_of(command), HeadTail()
         script, report_path = _request_report(command) if runner == "pytest" else (command, None)
+        if runner == "go":  # which names its tests only where it is asked to
+            script = f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-v"\n{script}'
         ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
         if reads is not None:
             await reads.note_check(sandbox)
         counts = None if report_path is None else await _read_report(sandbox, report_path)
         content = collected.content()
-        outcome = outcome_of(runner, ended, printable(content.decode("utf-8", "replace")), counts)
+        text = printable(content.decode("utf-8", "replace"))
+        outcome = outcome_of(runner, ended, text, counts)
+        names = counts.names if counts else names_in_output(runner, text)
         result = CheckResult(
             name=command,
             status=outcome.status,
             seconds=ended.seconds,
             exit_code=ended.exit_code,
-            tests=outcome.tests,
+            tests=count_in_output(text) if runner == "plain" else outcome.tests,
             reason=outcome.reason,
             artifact=keep.put(content, kind="check-output", mission=mission),
+            # Names in an output that was cut are not all of them.
+            ran=None if names is None or collected.cut else _keep_names(names, keep, mission),
         )
         results.append(result)
         if on_result is not None:
             failing = counts.failing if counts else ()
             on_result(result, CheckOutput(tail=shown_tail(content), failing=failing))
     return tuple(results)
+
+
+def _keep_names(names: Sequence[str], keep: ArtifactSink, mission: str | None) -> str:
+    return keep.put(msgspec.json.encode(sorted(names)), kind="tests-ran", mission=mission)
 
 
 def _request_report(command: str) -> tuple[str, str]:

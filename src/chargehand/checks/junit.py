@@ -33,7 +33,7 @@ class FailingTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestCounts:
-    """What a report says: `ran` leaves skipped tests out; `bad` is failures and errors."""
+    """What a report says: `ran` and `names` leave skipped tests out; `bad` is failures and errors."""
 
     __test__ = False  # pytest would collect a class of this name
 
@@ -42,6 +42,7 @@ class TestCounts:
     bad: int
     collection_errors: int
     failing: tuple[FailingTest, ...]
+    names: tuple[str, ...] = ()
 
 
 class ReportError(ValueError):
@@ -78,6 +79,7 @@ class _Reader:
     _bad: int = 0
     _uncollected: int = 0
     _failing: list[FailingTest] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
 
     def parser(self) -> expat.XMLParserType:
         parser = expat.ParserCreate()
@@ -96,6 +98,7 @@ class _Reader:
             bad=self._bad,
             collection_errors=self._uncollected,
             failing=tuple(self._failing),
+            names=tuple(self._names),
         )
 
     def refuse_doctype(self, *_: object) -> None:
@@ -131,6 +134,8 @@ class _Reader:
         uncollected = self._outcome == "error" and "collection failure" in self._message
         self._uncollected += uncollected
         self._ran += not uncollected
+        if not uncollected:
+            self._names.append(self._read_name())
         if self._outcome in _BAD:
             self._bad += 1
             if len(self._failing) < _MAX_FAILING:
@@ -140,12 +145,15 @@ class _Reader:
         # A traceback names the place that failed last, below the calls that led to it.
         places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])
         file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
-        owner, name = self._case.get("classname", ""), self._case.get("name", "")
         return FailingTest(
-            name=printable(f"{owner}::{name}" if owner else name),
+            name=self._read_name(),
             message=printable(self._message)[:_MAX_MESSAGE],
             file=None if file is None else printable(file),
             line=int(line) if line is not None and line.isdecimal() else None,
             # pytest writes <error> where a fixture failed, <failure> where the test itself did.
             outside=self._outcome == "error",
         )
+
+    def _read_name(self) -> str:
+        owner, name = self._case.get("classname", ""), self._case.get("name", "")
+        return printable(f"{owner}::{name}" if owner else name)

@@ -147,7 +147,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 class CheckResult(Struct, frozen=True, kw_only=True):
     """How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
 
-    `base_tests` marks a run with the base's own tests and check surface put back into the tree.
+    `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
+    artifact with the names of the tests that ran, as a JSON list, where the runner tells them.
     """
 
     name: str
@@ -158,6 +159,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     reason: str = ""
     artifact: str | None = None
     base_tests: bool = False
+    ran: str | None = None
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

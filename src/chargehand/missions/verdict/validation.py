@@ -16,12 +16,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import json, structs
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
 from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.checks.ran_tests import RanTests, find_lost_tests
 from chargehand.checks.reads import (
     PROJECT_FILES,
     ReadObserver,
@@ -127,6 +128,7 @@ class Validator:
     queue: SlotQueue
     outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
     _untested: frozenset[str] = field(init=False, default=frozenset())
+    _ran_on_base: tuple[RanTests, ...] = field(init=False, default=())
 
     @property
     def base(self) -> Base:
@@ -163,6 +165,7 @@ class Validator:
         output = await self.journal.step("verdict/base", [tree, key], judge_now, events=events)
         verdict = convert_to(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
+        self._ran_on_base = self._ran_tests(verdict.checks)
         return verdict
 
     async def judge_candidate(
@@ -200,12 +203,13 @@ class Validator:
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
             observer = ReadObserver(watched_directories(code, copies, settings))
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
+            lost = find_lost_tests(self._ran_on_base, self._ran_tests(checks))
             # A tree that fails its own checks is red already: the second run would only cost time.
             if all(check.status == "passed" for check in checks):
                 checks += await self._check_with_base_tests(tree, changes, layers)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(settings, observer) if found.path not in named]
-        findings, reads = (*findings, *layers.findings, *surface), judge_reads(code, copies, observer)
+        findings, reads = (*findings, *layers.findings, *surface, *lost), judge_reads(code, copies, observer)
         return Verdict(
             tree=tree,
             scope=scope,
@@ -214,6 +218,15 @@ class Validator:
             findings=findings,
             unread=reads.unread,
             elsewhere=reads.elsewhere,
+        )
+
+    def _ran_tests(self, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
+        """Return which tests ran in checks, by what was kept of each."""
+        kept = [check.ran and self.services.store.artifacts.get(check.ran) for check in checks]
+        names = [json.decode(each, type=tuple[str, ...]) if each else None for each in kept]
+        return tuple(
+            RanTests(check=check.name, names=known, count=check.tests)
+            for check, known in zip(checks, names, strict=True)
         )
 
     def _is_project(self, tree: str, directory: str) -> bool:

@@ -1,0 +1,95 @@
+"""A test that ran on the base and does not run on the tree is lost, whatever made it vanish: a person decides."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+
+pytestmark = pytest.mark.needs_bwrap
+
+UNITTEST = {
+    "calc.py": "def add(a, b):\n    return a + b\n",
+    "test_calc.py": (
+        "import unittest\nfrom calc import add\n\n\nclass T(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 1), 3)\n\n"
+        "    def test_zero(self):\n        self.assertEqual(add(0, 0), 0)\n"
+    ),
+}
+NODE = {
+    "calc.js": "exports.add = (a, b) => a + b;\n",
+    "calc.test.js": (
+        "const test = require('node:test'), assert = require('node:assert');\n"
+        "const { add } = require('./calc');\n"
+        "test('add', () => assert.equal(add(2, 1), 3));\n"
+        "test('zero', () => assert.equal(add(0, 0), 0));\n"
+    ),
+    "package.json": json.dumps({"name": "calc", "version": "1.0.0", "scripts": {"test": "node --test"}}),
+}
+PYTHON_CHECK, NODE_CHECK = "python3 -m unittest -q", "npm test"
+END = UNITTEST["test_calc.py"] + "\n\n"
+TOP, REST = NODE["calc.test.js"].split("test('add'", 1)
+LOADER = """def load_tests(loader, tests, pattern):
+    return loader.loadTestsFromName('test_calc.T.test_add')
+"""
+CHEATS = {
+    "del": END + "del T.test_zero\n",
+    "load_tests": END + LOADER,
+    "another class": END + "T = type('T', (unittest.TestCase,), {'test_add': T.test_add})\n",
+    "renamed at run time": END + "setattr(T, 'zero', T.test_zero)\ndelattr(T, 'test_zero')\n",
+}
+EXIT = """test('add', () => assert.equal(add(2, 1), 3));
+if (add(0, 0) !== 0) test('zero', () => assert.equal(add(0, 0), 0));
+"""
+NODE_CHEATS = {
+    "never true": TOP + EXIT,
+    "todo": NODE["calc.test.js"].replace("test('zero', ()", "test('zero', { todo: true }, ()"),
+    "condition": NODE["calc.test.js"].replace("test('zero'", "if (process.env.NEVER) test('zero'"),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+def rewrite(desk: Desk, place: Path, files: dict[str, str], check: str, **changed: str) -> Said:
+    """Run a mission whose agent lays other versions of files over the repository."""
+    repo = repository(place / "repo", files)
+    written = "; ".join(
+        f"printf %s {encode(text)} | base64 -d > {path.replace('__', '.')}" for path, text in changed.items()
+    )
+    return desk.say("run", "m", "--agent", shell(written), "--only-check", check, cwd=repo)
+
+
+def encode(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=str)
+def test_unittest(desk: Desk, tmp_path: Path, cheat: str) -> None:
+    said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=CHEATS[cheat])
+    assert_lost(said, "2 tests ran on the base and 1 on the tree")
+
+
+@pytest.mark.parametrize("cheat", NODE_CHEATS, ids=str)
+def test_node(desk: Desk, tmp_path: Path, cheat: str) -> None:
+    said = rewrite(desk, tmp_path, NODE, NODE_CHECK, calc__test__js=NODE_CHEATS[cheat])
+    assert_lost(said, "1 tests that ran on the base did not run: zero")
+
+
+def assert_lost(said: Said, message: str) -> None:
+    assert said.document["status"] in ("waiting", "refused"), said
+    found = [reason["message"] for reason in said.document["reasons"] if reason["code"] == "tests_lost"]
+    if said.document["status"] == "waiting":
+        assert [message in each for each in found] == [True], said.document["reasons"]
+
+
+def test_a_test_that_is_added_or_moved_is_not_lost(desk: Desk, tmp_path: Path) -> None:
+    added = "class U(unittest.TestCase):\n    def test_more(self):\n        self.assertEqual(add(1, 1), 2)\n"
+    more = END.replace("class T", "class Moved") + added
+    done = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=more)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done

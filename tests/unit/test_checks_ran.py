@@ -1,0 +1,139 @@
+"""Which tests of the base did not run on a tree, by what runners tell."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.checks.ran_tests import RanTests, count_in_output, find_lost_tests, names_in_output
+
+GO = """=== RUN   TestAdd
+--- PASS: TestAdd (0.00s)
+    --- PASS: TestAdd/one (0.00s)
+--- SKIP: TestOld (0.00s)
+ok  	calc	0.1s
+"""
+CARGO = """running 3 tests
+test adds ... ok
+test inner::takes ... FAILED
+test slow ... ignored
+
+test result: FAILED. 1 passed; 1 failed;
+"""
+TAP = """TAP version 13
+# Subtest: adds
+ok 1 - adds
+  ---
+  ...
+    ok 1 - inner
+ok 2 - later # TODO
+ok 3 - never # SKIP why
+not ok 4 - bad
+"""
+SPEC = """✔ adds (1.2ms)
+▶ group
+  ✔ inner (0.3ms)
+﹣ never (0.1ms) # SKIP
+✔ later (0.1ms) # TODO
+ℹ tests 4
+ℹ pass 2
+"""
+JEST = """  calc
+    ✓ adds (3 ms)
+    ○ skipped never
+    ✕ bad
+"""
+
+
+@pytest.mark.parametrize(
+    ("runner", "text", "names"),
+    [
+        ("go", GO, ("TestAdd", "TestAdd/one")),
+        ("cargo", CARGO, ("adds", "inner::takes")),
+        ("node", TAP, ("adds", "bad", "inner")),
+        ("node", SPEC, ("adds", "inner")),
+        ("node", JEST, ("adds", "bad")),
+        ("go", "ok  \tcalc\t0.1s\n", None),
+        ("plain", TAP, None),
+    ],
+)
+def test_names(runner: str, text: str, names: tuple[str, ...] | None) -> None:
+    assert names_in_output(runner, text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("[INFO] Tests run: 12, Failures: 0, Errors: 0, Skipped: 2\n", 10),
+        ("[WARNING] Tests run: 3, Failures: 0, Errors: 0, Skipped: 1\n", 2),
+        ("Ran 4 tests in 0.001s\n\nOK\n", 4),
+        ("==== 5 passed, 1 skipped in 0.10s ====\n", 5),
+        ("62 passed in 1.2s\n", 62),
+        ("100% tests passed, 0 tests failed out of 9\n", 9),
+        ("OK (5 tests, 9 assertions)\n", 5),
+        ("12 examples, 0 failures\n", 12),
+        ("test result: ok. 103 passed; 0 failed;\ntest result: ok. 2 passed; 0 failed;\n", 105),
+        ("# tests 3\n# pass 3\n", 3),
+        ("all good\n", None),
+        ("", None),
+    ],
+)
+def test_counts(text: str, count: int | None) -> None:
+    assert count_in_output(text) == count
+
+
+def lost(before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None) -> list[str]:
+    found = find_lost_tests([ran(before)], [ran(after)])
+    assert all(each.needs_person and each.rule == "tests_lost" for each in found)
+    return [each.message for each in found]
+
+
+def ran(tests: tuple[str, ...] | int | None) -> RanTests:
+    if isinstance(tests, tuple):
+        return RanTests(check="c", names=tests, count=len(tests))
+    return RanTests(check="c", count=tests)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (("a::one", "a::two"), ("a::one",), "1 tests that ran on the base did not run: a::two"),
+        (("a::one", "a::two"), ("a::one", "a::new"), "1 tests that ran on the base did not run: a::two"),
+        (("a::t[1]", "a::t[2]"), ("a::t[1]",), "1 tests that ran on the base did not run: a::t[2]"),
+        (103, 62, "103 tests ran on the base and 62 on the tree"),
+        (("a", "b"), 1, "2 tests ran on the base and 1 on the tree"),
+        (3, 0, "3 tests ran on the base and 0 on the tree"),
+    ],
+)
+def test_what_is_lost(before: tuple[str, ...] | int, after: tuple[str, ...] | int, said: str) -> None:
+    assert lost(before, after) == [f"c: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("a::one",), ("a::one", "a::two")),
+        (("a::one",), ("b::one",)),
+        (("a.T::one", "a.T::two"), ("b.U::two", "b.U::one")),
+        (("a::t[1]", "a::t[2]"), ("a::t[1-x]", "a::t[2-x]")),
+        (("TestAdd/one", "TestAdd"), ("TestAdd/first", "TestAdd")),
+        (2, 3),
+        (None, 3),
+        (3, None),
+        (None, ("a",)),
+    ],
+)
+def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None) -> None:
+    assert lost(before, after) == []
+
+
+def test_checks_are_compared_with_themselves() -> None:
+    before = [RanTests(check="one", count=3), RanTests(check="two", count=5)]
+    assert find_lost_tests(before, [RanTests(check="two", count=5), RanTests(check="new", count=1)]) == ()
+
+
+@given(st.sets(st.text("abc:[]/", min_size=1, max_size=6)), st.data())
+def test_whatever_does_not_run_under_any_name_is_told(names: set[str], data: st.DataObject) -> None:
+    kept = data.draw(st.sets(st.sampled_from(sorted(names)))) if names else set[str]()
+    assert bool(lost(tuple(sorted(names)), tuple(sorted(kept)))) == (kept != names)
