@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import json, structs
+from msgspec import structs
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
@@ -33,7 +33,7 @@ from chargehand.checks.reads import (
     surface_findings,
     watched_directories,
 )
-from chargehand.core.codec import convert_to
+from chargehand.core.codec import convert_to, decode_as
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import (
@@ -223,7 +223,7 @@ class Validator:
     def _ran_tests(self, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
         """Return which tests ran in checks, by what was kept of each."""
         kept = [check.ran and self.services.store.artifacts.get(check.ran) for check in checks]
-        names = [json.decode(each, type=tuple[str, ...]) if each else None for each in kept]
+        names = [decode_as(each, tuple[str, ...]) if each else None for each in kept]
         return tuple(
             RanTests(check=check.name, names=known, count=check.tests)
             for check, known in zip(checks, names, strict=True)
