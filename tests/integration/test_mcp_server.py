@@ -47,6 +47,7 @@ def members(desk: Desk) -> list[str]:
 
 async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(shop: Shop, tmp_path: Path) -> None:
     shop.script(*ASKS)
+    shop.write("[server]\nmay_decide = true")
     plain = repository(tmp_path / "plain")
     told: list[tuple[float, str]] = []
 
@@ -112,6 +113,9 @@ async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_tol
     desk: Desk, tmp_path: Path
 ) -> None:
     repo = repository(tmp_path / "repo")
+    own = desk.place / ".config/chargehand/config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("[server]\nmay_decide = true\n")
     service = Service(environ=desk.environ, cwd=repo, token_file=tmp_path / "token")
     service.start()
     try:

@@ -129,6 +129,13 @@ class StateReader:
         user = load_user_file(user_config_path(self.environ))
         return resolve(user=user, environ=self.environ, machine=self.profile.said())
 
+    def clients_may_decide(self) -> bool:
+        """Tell whether the user's own file lets clients of the MCP server decide in the person's place."""
+        from chargehand.app.config.resolve import resolve
+
+        # Without the environment: whoever starts the server chooses that, and it may be the client.
+        return resolve(user=load_user_file(user_config_path(self.environ))).config.server.may_decide
+
     @cached_property
     def profile(self) -> MachineProfile:
         """The defaults that follow from this machine's size and the memory that the person gives to sandboxes."""

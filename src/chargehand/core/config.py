@@ -374,6 +374,20 @@ class ActionsConfig(Struct, frozen=True, kw_only=True):
     ] = ("file", "https", "ssh")
 
 
+# `chargehand mcp` reads it from the user's file alone: a client may be started with an environment of its own
+# choosing, and a repository that is trusted has said nothing about clients.
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """[server]: what clients of `chargehand mcp` may do."""
+
+    may_decide: Annotated[
+        bool,
+        KeySpec(
+            "whether a client may decide as you do: promote, discard, close what waits, give "
+            "permission; only your own file counts"
+        ),
+    ] = False
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """All that is configured, resolved; see `app` for the order of the sources."""
 
@@ -386,3 +400,4 @@ class Config(Struct, frozen=True, kw_only=True):
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()
     actions: ActionsConfig = ActionsConfig()
+    server: ServerConfig = ServerConfig()

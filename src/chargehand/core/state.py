@@ -29,6 +29,10 @@ from chargehand.core.records import (
 _N = TypeVar("_N", int, float)
 
 
+# How a question begins that asks a person to allow an act. An agent that begins its own so only gets a person.
+PERMISSION = "May the agent do this? "
+
+
 class Question(Struct, frozen=True, kw_only=True):
     """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
 
@@ -44,6 +48,11 @@ class Question(Struct, frozen=True, kw_only=True):
     until: str = ""
     provider: str = ""
     identity: str = ""
+
+    @property
+    def asks_permission(self) -> bool:
+        """Whether a person is asked to decide, and not what an agent wants to know."""
+        return self.attempt is None or self.text.startswith(PERMISSION)
 
     @property
     def reason(self) -> Reason:

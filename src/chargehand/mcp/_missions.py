@@ -31,6 +31,7 @@ from chargehand.mcp._records import (
     MissionList,
     MissionView,
     OneMission,
+    PromoteMission,
     RunMission,
     SendMessage,
     ShowDiff,
@@ -172,6 +173,24 @@ def _record(document: dict[str, Any], kind: type[_View]) -> _View:
     return convert_to(cleaned(to_json(document)), kind)
 
 
+def check_may_decide(app: App, mission: str, what: str, command: str) -> None:
+    """Return if clients may decide in the person's place. Raises `RefusedError` (`person_needed`)."""
+    if not app.clients_may_decide():
+        raise RefusedError(
+            f"a client of the MCP server may not {what} mission {mission!r}: that is a person's decision",
+            code="person_needed",
+            hint=f"ask your person to run `chargehand mission {command}`; `[server] may_decide = true` in the "
+            "person's own configuration file lets clients decide",
+        )
+
+
+def check_promote(app: App, call: PromoteMission) -> MissionView:
+    """Return how a mission stands that the client may promote. Raises `RefusedError` (`person_needed`)."""
+    view = mission_view(app, exact(app, call.mission))
+    check_may_decide(app, view.mission, "promote", f"promote {view.mission}")
+    return view
+
+
 def run_mission(app: App, call: RunMission) -> Started:
     """Record a mission for a worker, or return the one that its key names.
 
@@ -239,6 +258,8 @@ def answer_question(app: App, call: AnswerQuestion) -> MissionView:
             code="no_question",
             hint="mission_status shows what it asks",
         )
+    if asked is not None and asked.asks_permission:
+        check_may_decide(app, mission, "answer what needs permission in", f"answer {mission}")
     record_answer(app, mission, check_answer(asked, call.text))
     return mission_view(app, mission)
 
@@ -263,6 +284,7 @@ def show_log(app: App, call: ShowLog) -> LogView:
 def discard(app: App, call: OneMission) -> MissionView:
     """Settle a mission as not wanted. Raises `RefusedError`."""
     mission = exact(app, call.mission)
+    check_may_decide(app, mission, "discard", f"discard {mission}")
     discard_mission(app, mission)
     return mission_view(app, mission)
 
@@ -270,6 +292,10 @@ def discard(app: App, call: OneMission) -> MissionView:
 def cancel(app: App, call: OneMission) -> MissionView:
     """Stop a mission, waiting up to half a minute, or close one that waits. Raises `RefusedError`."""
     mission = exact(app, call.mission)
+    state = app.mission_reader.state(mission)
+    # With its result waiting for a person, to cancel a mission is to discard it.
+    if state.status == "waiting" and state.open_question is None:
+        check_may_decide(app, mission, "close", f"cancel {mission}")
     cancel_mission(app, mission)
     return mission_view(app, mission)
 

@@ -74,7 +74,7 @@ class ToolContext:
     async def promote(self, call: PromoteMission, progress: Progress) -> MissionView:
         """Promote what a mission left; goes on where the client goes away, and one that asks again joins."""
         # First, so that a mission that there is not leaves no task behind.
-        mission = (await self.status(call.mission)).mission
+        mission = (await self.do(_missions.check_promote, call)).mission
         task = self._promoting.get(mission)
         if task is None:
 
@@ -200,7 +200,8 @@ TOOLS = (
     McpToolSpec(
         name="answer_question",
         title="Answer a question",
-        description="Answer what a waiting mission asks; it then goes on.",
+        description="Answer what the agent of a waiting mission asks; it then goes on. What asks for "
+        "permission is a person's to answer (see promote).",
         takes=records.AnswerQuestion,
         call=_on_app(_missions.answer_question, wakes=True),
     ),
@@ -215,14 +216,16 @@ TOOLS = (
         name="promote",
         title="Promote a mission",
         description="Let in what only a person may (changed tests or checks, protected areas), after its "
-        "checks ran once more; what a check refuses nobody lets in. Ask your person first.",
+        "checks ran once more; what a check refuses nobody lets in. Refused (person_needed) unless your person's "
+        "own configuration says `[server] may_decide = true`; else ask them to promote it.",
         takes=PromoteMission,
         call=ToolContext.promote,
     ),
     McpToolSpec(
         name="discard",
         title="Discard a mission",
-        description="Settle a mission as not wanted; its checkpoints stay until they are collected.",
+        description="Settle a mission as not wanted; its checkpoints stay until they are collected. A person's "
+        "decision, as promote is.",
         call=_on_app(_missions.discard),
         destructive=True,
         idempotent=True,
@@ -230,7 +233,8 @@ TOOLS = (
     McpToolSpec(
         name="cancel",
         title="Cancel a mission",
-        description="Stop a mission that runs, or close one that waits.",
+        description="Stop a mission that runs, or close one whose agent asks; to close one whose result waits for "
+        "a person is a person's decision, as promote is.",
         call=_on_app(_missions.cancel),
         destructive=True,
     ),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.state import PERMISSION
 from chargehand.core.text import printable
 from chargehand.missions.journal import EventSink, Journal
 from chargehand.missions.services import Services
@@ -117,7 +118,7 @@ class Judge:
         shown = printable(describe(action))
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]} … ({len(shown)} characters)"
-        question = f"May the agent do this? {shown}\n(rule {judgement.rule}: {judgement.reason})"
+        question = f"{PERMISSION}{shown}\n(rule {judgement.rule}: {judgement.reason})"
         answer = await self.ask(name, question, OPTIONS)
         if answer.strip().lower() in YES:
             decided = replace(judgement, effect="allow", reason="a person allowed it, this once")

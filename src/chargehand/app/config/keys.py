@@ -21,6 +21,7 @@ from chargehand.core.config import (
     ProjectConfig,
     RoleConfig,
     SandboxConfig,
+    ServerConfig,
 )
 
 Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
@@ -30,6 +31,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("sandbox", SandboxConfig),
     ("engine", EngineConfig),
     ("actions", ActionsConfig),
+    ("server", ServerConfig),
 )
 AGENTS = "agents"
 MODELS = "models"

@@ -1,0 +1,88 @@
+"""What an MCP client may not decide: it is an agent, and consent is its person's to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from mcp.client.client import Client
+from test_native_terminal import Shop
+from tests.conftest import git
+from tests.mcp_kit import Service, call, over_stdio, refused
+from tests.native_kit import FINISH, says
+from tests.native_kit import call as tool_call
+
+pytestmark = pytest.mark.needs_bwrap
+Connect = Callable[[], AbstractAsyncContextManager[Client]]
+
+
+@contextmanager
+def connected(shop: Shop, face: str) -> Iterator[Connect]:
+    """Serve the shop's person, over stdio or HTTP; the environment says what only the file may say."""
+    environ = {**shop.environ, "CHARGEHAND_SERVER_MAY_DECIDE": "true"}
+    if face == "stdio":
+        yield lambda: over_stdio(environ, shop.repository)
+        return
+    service = Service(environ=environ, cwd=shop.repository, token_file=shop.place / "token")
+    service.start()
+    try:
+        yield service.client
+    finally:
+        service.stop()
+
+
+async def waiting(client: Client) -> str:
+    """Run a mission that no check speaks for; return its id."""
+    started = await call(client, "run_mission", request="write it", agent="command:touch made.txt")
+    mission: str = started["mission"]["mission"]
+    view = await call(client, "wait_mission", mission=mission, seconds=60)
+    assert (view["status"], view["question"]) == ("waiting", None), view
+    return mission
+
+
+@pytest.mark.parametrize("face", ["stdio", "http"])
+async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, face: str) -> None:
+    shop = Shop(tmp_path, {"note.txt": "a\n"}, project="[server]\nmay_decide = true\n")
+    assert shop.say("project", "trust", "--yes").code == 0
+    with connected(shop, face) as connect:
+        async with connect() as client:
+            mission = await waiting(client)
+            for tool in ("promote", "discard", "cancel"):
+                error = await refused(client, tool, mission=mission)
+                assert error["code"] == "person_needed", (tool, error)
+                assert f"chargehand mission {tool} {mission}" in error["hint"]
+                assert "may_decide" in error["hint"]
+            view = await call(client, "mission_status", mission=mission)
+            assert view["status"] == "waiting"
+            # What runs for the client it may stop.
+            sleeper = await call(client, "run_mission", request="sleep", agent="command:sleep 60")
+            view = await call(client, "cancel", mission=sleeper["mission"]["mission"])
+            assert view["status"] == "cancelled"
+    assert git(shop.repository, "branch", "--list", "chargehand/*") == ""
+
+
+@pytest.mark.parametrize("face", ["stdio", "http"])
+async def test_the_persons_own_file_lets_clients_decide(tmp_path: Path, face: str) -> None:
+    shop = Shop(tmp_path, {"note.txt": "a\n"}, project="")
+    shop.write("[server]\nmay_decide = true")
+    with connected(shop, face) as connect:
+        async with connect() as client:
+            for tool, status in (("promote", "promoted"), ("discard", "discarded"), ("cancel", "cancelled")):
+                view = await call(client, tool, mission=await waiting(client))
+                assert view["status"] == status
+
+
+async def test_an_act_that_needs_permission_is_not_a_clients_to_allow(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.script(says("", tool_call("bash", command="git branch -D gone")), FINISH)
+    async with over_stdio(shop.environ, shop.repository) as client:
+        started = await call(client, "run_mission", request="tidy up", model="scripted")
+        view = await call(client, "wait_mission", mission=started["mission"]["mission"], seconds=60)
+        assert view["status"] == "waiting", view
+        assert "git branch" in view["question"]["text"]
+        error = await refused(client, "answer_question", mission=view["mission"], text="yes")
+        assert error["code"] == "person_needed"
+        shop.write("[server]\nmay_decide = true")
+        await call(client, "answer_question", mission=view["mission"], text="no")
