@@ -375,6 +375,12 @@ HONEST: Mapping[str, Try] = {
     "a source that a script compiles": Try(
         base={"run.sh": "cc calc.c test.c && ./a.out\n", "calc.c": "x"}, new={"calc.c": "y"}, command="sh run.sh"
     ),
+    "a dependency in a manifest that a script names": Try(
+        base={**PYTHON, "run.sh": "grep name pyproject.toml && pytest\n"},
+        new={"pyproject.toml": PYPROJECT.replace("attrs>=1", "attrs>=2")},
+        command="sh run.sh",
+    ),
+    "a page about agents": python({"docs/agents.md": "x"}),
     "a gem": ruby({"Gemfile": RUBY["Gemfile"].replace("13.0", "13.1") + "gem 'x', '1', '2' # why\n"}),
     "a source of Ruby": ruby({"lib/calc.rb": "x = 1\n", "lib/money.rb": "x = 1\n"}),
     "line ends": python({".gitattributes": "*.bat text eol=crlf\n"}),

@@ -210,10 +210,12 @@ class NameRules:
     def reason(self, path: str) -> str | None:
         """Return why the name of `path` or of a directory above it says something, `None` where none does."""
         # Some file systems and tools do not tell cases apart.
-        name = path.rpartition("/")[2].lower()
+        shown = path.rpartition("/")[2]
+        name = shown.lower()
         if _EXAMPLES.fullmatch(name):
             return None
-        if name in self._exact:
+        # Pages of documentation are called `agents.md` as well, but not at the root.
+        if name in self._exact and not (name.endswith(".md") and shown == name and "/docs/" in f"/{path}"):
             return self._exact[name]
         anchored = f"/{path.lower()}"
         if not self._any.search(anchored):

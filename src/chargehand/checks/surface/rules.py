@@ -82,7 +82,9 @@ class Surface:
     def path_reason(self, change: Change) -> str | None:
         """Return why its place alone makes this change one of how checks run; its content is not read."""
         path, name = change.path, posixpath.basename(change.path)
-        by_name = self._programs.reason(path) or CHECKS.reason(path)
+        # Of manifests the parts decide, however many scripts name them.
+        by_name = self._programs.reason(path) if parts_of(name) is None else None
+        by_name = by_name or CHECKS.reason(path)
         if by_name is not None:
             return by_name
         new = change.kind not in {"modified", "deleted"}
