@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository
-from tests.conftest import git
+from desk import Desk, Said, repository, shell
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -20,7 +19,8 @@ TEST = (
 FIX = "sed -i 's/a - b/a + b/' calc.py"
 TOUCH = "echo '# done' >> calc.py"
 MAKE = {"calc.py": CALC, "test_calc.py": TEST, "Makefile": "test:\n\tpython3 -m unittest -q\n.PHONY: test\n"}
-SCRIPT = {
+UNITTEST = "python3 -m unittest -q\n"
+SCRIPT = {"calc.py": CALC, "test_calc.py": TEST, "ci/all.sh": "sh ci/unit.sh\n", "ci/unit.sh": UNITTEST}
     "calc.py": CALC,
     "test_calc.py": TEST,
     "ci/all.sh": "sh ci/unit.sh\n",
@@ -73,11 +73,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 def work(desk: Desk, place: Path, files: Mapping[str, str], check: str, script: str) -> Said:
     repo = repository(place / "repo", files)
-    git(repo, "config", "user.name", "t")
     desk.say("project", "trust", "--yes", cwd=repo)
-    (place / "agent.sh").write_text(f"set -e\n{script}\n")
-    agent = f'command:sh -c "{script.replace(chr(34), chr(39))}"'
-    return desk.say("run", "m", "--agent", agent, "--only-check", check, cwd=repo)
+    return desk.say("run", "m", "--agent", shell(script), "--only-check", check, cwd=repo)
 
 
 @pytest.mark.parametrize(("files", "check", "script"), CHEATS)
