@@ -21,11 +21,6 @@ TOUCH = "echo '# done' >> calc.py"
 MAKE = {"calc.py": CALC, "test_calc.py": TEST, "Makefile": "test:\n\tpython3 -m unittest -q\n.PHONY: test\n"}
 UNITTEST = "python3 -m unittest -q\n"
 SCRIPT = {"calc.py": CALC, "test_calc.py": TEST, "ci/all.sh": "sh ci/unit.sh\n", "ci/unit.sh": UNITTEST}
-    "calc.py": CALC,
-    "test_calc.py": TEST,
-    "ci/all.sh": "sh ci/unit.sh\n",
-    "ci/unit.sh": "python3 -m unittest -q\n",
-}
 # Setup installs a module that the tests judge by, as a runner's own modules are.
 JUDGED = {
     "calc.py": CALC,
@@ -34,7 +29,8 @@ JUDGED = {
     ),
     "chargehand.toml": (
         "[project]\nsetup = '''python -c \"import sysconfig, pathlib;"
-        " pathlib.Path(sysconfig.get_path('purelib'), 'judging.py').write_text('def same(a, b): assert a == b')\"'''\n"
+        " pathlib.Path(sysconfig.get_path('purelib'), 'judging.py')"
+        ".write_text('def same(a, b): assert a == b')\"'''\n"
     ),
     "requirements.txt": "",
 }

@@ -123,6 +123,10 @@ def cargo(new: Mapping[str, str]) -> Try:
     return Try(base=CARGO, new=new, command="cargo test")
 
 
+def manifest(more: str) -> Try:
+    return cargo({"Cargo.toml": CARGO["Cargo.toml"] + more})
+
+
 def go(new: Mapping[str, str], **more: object) -> Try:
     return Try(base=GO, new=new, command="go test ./...", **more)
 
@@ -175,6 +179,24 @@ CHEATS: Mapping[str, Try] = {
     ),
     "the script that tox runs": python({"ci/tests.sh": "true\n"}, "tox"),
     "variables from a file": python({".env": "PYTEST_ADDOPTS=--co\n"}),
+    "a plugin named by a variable": python({"my/plugin.py": "x"}, "PYTEST_PLUGINS=my.plugin pytest"),
+    "a part of an installed namespace": python({"yaml/extra.py": "x"}),
+    "a module beside a package of tests": Try(
+        base={"api/tests/__init__.py": ""}, new={"api/yaml.py": "x"}, command="pytest api"
+    ),
+    "what a tool imports from its package": Try(
+        base={"tools/check/__main__.py": "from . import steps\n", "tools/check/steps.py": "x"},
+        new={"tools/check/steps.py": "y"},
+        command="python -m tools.check",
+    ),
+    "data of the program that checks": Try(
+        base={"ci.py": "open('ci/steps.json')\n", "ci/steps.json": "1"},
+        new={"ci/steps.json": "[]"},
+        command="python ci.py",
+    ),
+    "where a linked script leads": Try(
+        base={"entry.sh": "sh ./begin\n", "ci/real.sh": "x"}, new={"begin": "ci/real.sh"}, command="sh entry.sh"
+    ),
     "a file in the virtual environment": python({".venv/lib/python3.11/site-packages/x.py": "x"}),
     "a nested virtual environment": python({"pyvenv.cfg": "home = /evil\n"}),
     "another interpreter": python({".python-version": "2.7\n"}),
@@ -208,18 +230,36 @@ CHEATS: Mapping[str, Try] = {
     "packages replaced": package('"type"', '"overrides": {"chai": "file:fake"}, "type"'),
     "a package within the package": node({"test/package.json": '{"type": "commonjs"}'}),
     "a module in the tree": node({"node_modules/chai/index.js": "x"}),
+    "the script of a workspace": Try(
+        base={
+            "package.json": '{"workspaces": ["parts/*"], "scripts": {"test": "npm test --workspaces"}}',
+            "parts/a/package.json": '{"scripts": {"test": "sh unit.sh"}}',
+            "parts/a/unit.sh": "x",
+        },
+        new={"parts/a/unit.sh": "y"},
+        command=NPM,
+    ),
+    "the settings of a part of jest": Try(
+        base={"package.json": "{}", "jest.config.js": "x = { projects: ['<rootDir>/parts/jest.cfg.js'] }"},
+        new={"parts/jest.cfg.js": "x"},
+        command="npx jest",
+    ),
     "a mock for every test": node({"__mocks__/chai.js": "x"}),
     # cargo
+    "a feature that is on": manifest("[features]\ndefault = ['fake']\nfake = []\n"),
     "the toolchain": cargo({"rust-toolchain.toml": "[toolchain]\nchannel = 'x'\n"}),
     "a runner": cargo({".cargo/config.toml": "[target.'cfg(all())']\nrunner = 'true'\n"}),
     "a build script": cargo({"build.rs": "fn main() {}"}),
-    "no tests": cargo({"Cargo.toml": CARGO["Cargo.toml"] + "[lib]\ntest = false\n"}),
-    "members left out": cargo({"Cargo.toml": CARGO["Cargo.toml"] + "[workspace]\nexclude = ['calc']\n"}),
-    "a crate replaced": cargo({"Cargo.toml": CARGO["Cargo.toml"] + "[patch.crates-io]\nx = {path = 'y'}\n"}),
+    "no tests": manifest("[lib]\ntest = false\n"),
+    "members left out": manifest("[workspace]\nexclude = ['calc']\n"),
+    "a crate replaced": manifest("[patch.crates-io]\nx = {path = 'y'}\n"),
     "a package within the crate": cargo({"tests/more/Cargo.toml": "[package]\nname = 'm'\n"}),
     # go
     "a workspace": go({"go.work": "go 1.22\nuse ./other\n"}),
     "a module replaced": go({"go.mod": GO["go.mod"] + "replace x.org/y => ./fake\n"}),
+    "a module replaced behind an odd list": go(
+        {"go.mod": GO["go.mod"] + "require ( )\nreplace x.org/y => ./fake\n"}
+    ),
     "a module that takes its directory away": go({"calc/go.mod": "module other\n"}),
     "vendored code": go({"vendor/x.org/y/assert.go": "package y\n"}),
     "a list of vendored code": go({"vendor/modules.txt": "# x.org/y v1.0.0\n"}),
@@ -266,6 +306,11 @@ CHEATS: Mapping[str, Try] = {
     "a target that is not phony any more": make(MAKEFILE.replace(".PHONY: lint", ".PHONY:")),
     "a defined text": make(MAKEFILE + "\ndefine PY\ntrue\nendef\n"),
     "a search path": make(MAKEFILE + "\nvpath % fake\n"),
+    "a function by a computed name": make(MAKEFILE + "\nF = shell\nX := $($(F) rm -r tests)\n"),
+    "line ends that make hands to programs": make(MAKEFILE.replace("\n", "\r\n")),
+    "a shell by a computed name": make("A = SH\n$(A)ELL := /bin/true\n" + MAKEFILE),
+    "a rule with a computed target": make("T = test\n$(T): ; true\n" + MAKEFILE),
+    "a flag for the commands of one target": make(MAKEFILE + "\ntest: PATH = /evil\n"),
     "a comment that swallows the target": make(MAKEFILE.replace("test: lint", "# \\\ntest: lint")),
     "a second Makefile": made({"GNUmakefile": "x = 1\n"}),
     "a file with the name of the target": made({"test": "x"}),
@@ -357,6 +402,7 @@ HONEST: Mapping[str, Try] = {
     "the version of a package": package('"version": "1.0.0"', '"version": "1.0.1"'),
     "a source of Rust": cargo({"src/lib.rs": "pub fn add(a: i32, b: i32) -> i32 { a + b }\n"}),
     "a dependency of Rust": cargo({"Cargo.toml": CARGO["Cargo.toml"].replace("x = '1'", "x = '2'")}),
+    "a new feature of Rust": manifest("[features]\nfast = []\n"),
     "the version of a crate": cargo({"Cargo.toml": CARGO["Cargo.toml"].replace("1.0.0", "1.0.1")}),
     "a source of Go": go({"calc/calc.go": "package calc\n\nvar X = 1\n", "calc/money.go": "package calc\n"}),
     "a test of Go": go(
@@ -366,6 +412,12 @@ HONEST: Mapping[str, Try] = {
     "a source of Java": Try(base=MAVEN, new={"src/main/java/Calc.java": "class C {}\n"}, command="mvn test"),
     "a dependency of Java": maven("<junit.version>5.1", "<junit.version>5.2"),
     "the version of an artifact": maven("<version>1<", "<version>2<"),
+    "a version in gradle's catalogue": Try(
+        base={"gradle/libs.versions.toml": "[versions]\njunit = '5.1'\n[plugins]\n"},
+        new={"gradle/libs.versions.toml": "[versions]\njunit = '5.2'\n[plugins]\n"},
+        command="./gradlew test",
+    ),
+    "a new first target of a Makefile": make("format:\n\truff format\n\n" + MAKEFILE),
     "a comment in a Makefile": make("# builds all\n" + MAKEFILE),
     "a target of a Makefile": make(MAKEFILE + "\nrelease:\n\techo $(VERSION)\n"),
     "a phony target of a Makefile": make(MAKEFILE + "\n.PHONY: release\nrelease:\n\techo\n"),

@@ -14,7 +14,7 @@ _NAMED_IN_CALL = re.compile(r"\$[({](?:call|value|origin|flavor)\s+([\w.-]+)")
 _COMPUTED = re.compile(r"\$[({][\w.-]*\$")
 _INVOCATION = re.compile(r"(?:\bg?make|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]*(?:\([^)]*\))?[^\s;&|()]*)*)")
 # Functions that do something, or may, when make expands them, whoever uses the variable.
-_ACTS = re.compile(r"\$[({]\s*(?:shell|eval|file|call|guile|foreach|load|error|let|value)\b|`")
+_ACTS = re.compile(r"\$[({]\s*(?:(?:shell|eval|file|call|guile|foreach|load|error|let|value)\b|\$)|`")
 # make itself, its built-in rules and the programs that it starts read these without a recipe that names them:
 # a variable that is in the environment already is handed on to recipes with the Makefile's value.
 _AMBIENT = re.compile(
@@ -114,7 +114,10 @@ def reached_part(source: str, commands: Sequence[str]) -> ReachedPart:
     kept = [rule for rule in makefile.rules if rule.always or any(name in reached for name in rule.names)]
     recipes = [line for rule in kept for line in (rule.needs, *rule.recipe)]
     used, computed = _used_variables(makefile, [*recipes, *makefile.unconditional])
-    opaque = computed or ".RECIPEPREFIX" in makefile.variables or any("$" in name for name in reached)
+    # A carriage return is part of a recipe's line for make, and of nothing for a reader.
+    opaque = (
+        computed or ".RECIPEPREFIX" in makefile.variables or any("$" in name for name in reached) or "\r" in source
+    )
     named = frozenset(name for name in reached if reached[name])
     digest = (
         [(rule.conditions, rule.header, rule.recipe) for rule in kept],
@@ -184,16 +187,16 @@ def _parse(source: str) -> _ParsedMakefile:
     makefile, current = _ParsedMakefile(), list[_Rule]()
     conditions: list[str] = []
     defining = 0
-    for line in re.sub(r"\\\r?\n[ \t]*", " ", source).splitlines():
+    for line in re.sub(r"\\\r?\n[ \t]*", " ", source).split("\n"):
         stripped = line.strip()
         if not stripped or (stripped.startswith("#") and not defining and not line.startswith("\t")):
             continue  # a recipe may go on behind an empty line or a comment
-        makefile.lines.append(line.rstrip())
+        makefile.lines.append(line)
         if defining or _DEFINE.fullmatch(stripped):
             defining += bool(_DEFINE.fullmatch(stripped)) - stripped.startswith("endef")
             makefile.unconditional.append(line.rstrip())
         elif line.startswith("\t") and current:
-            current[-1].recipe.append(line.rstrip())
+            current[-1].recipe.append(line)
         elif _CONDITION.fullmatch(stripped):
             _enter_condition(conditions, stripped)
             makefile.unconditional.append(stripped)

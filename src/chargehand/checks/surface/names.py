@@ -100,11 +100,11 @@ _CHECKS: Mapping[str, str] = {
         dagger.json gulpfile.* gruntfile.* jakefile* cakefile magefile.go robo.xml robofile.php /pavement.py
     """,
     # Ruby, PHP and others
-    "rake runs it": "rakefile rakefile.rb *.rake",
+    "rake or bundler runs it": "gemfile.local rakefile rakefile.rb *.rake",
     "rspec or minitest loads it before the tests": """
         .rspec .rspec-local spec_helper.rb rails_helper.rb test_helper.rb .simplecov .minitest*
     """,
-    "configures a Ruby test runner": "cucumber.yml guardfile .guardfile appraisals gems.rb",
+    "configures a Ruby test runner": "cucumber.yml guardfile .guardfile appraisals gems.rb *.gemfile",
     "configures phpunit or pest": """
         phpunit.xml* phpunit.dist.xml .phpunit* pest.php paratest* codeception*.yml behat.yml* phpspec.yml*
         infection.json*

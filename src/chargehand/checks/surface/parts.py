@@ -66,14 +66,14 @@ _CARGO_PACKAGE = frozenset({
     "license-file", "keywords", "categories", "exclude", "include", "publish", "rust-version", "metadata",
     "name",
 })  # fmt: skip
-_CARGO_FEATURES_INERT = ("features",)
 _POM = frozenset({
     "modelVersion", "name", "description", "url", "inceptionYear", "licenses", "developers", "contributors",
     "scm", "organization", "issueManagement", "ciManagement", "mailingLists", "distributionManagement",
     "version", "dependencies", "dependencyManagement",
 })  # fmt: skip
 _GO_INERT = re.compile(r"\s*(?://.*|module\s+\S+\s*|require\s+\S+\s+v\S+(?:\s*//.*)?|)")
-_GO_BLOCK = re.compile(r"\s*require\s*\(")
+_GO_BLOCK = re.compile(r"require\s*\(")
+_GO_REQUIRED = re.compile(r"(?:\S+\s+v\S+)?")
 # Lines of a Gemfile or gemspec that name a package, its version or what people read: no other code in them.
 _TEXT = r"""(?:"[^"#`]*"|'[^']*'|%q\{[^}]*\})(?:\.freeze)?"""
 _RUBY_INERT = re.compile(
@@ -174,7 +174,9 @@ def _read_package_json(text: str, commands: Sequence[str]) -> object:
 
 def _read_cargo(text: str, commands: Sequence[str]) -> object:
     document = tomllib.loads(text)
-    found = _leave_out(document, {*_CARGO, *_CARGO_FEATURES_INERT})
+    found = _leave_out(document, {*_CARGO, "features"})
+    # Tests may be left out by a feature; new ones that nobody asks for change nothing.
+    found["features"] = _pick(document.get("features", {}), {"default"})
     found["package"] = _leave_out(document.get("package", {}), _CARGO_PACKAGE)
     workspace = _leave_out(document.get("workspace", {}), {"dependencies", "package", "metadata"})
     targets = {name: _leave_out(each, _CARGO) for name, each in document.get("target", {}).items()}
@@ -187,15 +189,28 @@ def _read_cargo(text: str, commands: Sequence[str]) -> object:
     return {name: value for name, value in found.items() if value}
 
 
+def _read_catalog(text: str, commands: Sequence[str]) -> object:
+    """Return the plugins of a version catalogue of gradle, with the versions that they refer to."""
+    document = tomllib.loads(text)
+    plugins = _as_table(document.get("plugins", {}))
+    return plugins, _pick(
+        document.get("versions", {}),
+        [each for each in document.get("versions", {}) if f"'{each}'" in str(plugins)],
+    )
+
+
 def _read_go_mod(text: str, commands: Sequence[str]) -> object:
     found, in_block = list[str](), False
     for line in text.splitlines():
-        if in_block:
-            in_block = line.strip() != ")"
-        elif _GO_BLOCK.match(line):
+        text = line.partition("//")[0].strip()
+        if in_block and text == ")":
+            in_block = False
+        elif in_block and _GO_REQUIRED.fullmatch(text):
+            continue
+        elif _GO_BLOCK.fullmatch(text):
             in_block = True
         elif not _GO_INERT.fullmatch(line):
-            found.append(line.partition("//")[0].strip())
+            found.append(text)
     return found
 
 
@@ -267,6 +282,7 @@ _READERS: Mapping[str, Parts] = {
     "package.json": _read_package_json,
     "Cargo.toml": _read_cargo,
     "go.mod": _read_go_mod,
+    "libs.versions.toml": _read_catalog,
     "pom.xml": _read_pom,
     "Gemfile": _read_ruby,
     "composer.json": _read_composer,

@@ -34,7 +34,7 @@ _COMPUTED_NAME = re.compile(r"[\w./@$-]*\$\w+[\w.-]*\.(?:sh|bash|zsh|py|js|mjs|c
 _ENTERED = re.compile(
     r"(?:\b(?:cd|pushd)|\s(?:-C|--prefix|--cwd|--directory|--rootdir|-w|--workspace))[\s=]+[\"']?([\w./@-]+)"
 )
-_MODULE = re.compile(r"(?:^|\s)(?:-m|-p|--plugin)[\s=]*([A-Za-z_][\w.]*)")
+_MODULE = re.compile(r"(?:(?:^|\s)(?:-m|-p|--plugin)[\s=]*|PYTEST_PLUGINS=)([A-Za-z_][\w.]*)")
 _LISTED = re.compile(r"\bfor\s+\w+\s+in\s+([^;\n]+)|(?:^|[;&|\s])(?:\.|source|run-parts)\s+([^;&|\n]+)")
 _SHELL = re.compile(r".*\.(?:sh|bash|zsh|ksh|command|bats|ps1|bat|cmd)")
 _PROGRAM = re.compile(
@@ -48,13 +48,16 @@ _QUOTED = re.compile(r"""["'`]([^"'`\n]+)["'`]""")
 # How settings of JavaScript runners name the files that are loaded before or in place of tests.
 _LOADED = re.compile(
     r"(?:setup\w*|global\w+|\w*[rR]unner|\w*[eE]nvironment|resolver|transform|\w*[rR]eporters?|snapshot\w+|\w*[sS]equencer"
-    r"|require|import|preload|loader|file|spec|plugins?|extends|presets?|watchPlugins|moduleNameMapper|alias)[\"']?\s*[:=]\s*"
+    r"|require|import|preload|loader|file|spec|plugins?|extends|presets?|watchPlugins|moduleNameMapper|alias|projects)[\"']?\s*[:=]\s*"
     r"(\[[^\]]*\]|\{[^}]*\}|[\"'][^\"'\n]*[\"'])"
 )
 _SCRIPT_IMPORT = re.compile(
     r"""(?:require\(|import\(|from\s|import\s)\s*["'](\.[\w./@+-]*)["']|^\s*(?:from|import)\s+(\.*[\w.]+)""",
     re.MULTILINE,
 )
+_SIBLINGS = re.compile(r"^\s*from\s+\.+\s+import\s+([\w, ]+)", re.MULTILINE)
+_DATA = re.compile(r"[\w./@+-]+/[\w.@+-]+\.(?:json|ya?ml|toml|ini|cfg|conf|txt|xml|env)")
+_LINK = 0o120000
 _PLUGINS = re.compile(r"pytest_plugins\s*=\s*([^\n]*(?:\n\s+[^\n]*)*)")
 _JS_ENDS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".json", "/index.js", "/index.ts")
 _NODE_CLIENT = re.compile(
@@ -234,6 +237,9 @@ class _ProgramSearch:
         if path not in self._known:
             entry = self.reader.lookup(self.tree, path)
             self._known[path] = None if entry is None else text_of(self.reader, *entry)
+            if entry is not None and entry[0] == _LINK:
+                target = self.reader.read_blob(entry[1], limit=4096).decode("utf-8", "replace")
+                self._name(target, {posixpath.dirname(path)})
         return self._known[path]
 
     def _toml(self, path: str) -> dict[str, Any]:
@@ -261,11 +267,14 @@ class _ProgramSearch:
         bases = {"", directory}
         for quoted in _QUOTED.findall(text):
             for word in _SEPARATORS.split(quoted):
-                if _PROGRAM.fullmatch(word):
+                if _PROGRAM.fullmatch(word) or _DATA.fullmatch(word):
                     self._name(word, bases)
         if not directory:  # what lies beside it is the project's own code
             return
         self.directories.add(directory)
+        for names in _SIBLINGS.findall(text):
+            for name in re.findall(r"\w+", names):
+                self._name(name, {directory}, ends=(".py", "/__init__.py"))
         for script, module in _SCRIPT_IMPORT.findall(text):
             if script:
                 within = self._place(script, directory)
@@ -294,6 +303,7 @@ class _ProgramSearch:
             document = parse_object(self._text(path) or "")
         except (ValueError, RecursionError):
             return
+        self._take_workspaces(place, document.get("workspaces"))
         scripts = document.get("scripts")
         scripts = scripts if isinstance(scripts, dict) else {}
         named = words | {_NPM_ALIASES[word] for word in words & set(_NPM_ALIASES)}
@@ -309,6 +319,22 @@ class _ProgramSearch:
         if settings and path not in self._read:
             self._read.add(path)
             self._take_loaded(json.dumps(settings), place)
+
+    def _take_workspaces(self, place: str, workspaces: object) -> None:
+        """Enter the packages that a package.json lists: its scripts may run the same script in each."""
+        listed = workspaces.get("packages") if isinstance(workspaces, dict) else workspaces
+        names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        key = f"{place}/workspaces"
+        if not names or key in self._read:
+            return
+        self._read.add(key)
+        wanted = [
+            re.compile(translate(posixpath.join(place, name.removeprefix("./").rstrip("/")))) for name in names
+        ]
+        for path, _, _ in self.reader.entries(self.tree):
+            directory, name = posixpath.split(path)
+            if name == "package.json" and any(pattern.fullmatch(directory) for pattern in wanted):
+                self.directories.add(directory)
 
     def _take_makefile(self, place: str, said: str) -> None:
         for name in MAKEFILES:

@@ -102,6 +102,10 @@ class Surface:
     def _hidden_module(self, change: Change) -> str | None:
         """Name what a new module hides; a module that the base has at that very place is the project's own."""
         found = new_module(change)
+        # A package without `__init__.py`, such as `zope`, takes its parts from every directory that has some.
+        part = module_names(change.path) if change.kind == "added" else None
+        if part and part[1] in self._areas.installed and change.path.count("/") > bool(part[0]):
+            found = part
         if found is None or not self._is_import_root(found[0]):
             return None
         root, module = found
@@ -116,9 +120,16 @@ class Surface:
     def _is_import_root(self, directory: str) -> bool:
         if directory in self._programs.directories or is_usual_root(directory):
             return True
+
         # A test runner puts the first directory that is no package on the path.
-        in_package = self._reader.lookup(self._tree, f"{directory}/__init__.py") is not None
-        return is_test_path(f"{directory}/x") and not in_package
+        def is_package(path: str) -> bool:
+            return self._reader.lookup(self._tree, f"{path}/__init__.py") is not None
+
+        if is_package(directory):
+            return False
+        return is_test_path(f"{directory}/x") or any(
+            is_package(f"{directory}/{name}") for name in ("tests", "test")
+        )
 
     @cached_property
     def _own_modules(self) -> frozenset[tuple[str, str]]:

@@ -9,6 +9,10 @@ _PLACES = (
     ".tox/*/lib/python3*/site-packages",
     ".nox/*/lib/python3*/site-packages",
 )
+# What distributions leave there by mistake; projects have directories of these names too.
+_NOT_IMPORTED = frozenset({
+    "__pycache__", "test", "tests", "doc", "docs", "example", "examples", "scripts", "tools", "benchmarks",
+})  # fmt: skip
 _NO_MODULES = (".dist-info", ".egg-info", ".data", ".libs", ".pth", ".txt")
 
 
@@ -23,6 +27,4 @@ def installed_modules(layer: Path | None) -> frozenset[str]:
         for entry in entries
         if not entry.name.endswith(_NO_MODULES) and (entry.is_dir() or entry.suffix in (".py", ".so", ".pyc"))
     }
-    return frozenset(
-        name for name in names if name.isidentifier() and name not in {"test", "tests", "__pycache__"}
-    )
+    return frozenset(name for name in names if name.isidentifier() and name not in _NOT_IMPORTED)
