@@ -20,7 +20,8 @@ needs_bwrap = pytest.mark.skipif(
 
 
 def toolchain() -> Toolchain:
-    return discover(search=os.environ["PATH"])
+    # With its packages: pip and HTTP clients are tried inside.
+    return discover(search=os.environ["PATH"], packages=("all",))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ PATCH = """--- a/calc/core.py
 -    return a - b
 +    return a + b
 """
-SOUND = "true"
+SOUND = "cat calc/*"
 
 
 class ProgramShop(NativeShop):

@@ -54,7 +54,7 @@ class Shop(NativeShop):
     def mission(self, **wanted: object) -> MissionState:
         """Run a mission to where it is settled, a second after the one before."""
         self.clock.advance(1)
-        request = replace(REQUEST, **{"agent": AGENT, "only_checks": ("true",), **wanted})
+        request = replace(REQUEST, **{"agent": AGENT, "only_checks": ("cat calc/*",), **wanted})
 
         def made(session: Session) -> str:
             values = {"agents": {"other": {"command": ["sh", "-c", GOLD]}}}
@@ -155,7 +155,7 @@ def test_one_of_two_missions_probes(shop: Shop) -> None:
 
     async def begin(app: App) -> MissionState:
         async with app.session() as session:
-            request = replace(REQUEST, agent=AGENT, only_checks=("true",))
+            request = replace(REQUEST, agent=AGENT, only_checks=("cat calc/*",))
             made = session.missions.create(request, repository=str(shop.repository), base=session.base, config={})
             return await session.missions.run(made)
 

@@ -53,7 +53,8 @@ def connected(host, port):
     return "connected"
 
 def told(**found):
-    with open("told.json", "w") as file:
+    os.makedirs("out", exist_ok=True)
+    with open("out/told.json", "w") as file:
         json.dump(found, file)
 """
 
@@ -77,7 +78,7 @@ class EndpointShop(NativeShop):
     def told(self, state: MissionState) -> Any:
         """Return what the agent found, from the tree that it left."""
         assert state.status == "promoted", state.reasons
-        return json.loads(git(self.repository, "show", f"{state.exported}:told.json"))
+        return json.loads(git(self.repository, "show", f"{state.exported}:out/told.json"))
 
     def events(self, state: MissionState) -> list[Any]:
         """Return the payloads of a mission's events."""
@@ -196,8 +197,8 @@ told(token=os.environ["OPENAI_API_KEY"], base=os.environ["OPENAI_BASE_URL"])
 
 
 LATE = """
-(kept,) = [name for name in os.listdir() if name.endswith(".json")]
-given = json.load(open(kept))
+(kept,) = [name for name in os.listdir("out") if name.endswith(".json")]
+given = json.load(open(f"out/{kept}"))
 try:
     ask(given["token"], base=given["base"])
 except urllib.error.URLError as error:

@@ -93,7 +93,7 @@ def set_back_checks(shop: Workshop) -> MissionState:
 
 class TestSetupAndChecks:
     def test_those_of_a_repository_nobody_trusts_are_judged_by_the_agents_rules(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path, config(setup="touch made && git push origin main", checks=["true"]))
+        shop = Workshop(tmp_path, config(setup="touch made && git push origin main", checks=["cat calc/*"]))
         state = set_back_checks(shop)
         assert (state.status, codes(state)) == ("failed", ["policy_denied"])
         (setup,) = judged(shop, state.id)
@@ -101,7 +101,7 @@ class TestSetupAndChecks:
         assert "the project's setup" in setup.subject
 
     def test_a_reason_sets_the_rule_aside(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path, config(checks=["docker --version || true"]))
+        shop = Workshop(tmp_path, config(checks=["cat calc/*; docker --version || true"]))
         state = set_back_checks(shop)
         assert codes(state) == ["policy_denied"]
         assert told(judged(shop, state.id)) == [("check", "deny", "containers")]
@@ -112,7 +112,7 @@ class TestSetupAndChecks:
         assert (check.effect, check.overridden) == ("allow", ("containers",))
 
     def test_trust_is_another_rule(self, tmp_path: Path) -> None:
-        files = config(setup="touch made; git push origin main 2>/dev/null; true", checks=["true"])
+        files = config(setup="touch made; git push origin main 2>/dev/null; true", checks=["cat calc/*"])
         shop = Workshop(tmp_path, files)
         trust(shop)
         state = set_back_checks(shop)
@@ -125,13 +125,13 @@ class TestSetupAndChecks:
 
     def test_what_a_person_typed_is_theirs_and_their_own_rule_still_counts(self, tmp_path: Path) -> None:
         shop = Workshop(tmp_path)
-        state = shop.run(GOLD, checks=["docker --version || true"])
+        state = shop.run(GOLD, checks=["cat calc/*; docker --version || true"])
         assert state.status == "promoted", state.reasons
         own_rules(
             shop,
             '@id("no-docker") forbid (principal, action == Action::"check", resource == Program::"docker");',
         )
-        state = shop.run(GOLD, checks=["docker --version || true"])
+        state = shop.run(GOLD, checks=["cat calc/*; docker --version || true"])
         assert codes(state) == ["policy_denied"]
         assert judged(shop, state.id)[0].rule == "user:no-docker"
 

@@ -77,10 +77,10 @@ async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_pa
     shop = Workshop(tmp_path)
     async with Gang(shop) as gang:
         hangs = f"{GOLD}; sleep 600"
-        five = [await gang.begin(hangs, checks=["true"]) for _ in range(5)]
+        five = [await gang.begin(hangs, checks=["cat calc/*"]) for _ in range(5)]
         for app, made in five:
             await until(lambda app=app, made=made: told(app, made, AttemptStarted))
-        app, sixth = await gang.begin(GOLD, checks=["true"], seconds=3.0)
+        app, sixth = await gang.begin(GOLD, checks=["cat calc/*"], seconds=3.0)
         await until(lambda: told(app, sixth, MissionQueued))
         queued = app.mission_reader.state(sixth).queued
         assert queued is not None
@@ -105,15 +105,15 @@ async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: 
     shop = Workshop(tmp_path)
     shop.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"
     async with Gang(shop) as gang:
-        holder, _ = await gang.begin("sleep 600", checks=["true"])
+        holder, _ = await gang.begin("sleep 600", checks=["cat calc/*"])
         await until(lambda: list((shop.home / "slots/attempts").glob("place-*")))
-        cancelled, gone = await gang.begin(GOLD, checks=["true"])
+        cancelled, gone = await gang.begin(GOLD, checks=["cat calc/*"])
         await until(lambda: told(cancelled, gone, MissionQueued))
-        paused, asleep = await gang.begin(GOLD, checks=["true"])
+        paused, asleep = await gang.begin(GOLD, checks=["cat calc/*"])
         await until(lambda: told(paused, asleep, MissionQueued))
         await paused.controls.take({"mission": asleep, "order": "pause", "identity": "os:test"})
         cancelled.controls.stop_all("cancel", identity="os:test")
-        last, made = await gang.begin(GOLD, checks=["true"])
+        last, made = await gang.begin(GOLD, checks=["cat calc/*"])
         await until(lambda: told(last, made, MissionQueued))
         holder.controls.stop_all("cancel", identity="os:test")
         await until(lambda: last.mission_reader.state(made).status == "promoted")
@@ -128,7 +128,7 @@ async def test_verdicts_take_turns(tmp_path: Path) -> None:
     shop.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
     async with Gang(shop) as gang:
         scripts = [f"{GOLD}; echo '# {name}' >> README.md" for name in "ab"]
-        made = [await gang.begin(script, checks=["sleep 0.3"]) for script in scripts]
+        made = [await gang.begin(script, checks=["sleep 0.3; cat calc/*"]) for script in scripts]
         states = await gang.settled()
         assert [state.status for state in states] == ["promoted"] * 2
         waits = [payload for app, mission in made for payload in told(app, mission, MissionQueued)]

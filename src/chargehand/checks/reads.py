@@ -20,6 +20,8 @@ _REGULAR = 0o100000
 _KIND_OF_FILE, _EXECUTABLE = 0o170000, 0o111
 # Where projects keep packages that are imported without the directory's name.
 _SOURCE_ROOTS = ("src/", "lib/", "python/")
+# What setup installs is held against the environment that a tree is judged in, not against what a check opens.
+_LOCKS = (".lock", "go.sum", "package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml")
 _PROSE = (".md", ".markdown", ".rst", ".adoc", ".txt")
 PROJECT_FILES = (
     *(
@@ -89,7 +91,7 @@ def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool
         if change.new_id is not None
         and not _is_code(change)
         and not is_test_path(change.path)
-        and not change.path.lower().endswith(_PROSE)
+        and not change.path.lower().endswith((*_PROSE, *_LOCKS))
         and parts_of(posixpath.basename(change.path)) is None
         and (_is_hidden(change.path) or is_project(posixpath.dirname(change.path)))
     )
@@ -144,7 +146,7 @@ def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadOb
 def _is_code(change: Change) -> bool:
     mode = change.new_mode or 0
     # A program needs no suffix where it may be executed.
-    known = is_source(change.path) or bool(mode & _EXECUTABLE)
+    known = is_source(change.path) or bool(mode & _EXECUTABLE and "." not in posixpath.basename(change.path))
     return change.new_id is not None and mode & _KIND_OF_FILE == _REGULAR and known
 
 
