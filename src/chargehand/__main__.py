@@ -21,6 +21,8 @@ def main() -> NoReturn:
         run_command_line()
     except SystemExit as ended:
         code = ended.code
+    # Private, as no public call does either: executors end their threads only when the first tells them to, so
+    # joining all threads would wait for ever. The types of `threading` leave it out.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -77,6 +77,7 @@ def apply(state: MissionSummary, line: Event) -> None:
 def measure(measures: MissionMeasures, line: Event) -> None:
     """Change measures by one event."""
     payload = read_payload(line)
+    # `None` for an event of a newer version, whose type is no key either.
     if handler := _MEASURES.get(type(payload)):  # type: ignore[arg-type]
         handler(measures, payload)
 

@@ -51,9 +51,9 @@ from chargehand.network.allow_list import meet_rules, without_grants
 DEFAULT = "default"
 # The providers whose address is known, so that `provider:model` says everything.
 SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
-# The largest repository file that is read, in bytes: strangers write it.
+# Names of agents that mean the same everywhere, whatever a repository's file says.
 RESERVED_AGENTS = frozenset({"native", "cursor-agent", *get_args(CliName)})
-"""Names of agents that mean the same everywhere, whatever a repository's file says."""
+# The largest repository file that is read, in bytes: strangers write it.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
 _OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}

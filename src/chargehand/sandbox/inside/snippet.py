@@ -160,11 +160,11 @@ def shut_in(program: bytes, memory: int, *, files: bool) -> None:
 
 
 # Generic for a type checker alone: it cannot be subscripted where this runs.
-class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no type at run time takes one
     _type_ = "i"
 
 
-class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
+class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no type at run time takes one
     _type_ = "L"
 
 

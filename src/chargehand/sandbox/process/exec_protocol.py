@@ -47,14 +47,14 @@ class ExecChannel(asyncio.BufferedProtocol):
         """Read and write from now on."""
         await asyncio.get_running_loop().create_connection(lambda: self, sock=self._sock)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102 -- asyncio's
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: D102
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: D102 -- asyncio's
         return self._buffer
 
-    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102
+    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102 -- asyncio's
         inbox, head = self._inbox, exec_server.FRAME.size
         inbox += self._buffer[:nbytes]
         while len(inbox) >= head:
@@ -70,15 +70,15 @@ class ExecChannel(asyncio.BufferedProtocol):
             del inbox[: head + size]
             self._on_frame(kind, body)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 -- asyncio's
         self._writable.set()
         if not self.lost.done():
             self.lost.set_result(None)
 
-    def pause_writing(self) -> None:  # noqa: D102
+    def pause_writing(self) -> None:  # noqa: D102 -- asyncio's
         self._writable.clear()
 
-    def resume_writing(self) -> None:  # noqa: D102
+    def resume_writing(self) -> None:  # noqa: D102 -- asyncio's
         self._writable.set()
 
     def send(self, data: bytes) -> None:
