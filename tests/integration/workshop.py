@@ -68,3 +68,16 @@ class Workshop:
                 return await session.missions.run(mission)
         finally:
             app.close()
+
+    def promote(self, mission: str) -> MissionState:
+        """Let in what a mission left, as a person."""
+
+        async def decide() -> MissionState:
+            app = self.app()
+            try:
+                async with app.session() as session:
+                    return await session.missions.promote(mission, identity="os:test")
+            finally:
+                app.close()
+
+        return asyncio.run(decide())

@@ -432,6 +432,10 @@ HONEST: Mapping[str, Try] = {
         new={"pyproject.toml": PYPROJECT.replace("attrs>=1", "attrs>=2")},
         command="sh run.sh",
     ),
+    "a source that another tool's settings name": Try(
+        base={"tox.ini": "[testenv]\ncommands = mypy calc.py\n[pytest]\naddopts = -q\n", "calc.py": "x"},
+        new={"calc.py": "y"},
+    ),
     "a page about agents": python({"docs/agents.md": "x"}),
     "a gem": ruby({"Gemfile": RUBY["Gemfile"].replace("13.0", "13.1") + "gem 'x', '1', '2' # why\n"}),
     "a source of Ruby": ruby({"lib/calc.rb": "x = 1\n", "lib/money.rb": "x = 1\n"}),

@@ -94,6 +94,8 @@ _READ_BY: Mapping[str, tuple[str, ...]] = {
     "deno": ("deno.json", "deno.jsonc"),
     "cargo": (".cargo/config.toml", ".cargo/config"),
 }
+# Where programs keep their tasks in pyproject.toml.
+_TASK_TABLES = {"tox": ("tox",), "poe": ("poe",), "task": ("taskipy",), "invoke": ("invoke",), "pdm": ("pdm",)}
 _IMPORTED_AS_CODE = frozenset({"src", "lib", "app", "packages", "python"})
 
 
@@ -295,7 +297,7 @@ class _ProgramSearch:
             for program, files in _READ_BY.items():
                 if program in words or (program == "pytest" and "tox" in words):
                     for name in files:
-                        self._take_settings(posixpath.join(place, name))
+                        self._take_settings(posixpath.join(place, name), program)
 
     def _take_scripts(self, place: str, words: set[str]) -> None:
         path = posixpath.join(place, "package.json")
@@ -354,15 +356,16 @@ class _ProgramSearch:
             self._read.add(key)
             self.take_words(text, place)
 
-    def _take_settings(self, path: str) -> None:
-        """Take what a settings file names as programs, and nothing of the other files that it speaks of."""
-        text = None if path in self._read else self._text(path)
+    def _take_settings(self, path: str, program: str) -> None:
+        """Take what a settings file names as programs for one that reads it, nothing else that it speaks of."""
+        key = f"{path} {program}"
+        text = None if key in self._read else self._text(path)
         if text is None or len(text) > _MOST_TEXT:
             return
-        self._read.add(path)
+        self._read.add(key)
         directory, name = posixpath.split(path)
         if name == "pyproject.toml":
-            for each in _task_texts(self._toml(path)):
+            for each in _task_texts(self._toml(path), program):
                 self.take_words(each, directory)
             options = self._toml(path).get("tool", {}).get("pytest", {})
             self._take_python_path(json.dumps(options), directory)
@@ -374,9 +377,10 @@ class _ProgramSearch:
             ".justfile",
         }:
             sections = re.split(r"(?m)^(?=\[)", text)
-            kept = [
-                each for each in sections if not re.match(r"\[(?:metadata|options|coverage|flake8|mypy)", each)
-            ]
+            # A file of several tools: what one runs is nothing that another one does.
+            of_pytest = program == "pytest" and name in {"tox.ini", "setup.cfg"}
+            wanted = r"\[(?:tool:)?pytest" if of_pytest else r"(?!\[(?:metadata|options|coverage|flake8|mypy))"
+            kept = [each for each in sections if re.match(wanted, each)]
             self.take_words("\n".join(kept), directory)
             self._take_python_path("".join(kept), directory)
         elif name == "conftest.py":
@@ -411,16 +415,16 @@ def _without_variables(word: str) -> str:
     return _VARIABLE.sub("", word).lstrip("/") if _VARIABLE.search(word) else word
 
 
-def _task_texts(document: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a pyproject.toml that are commands, options of runners or build hooks."""
+def _task_texts(document: Mapping[str, Any], program: str) -> list[str]:
+    """Return the texts of a pyproject.toml that are commands of a program, its options, or build hooks."""
     tools = document.get("tool")
     tools = tools if isinstance(tools, dict) else {}
     hatch = tools.get("hatch")
     hatch = hatch if isinstance(hatch, dict) else {}
     pytest = tools.get("pytest")
-    found: list[object] = [tools.get(name) for name in ("tox", "poe", "taskipy", "invoke", "pdm")]
+    found: list[object] = [tools.get(name) for name in _TASK_TABLES.get(program, ())]
     found += [
-        hatch.get("envs"),
+        hatch.get("envs") if program == "hatch" else None,
         hatch.get("build"),
         tools.get("poetry", {}).get("build") if "poetry" in tools else None,
     ]
