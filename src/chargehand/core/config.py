@@ -335,8 +335,15 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
         float | None,
         KeySpec("processor time of everything in one sandbox; absent: no limit", meet="min", form="seconds"),
     ] = None
-    disk_mb: Annotated[int, KeySpec("files that one attempt writes in MiB, ignored ones too", meet="min")] = 1024
-    files: Annotated[int, KeySpec("files that one attempt writes, ignored ones too", meet="min")] = 100_000
+    disk_mb: Annotated[
+        int, KeySpec("files that an attempt, a check or `exec` writes in MiB, ignored ones too", meet="min")
+    ] = 1024
+    files: Annotated[
+        int, KeySpec("files that an attempt, a check or `exec` writes, ignored ones too", meet="min")
+    ] = 100_000
+    # Of their own: packages of a large project take more than any change to it.
+    setup_disk_mb: Annotated[int, KeySpec("files that setup writes in MiB", meet="min")] = 8192
+    setup_files: Annotated[int, KeySpec("files that setup writes", meet="min")] = 1_000_000
 
 
 class EngineConfig(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 from chargehand.core.ports import Bind, MountPlan
 
 Stream = Literal["stdout", "stderr"]
-LimitName = Literal["wall_time", "output", "cpu_time", "memory", "file_size", "processes"]
+LimitName = Literal["wall_time", "output", "cpu_time", "memory", "file_size", "processes", "disk", "files"]
 """What a command may be ended by, the surest first: see `ExecResult.limit`."""
 OnOutput = Callable[[Stream, bytes], None]
 # Fixed, because agents' configuration names them and is written before a sandbox is opened.
@@ -70,9 +70,10 @@ class ExecResult:
 
     `limit` names the limit that ended it, `None` for one that ended by itself. `wall_time`, `output` and
     `cpu_time`: everything was killed at it. `memory`: the kernel killed a part of it, and it failed. `file_size`:
-    it died by SIGXFSZ. `processes`: it failed and was refused a process. A program that meets a refusal (no such
-    memory, no process, file too large) and goes on has not ended by a limit. `written` counts the bytes of both
-    streams, also those that are not kept.
+    it died by SIGXFSZ. `processes`: it failed and was refused a process. `disk` and `files`: more lay in the
+    workspace than may (see `LimitsDisk`); everything was killed, and its exit code is never 0. A program that
+    meets a refusal (no such memory, no process, file too large) and goes on has not ended by a limit. `written`
+    counts the bytes of both streams, also those that are not kept.
     """
 
     exit_code: int
@@ -169,6 +170,18 @@ class RunningProcess:
     cpu_seconds: float
     waits_in: str | None = None
     open_files: int | None = None
+
+
+@runtime_checkable
+class LimitsDisk(Protocol):
+    """What a sandbox offers besides where its tier can end commands that write too much."""
+
+    def limit_disk(self, find_passed_limit: Callable[[], LimitName | None]) -> None:
+        """Ask this, in a thread, while each command runs and after it; end the command where it names a limit.
+
+        What is asked looks at the workspace from outside; its cost may grow with what was written.
+        """
+        ...
 
 
 @runtime_checkable

@@ -453,7 +453,7 @@ class StateQuota:
 
 
 class AttemptQuota:
-    """What one attempt may write, ignored files included: checked again and again while its agent works.
+    """What may be written in one workspace, ignored files included: checked again and again meanwhile.
 
     `root` is where its writes lie (`Workspace.scan_root`), `before` the entries and bytes that lay there before it
     wrote anything: none over an overlay, the copy of the base in a plain directory.
@@ -464,22 +464,29 @@ class AttemptQuota:
         self._most = (limits.files + before[0], limits.disk_bytes + before[1])
         self._limits = limits
 
-    def look(self) -> None:
-        """Return if the attempt is within its limits; the cost grows with what was written, up to the limit.
-
-        Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)
-        when the disk itself is nearly full.
-        """
-        # An agent may hide files in directories that it closed to their owner, us; those are counted as root of a
-        # user namespace, in a process of its own.
+    def find_passed(self) -> Literal["disk", "files"] | None:
+        """Return which of the limits is passed; the cost grows with what was written, up to the limit."""
+        # Programs may hide files in directories that they closed to their owner, us; those are counted as root of
+        # a user namespace, in a process of its own.
         closed: list[str] = []
         entries, size = tree_bytes(self._root, stop=self._most, closed=closed)
         if closed:
             more = closed_bytes(closed, stop=self._most)
             entries, size = entries + more[0], size + more[1]
         if size > self._most[1]:
+            return "disk"
+        return "files" if entries > self._most[0] else None
+
+    def look(self) -> None:
+        """Return if the attempt is within its limits; the cost grows with what was written, up to the limit.
+
+        Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)
+        when the disk itself is nearly full.
+        """
+        passed = self.find_passed()
+        if passed == "disk":
             raise _quota_error(f"more than {megabytes(self._limits.disk_bytes)}", "sandbox.disk_mb")
-        if entries > self._most[0]:
+        if passed == "files":
             raise _quota_error(f"more than {self._limits.files} files and directories", "sandbox.files")
         disk = os.statvfs(self._root)
         if disk.f_bavail * disk.f_frsize < _NEARLY_FULL or (disk.f_files and not disk.f_favail):

@@ -25,6 +25,7 @@ from chargehand.missions.journal import SETUP, EventSink, Journal
 from chargehand.missions.sandboxes.provisioning import (
     CARGO_HOME,
     GO_MODULES,
+    OFFLINE,
     PACKAGES,
     VENV,
     BaseEnvironment,
@@ -58,8 +59,6 @@ _FAIL_AT_ONCE = {
     "COMPOSER_DISABLE_NETWORK": "1",
 }
 _TAIL = 2000
-# What the sandbox of a candidate's setup is opened for, as its events name it.
-OFFLINE = "setup without network"
 
 
 async def base_environment(
@@ -296,6 +295,9 @@ async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command
         ended = f"setup failed: {command!r} ended with exit code {result.exit_code}"
         if result.timed_out:
             ended = f"setup was stopped at its time limit: {command!r} after {result.seconds:.0f} s"
+        elif result.limit in ("disk", "files"):
+            key = f"sandbox.setup_{'disk_mb' if result.limit == 'disk' else 'files'}"
+            ended = f"setup wrote more than {key} allows and was stopped: {command!r}"
         elif result.limit is not None:
             ended = f"setup was ended by its limit of {result.limit}: {command!r}"
         tail = printable(output[-_TAIL:].decode(errors="replace")).strip()

@@ -13,19 +13,23 @@ from msgspec import structs
 
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 from chargehand.core.clock import Clock
+from chargehand.core.config import SandboxConfig
 from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, WaitingError
 from chargehand.core.mission_events import MissionAdmitted, MissionQueued
 from chargehand.core.ports import Bind
 from chargehand.core.records import Base, Reason
 from chargehand.core.state import MissionState
-from chargehand.missions.journal import AGENT, CHECKS, EventSink, Journal
+from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
 from chargehand.missions.services import Egress, Registries, Services, SlotName, system_errors
 from chargehand.missions.steering import Control
 from chargehand.network.contract import EgressRequest, MirrorRequest
-from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, Sandbox, SandboxSpec
+from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.scan import WorkspaceLimits
+from chargehand.workspace.space import AttemptQuota
 from chargehand.workspace.workspace import Workspace
 
+# What the sandbox of a candidate's setup is opened for, as its events name it.
+OFFLINE = "setup without network"
 _WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
 
 
@@ -204,7 +208,7 @@ class SandboxProvisioner:
             tree=tree,
             environment=environment.layer,
             include=config.project.include,
-            limits=WorkspaceLimits(disk_bytes=config.sandbox.disk_mb << 20, files=config.sandbox.files),
+            limits=_workspace_limits(config.sandbox),
             id=id,
         )
 
@@ -256,6 +260,10 @@ class SandboxProvisioner:
             egress=egress.socket_path if egress else None,
         )
         sandbox = await services.tier.open(spec)
+        # An agent's writes are watched with its work, and end the attempt rather than one of its commands.
+        if purpose != AGENT and not read_only and isinstance(sandbox, LimitsDisk):
+            setup = purpose in (SETUP, OFFLINE)
+            sandbox.limit_disk(await _open_quota(workspace, services.config.sandbox, setup=setup))
         ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
         try:
             if self.control is not None:
@@ -317,6 +325,21 @@ class SandboxProvisioner:
         )
         with contextlib.suppress(FencedError):  # whoever took the mission over counts its own
             self.journal.record(closed)
+
+
+def _workspace_limits(config: SandboxConfig, *, setup: bool = False) -> WorkspaceLimits:
+    if setup:
+        return WorkspaceLimits(disk_bytes=config.setup_disk_mb << 20, files=config.setup_files)
+    return WorkspaceLimits(disk_bytes=config.disk_mb << 20, files=config.files)
+
+
+async def _open_quota(
+    workspace: Workspace, config: SandboxConfig, *, setup: bool
+) -> Callable[[], LimitName | None]:
+    """Return what finds the limit that is passed of what is written in a workspace from now on."""
+    before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
+    limits = _workspace_limits(config, setup=setup)
+    return AttemptQuota(workspace.scan_root(), limits, before=before).find_passed
 
 
 def remove_leftovers(services: Services, state: MissionState) -> None:

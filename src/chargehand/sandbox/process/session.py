@@ -7,16 +7,19 @@ import contextlib
 import marshal
 import posixpath
 import secrets
+import signal
 import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError
 from chargehand.sandbox.contract import (
     WORKSPACE,
     ExecResult,
+    LimitName,
     OnOutput,
     OpenedFiles,
     RunningProcess,
@@ -38,6 +41,9 @@ from chargehand.sandbox.process.usage import UsageMeter, processes_below
 _T = TypeVar("_T")
 START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
+_KILLED = 128 + signal.SIGKILL
+# Seconds before the second look at what a command wrote, and at most between two later ones.
+_FIRST_DISK_LOOK, _LAST_DISK_LOOK = 0.2, 2.0
 # After a command's own time limit: only then does the host give up on an exec server that does not answer.
 _LATEST_SECONDS = 30.0
 _LONGEST_WAIT = 86_400.0  # asyncio's timers overflow on what callers may ask for
@@ -105,6 +111,7 @@ class ServedSandbox:
         # Apart from the signals: a freeze may wait for its own while files are told.
         self._told: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
         self._observed: tuple[str, ...] = ()
+        self._find_passed_disk_limit: Callable[[], LimitName | None] | None = None
         for end in (ended, self._channel.lost):
             end.add_done_callback(self._note_end)
 
@@ -125,6 +132,10 @@ class ServedSandbox:
         """Freeze by this group from now on, and count what it used; for one that was made by an engine."""
         self._cgroup = cgroup
         self._meter.use(cgroup)
+
+    def limit_disk(self, find_passed_limit: Callable[[], LimitName | None]) -> None:
+        """End commands that write too much; see `LimitsDisk.limit_disk`."""
+        self._find_passed_disk_limit = find_passed_limit
 
     def _receive_frame(self, kind: bytes, body: bytes) -> None:
         """Handle one frame that arrived."""
@@ -209,7 +220,7 @@ class ServedSandbox:
             self._reply = reply
             # Before each command and not after the last: a daemon may meet a limit in between.
             before = self._meter.read_enforced()
-            sampling = asyncio.create_task(self._enforce_by_samples(reply)) if self._meter.needs_samples else None
+            watching = self._watch_limits(reply)
             try:
                 self._send(exec_server.EXEC, body)
                 if not isinstance(stdin, bytes):
@@ -219,7 +230,7 @@ class ServedSandbox:
                     if stdin:
                         self._send(exec_server.STDIN, stdin)
                     result = await self._wait_for(reply, timeout)
-                return self._meter.name_limit(result, before, reply.stopped)
+                return await self._check_disk(self._meter.name_limit(result, before, reply.stopped))
             # There is nobody left to abandon it to.
             except SandboxDiedError:
                 raise
@@ -228,8 +239,8 @@ class ServedSandbox:
                 raise
             finally:
                 self._reply = None
-                if sampling is not None:
-                    sampling.cancel()
+                for task in watching:
+                    task.cancel()
 
     async def converse(
         self,
@@ -252,6 +263,42 @@ class ServedSandbox:
             output_limit=output_limit,
             on_output=on_output,
         )
+
+    def _watch_limits(self, reply: ExecReply) -> list[asyncio.Task[None]]:
+        """Begin to watch the limits that the kernel does not keep, while one command runs."""
+        wanted = []
+        if self._meter.needs_samples:
+            wanted.append(self._enforce_by_samples(reply))
+        if self._find_passed_disk_limit is not None:
+            wanted.append(self._enforce_disk(reply, self._find_passed_disk_limit))
+        return [asyncio.create_task(each) for each in wanted]
+
+    async def _enforce_disk(self, reply: ExecReply, find_passed_limit: Callable[[], LimitName | None]) -> None:
+        """Look at what was written, less and less often, and kill everything where that is too much."""
+        pause = _FIRST_DISK_LOOK
+        while reply.stopped is None:
+            began = time.monotonic()
+            if self._thawed.is_set() and not self._dead:
+                reply.stopped = await asyncio.to_thread(find_passed_limit)
+            if reply.stopped is None:
+                # A look costs as much as there are files: never more than a tenth of the time.
+                pause = min(pause * 1.5, _LAST_DISK_LOOK)
+                await asyncio.sleep(max(pause, 10 * (time.monotonic() - began)))
+        with contextlib.suppress(SandboxDiedError):
+            self._send(exec_server.KILL)
+
+    async def _check_disk(self, result: ExecResult) -> ExecResult:
+        """Return how a command ended: as failed where it wrote too much between two looks."""
+        if result.limit in ("disk", "files"):
+            return replace(result, exit_code=result.exit_code or _KILLED)
+        if self._find_passed_disk_limit is None or result.limit is not None:
+            return result
+        limit = await asyncio.to_thread(self._find_passed_disk_limit)
+        if limit is None:
+            return result
+        with contextlib.suppress(SandboxDiedError):  # what it left running would write on
+            self._send(exec_server.KILL)
+        return replace(result, limit=limit, exit_code=result.exit_code or _KILLED)
 
     async def _enforce_by_samples(self, reply: ExecReply) -> None:
         """Look now and then at what a command takes, and kill everything where that is too much."""

@@ -1,0 +1,72 @@
+"""What checks, setup and `exec` may write: the limits of an attempt, with room of its own for setup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository
+from tests.conftest import git, write_files
+
+pytestmark = pytest.mark.needs_bwrap
+# In pieces: one file alone would meet the limit of a file's size.
+FILL = "for i in 1 2 3 4 5 6 7 8; do head -c 4000000 /dev/zero > big$i; done"
+LITTLE = "head -c 4000000 /dev/zero > big; rm big; mkdir many; touch many/a many/b"
+MANY = "mkdir many; i=0; while [ $i -lt 400 ]; do : > many/$i; i=$((i+1)); done"
+
+
+def commit_files(repo: Path, files: dict[str, str]) -> None:
+    write_files(repo, files)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "more")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    found = repository(tmp_path / "repo")
+    settings = "[sandbox]\ndisk_mb = 16\nfiles = 200\nsetup_disk_mb = 64\nsetup_files = 1000\n"
+    commit_files(found, {"chargehand.toml": settings})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(FILL, "disk"), (MANY, "files"), (f"{FILL}; sleep 300", "disk"), (LITTLE, None)],
+)
+def test_a_check_that_writes_too_much_fails_and_nothing_is_promoted(
+    desk: Desk, repo: Path, command: str, reason: str | None
+) -> None:
+    said = desk.say("run", "mend", "--agent", "command:touch new.txt", "--only-check", command, cwd=repo)
+    document = said.document
+    assert document["status"] == ("promoted" if reason is None else "refused"), said
+    state = desk.state(said)
+    assert [(each.status, each.reason) for each in state.verdicts[-1].checks] == (
+        [("failed", reason)] if reason else [("passed", "")]
+    ), document
+    left = [path for path in desk.home.rglob("big*") if path.is_file()]
+    assert left == []
+
+
+@pytest.mark.parametrize(("command", "limit"), [(FILL, "disk"), (MANY, "files"), ("touch one", None)])
+def test_exec_names_the_limit(desk: Desk, repo: Path, command: str, limit: str | None) -> None:
+    said = desk.say("exec", "--", "sh", "-c", command, cwd=repo)
+    assert (said.document["limit"], said.code) == (limit, said.document["exit_code"])
+    assert (said.code != 0) is (limit is not None)
+
+
+def test_setup_has_limits_of_its_own(desk: Desk, repo: Path) -> None:
+    with (repo / "chargehand.toml").open("a") as file:
+        file.write(f'[project]\nsetup = "{FILL}"\n')
+    commit_files(repo, {"x.txt": "x"})
+    said = desk.run(repo, agent="command:touch new.txt")
+    assert said.document["status"] == "promoted", said
+    text = (repo / "chargehand.toml").read_text().replace("setup_disk_mb = 64", "setup_disk_mb = 8")
+    commit_files(repo, {"chargehand.toml": text.replace(FILL, f"{FILL}; true")})
+    said = desk.run(repo, agent="command:touch new.txt")
+    assert "setup_failed" in said.stdout + said.stderr, said
+    assert "sandbox.setup_disk_mb" in said.stdout + said.stderr
