@@ -287,7 +287,7 @@ class Promoter:
                 raise already_rolled_back_error(state)
             await self.export()
             return state.commit
-        depot = self._services.depot
+        depot, promoted, was_applied = self._services.depot, state.commit, is_applied(state)
         message = f"Roll back mission {self._journal.mission}\n\nThis reverts commit {state.commit}.\n"
         commit = await asyncio.to_thread(depot.commit, base.tree, (state.commit,), message)
         # A roll-back is a promotion of the base's tree, with the same journal; a crash in it is settled the same
@@ -300,4 +300,21 @@ class Promoter:
         self._journal.record(MissionRolledBack(ref=self._ref, commit=commit, tree=base.tree), durable=True)
         await self._sign(commit)
         await self.export()
+        if was_applied:
+            await self._undo_apply(base, promoted, commit)
         return commit
+
+    async def _undo_apply(self, base: Base, promoted: str, commit: str) -> None:
+        """Fast-forward the user's own branch to the roll-back, where it is where the mission left it."""
+        assert base.branch is not None
+        try:
+            undone = await asyncio.to_thread(
+                apply_branch, self._services.depot, commit, branch=base.branch, at=promoted
+            )
+        except ChargehandError as error:
+            undone = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
+        if undone.state == "blocked":
+            revert = f"git revert {base.commit[:12]}..{promoted[:12]}"
+            reason = f"{undone.reason}; the mission's change is still on it: `{revert}` there takes it back"
+            undone = structs.replace(undone, reason=reason)
+        self._journal.record(ApplyChanged(export=undone, commit=commit), durable=True)

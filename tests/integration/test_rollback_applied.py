@@ -1,0 +1,37 @@
+"""A roll-back of a mission that was applied: the person's own branch goes on, and never back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository
+from tests.conftest import git
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_persons_branch_is_undone_by_a_new_commit_or_they_are_told_how(tmp_path: Path, moved: bool) -> None:
+    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    start = git(repo, "rev-parse", "HEAD^{tree}")
+    said = desk.run(repo, "--apply")
+    assert said.document["status"] == "promoted", said
+    applied = git(repo, "rev-parse", "HEAD")
+    assert (repo / "f.txt").read_text() == "baa\n"
+    if moved:
+        git(repo, "commit", "--allow-empty", "-qm", "mine")
+    mine = git(repo, "rev-parse", "HEAD")
+    said = desk.say("mission", "rollback", said.document["mission"], cwd=repo)
+    assert said.code == 0, said
+    shown = desk.state(said).applied
+    assert shown is not None
+    if moved:
+        assert git(repo, "rev-parse", "HEAD") == mine
+        assert shown.state == "blocked"
+        git(repo, *shown.reason.split("`")[1].split()[1:2], "--no-edit", shown.reason.split("`")[1].split()[2])
+    else:
+        assert shown.state == "done"
+        assert git(repo, "rev-parse", "HEAD^") == applied
+    assert git(repo, "rev-parse", "HEAD^{tree}") == start
+    assert git(repo, "status", "--porcelain") == ""
