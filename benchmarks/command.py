@@ -1,4 +1,4 @@
-"""One command in a sandbox that is there already."""
+"""One command in a sandbox that is there already, and what it costs to see which files it opens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.shop import Opened, Shop
-from chargehand.sandbox.contract import Sandbox
+from chargehand.sandbox.contract import ObservesReads, Sandbox
 
 AIM = 0.0015
 _CASES = {
@@ -23,7 +23,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     Every side gets both streams of output, as a caller of the sandbox does; the plain process also without them.
     """
     async with opened.both() as (_, sandbox):
-        return [
+        results = [
             await compare(
                 "command",
                 case,
@@ -40,6 +40,44 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
             )
             for case, argv in _CASES.items()
         ]
+        return [*results, await _compare_observed(shop, sandbox, rounds=rounds)]
+
+
+async def _compare_observed(shop: Shop, sandbox: Sandbox, *, rounds: int) -> Result:
+    """Compare a command that opens each file ten times with itself, its opens observed and not."""
+    assert isinstance(sandbox, ObservesReads)
+    places = [
+        path.relative_to(shop.repository)
+        for path in (shop.repository, *shop.repository.rglob("*"))
+        if path.is_dir()
+    ]
+    directories = ["" if str(path) == "." else str(path) for path in places if path.parts[:1] != (".git",)]
+    return await compare(
+        "command",
+        f"{10 * shop.files:,} files read",
+        [
+            Side(name="opens observed", sample=_observed(sandbox, directories), repeat=3),
+            Side(name="not observed", sample=_observed(sandbox, []), repeat=3),
+        ],
+        rounds=rounds,
+        files=shop.files,
+        note=f"observed: inotify on {len(directories)} directories, and what was opened told at the end",
+    )
+
+
+def _observed(sandbox: ObservesReads, directories: Sequence[str]) -> Sample:
+    read = (
+        "for turn in 1 2 3 4 5 6 7 8 9 10; do find . -name .git -prune -o -type f -exec cat {} + > /dev/null; done"
+    )
+
+    async def sample() -> float:
+        await sandbox.observe(directories)
+        with timed() as seconds:
+            await sandbox.exec(["sh", "-c", read])
+            await sandbox.opened_files()
+        return seconds[0]
+
+    return sample
 
 
 def _inside(sandbox: Sandbox, argv: Sequence[str]) -> Sample:
