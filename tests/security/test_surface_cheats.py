@@ -226,6 +226,8 @@ CHEATS: Mapping[str, Try] = {
     "a file that jest loads first": node({"support/begin.js": "global.expect = () => {}\n"}, "npx jest"),
     "a script": package('"sh bin/unit"', '"true"'),
     "a key that no rule knows": package('"type"', '"wireit": {"test": {"command": "true"}}, "type"'),
+    "a package under the name of another": package('"x": "^1.0.0"', '"x": "^1.0.0", "chai": "npm:fake@1"'),
+    "a directory under the name of a package": package('"x": "^1.0.0"', '"x": "file:fake"'),
     "what modules are": package('"module"', '"commonjs"'),
     "packages replaced": package('"type"', '"overrides": {"chai": "file:fake"}, "type"'),
     "a package within the package": node({"test/package.json": '{"type": "commonjs"}'}),

@@ -55,6 +55,8 @@ _PACKAGE_JSON = frozenset({
     "publishConfig", "sideEffects", "unpkg", "jsdelivr", "exports", "support", "browserslist", "icon",
     "displayName", "publisher", "categories", "contributes", "activationEvents", "size-limit", "release",
 })  # fmt: skip
+_PACKAGE_DEPENDENCIES = ("dependencies", "devDependencies", "peerDependencies", "optionalDependencies")
+_RENAMED = re.compile(r"(?:npm|file|link|portal|patch|workspace|exec):|[./~]")
 _COMPOSER = frozenset({
     "name", "description", "version", "keywords", "homepage", "readme", "time", "license", "authors",
     "support", "funding", "require", "require-dev", "suggest", "conflict", "provide", "abandoned",
@@ -169,7 +171,11 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _read_package_json(text: str, commands: Sequence[str]) -> object:
-    return _leave_out(parse_object(text), _PACKAGE_JSON)
+    document = parse_object(text)
+    tables = [_as_table(document.get(key) or {}) for key in _PACKAGE_DEPENDENCIES]
+    # Another package, or a directory, under the name of one that tests import.
+    renamed = [sorted((name, each) for name, each in table.items() if _RENAMED.match(each)) for table in tables]
+    return _leave_out(document, _PACKAGE_JSON), renamed
 
 
 def _read_cargo(text: str, commands: Sequence[str]) -> object:
