@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 NO_LIMITS = {
     # of [sandbox], what is no limit
     *("sandbox.tier", "sandbox.container_program", "sandbox.container_image", "sandbox.toolchain"),
-    *("sandbox.network", "sandbox.network_checks"),
+    *("sandbox.network", "sandbox.network_checks", "sandbox.host_packages"),
 }
 
 
