@@ -175,18 +175,6 @@ def test_no_client_grants_trust(hostile: Hostile, tmp_path: Path, content: str) 
     ] == {"missions": [], "next_cursor": None}
 
 
-def test_calls_without_end_are_slowed_down(hostile: Hostile, service: Service) -> None:
-    codes = set()
-    with httpx.Client(trust_env=False, headers=hostile._with_token) as client:
-        for _ in range(400):
-            body = request("tools/call", name="mission_status", arguments={"wrong": 1})
-            text = client.post(service.url, json=body, timeout=60).text
-            codes |= {code for code in ("rate_limited", "usage") if f'"code":"{code}"' in text}
-            if "rate_limited" in codes:
-                break
-    assert "usage" in codes
-
-
 def test_over_stdio_what_is_no_message_is_answered_and_eof_ends_it(place: Path) -> None:
     desk = Desk(place)
     lines = [

@@ -275,7 +275,14 @@ def test_when_a_failing_test_counts() -> None:
 
 
 def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
-    by_content = {"step.finished", "sandbox.opened", "sandbox.closed", "network.requested", "verdict.given"}
+    by_content = {
+        "setup.detected",
+        "step.finished",
+        "sandbox.opened",
+        "sandbox.closed",
+        "network.requested",
+        "verdict.given",
+    }
     none = {
         *("mission.claimed", "mission.released", "mission.paused", "mission.resumed", "mission.cancel_asked"),
         *("mission.queued", "mission.admitted", "message.sent", "question.answered", "checkpoint.restored"),

@@ -27,6 +27,8 @@ _MOST_FILES = 300
 _MOST_TEXT = 200_000
 _MOUNTED = "/workspace/"
 _SEPARATORS = re.compile(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
+# A program of the project whose output a check compares, as in "test `./add 2 1` = 3", is what it tests.
+_SUBJECT = re.compile(r"`\s*\./[\w/-]+(?=[\s`])[^`\n]*`|\$\$?\(\s*\./[\w/-]+(?=[\s)])[^()\n]*\)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _VARIABLE = re.compile(r"\$\w*|%~dp0|%\w+%")
 _COMPUTED = re.compile(r"\$\w+")
@@ -187,7 +189,7 @@ class _ProgramSearch:
         entered |= {self._place(name, "") for name in _ENTERED.findall(text)}
         self.directories |= entered
         bases = {"", directory, posixpath.dirname(directory), *entered}
-        for word in _SEPARATORS.split(text):
+        for word in _SEPARATORS.split(_SUBJECT.sub(" ", text)):
             for piece in {word, *word.split(":")}:
                 self._name(piece, bases)
         # `tools/$name.sh` is any of the scripts there.
