@@ -83,16 +83,18 @@ def test_counts(text: str, count: int | None) -> None:
     assert count_in_output(text) == count
 
 
-def lost(before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None) -> list[str]:
-    found = find_lost_tests([ran(before)], [ran(after)])
+def lost(
+    before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None, *, check: str = "c"
+) -> list[str]:
+    found = find_lost_tests([ran(before, check)], [ran(after, check)])
     assert all(each.needs_person and each.rule == "tests_lost" for each in found)
     return [each.message for each in found]
 
 
-def ran(tests: tuple[str, ...] | int | None) -> RanTests:
+def ran(tests: tuple[str, ...] | int | None, check: str) -> RanTests:
     if isinstance(tests, tuple):
-        return RanTests(check="c", names=tests, count=len(tests))
-    return RanTests(check="c", count=tests)
+        return RanTests(check=check, names=tests, count=len(tests))
+    return RanTests(check=check, count=tests)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +118,6 @@ def test_what_is_lost(before: tuple[str, ...] | int, after: tuple[str, ...] | in
         (("a::one",), ("a::one", "a::two")),
         (("a::one",), ("b::one",)),
         (("a.T::one", "a.T::two"), ("b.U::two", "b.U::one")),
-        (("a::t[1]", "a::t[2]"), ("a::t[1-x]", "a::t[2-x]")),
-        (("TestAdd/one", "TestAdd"), ("TestAdd/first", "TestAdd")),
         (2, 3),
         (None, 3),
         (3, None),
@@ -126,6 +126,22 @@ def test_what_is_lost(before: tuple[str, ...] | int, after: tuple[str, ...] | in
 )
 def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None) -> None:
     assert lost(before, after) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "before", "after", "kept"),
+    [
+        ("pytest -q", ("a::t[1]", "a::t[2]"), ("a::t[1-x]", "a::t[2-x]"), True),
+        ("go test ./...", ("TestAdd/one", "TestAdd"), ("TestAdd/first", "TestAdd"), True),
+        ("npm test", ("GET /orders",), ("GET /x",), False),
+        ("npm test", ("adds [fast]",), ("adds [slow]",), False),
+        ("cargo test", ("a::b/c",), ("a::b/d",), False),
+    ],
+)
+def test_variants_are_those_of_the_runner(
+    check: str, before: tuple[str, ...], after: tuple[str, ...], kept: bool
+) -> None:
+    assert (lost(before, after, check=check) == []) == kept
 
 
 def test_checks_are_compared_with_themselves() -> None:

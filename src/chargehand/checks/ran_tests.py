@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from chargehand.checks._outcomes import runner_of
 from chargehand.core.records import Finding
 from chargehand.core.text import printable
 
 _SHOWN = 5
+# Where the name of one variant of a test begins: parameters (`[1-2]`), subtests (`/case`).
+_VARIANT = {"pytest": "[", "go": "/"}
 _GO = re.compile(r"^\s*--- (?:PASS|FAIL): (\S+)", re.MULTILINE)
 _CARGO = re.compile(r"^test (.+?) \.\.\. (?:ok|FAILED)", re.MULTILINE)
 # TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
@@ -96,7 +99,7 @@ def find_lost_tests(before: Iterable[RanTests], after: Iterable[RanTests]) -> tu
 
 def _describe_loss(base: RanTests, tree: RanTests) -> str:
     if base.names is not None and tree.names is not None:
-        lost = _find_lost_names(base.names, tree.names)
+        lost = _find_lost_names(base.names, tree.names, variant=_VARIANT.get(runner_of(tree.check)))
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))
@@ -106,12 +109,15 @@ def _describe_loss(base: RanTests, tree: RanTests) -> str:
     return ""
 
 
-def _find_lost_names(before: Sequence[str], after: Sequence[str]) -> list[str]:
+def _find_lost_names(before: Sequence[str], after: Sequence[str], *, variant: str | None) -> list[str]:
+    def whole_test(name: str) -> str:
+        return name.partition(variant)[0] if variant else name
+
     kept, gained = set(after), Counter(_bare_name(name) for name in set(after) - set(before))
-    variants_before, variants_after = Counter(map(_without_variant, before)), Counter(map(_without_variant, after))
+    variants_before, variants_after = Counter(map(whole_test, before)), Counter(map(whole_test, after))
     lost = []
     for name in before:
-        whole, bare = _without_variant(name), _bare_name(name)
+        whole, bare = whole_test(name), _bare_name(name)
         if name in kept or (whole != name and variants_after[whole] >= variants_before[whole]):
             continue
         if gained[bare] > 0:  # it runs from another place
@@ -119,11 +125,6 @@ def _find_lost_names(before: Sequence[str], after: Sequence[str]) -> list[str]:
             continue
         lost.append(name)
     return lost
-
-
-def _without_variant(name: str) -> str:
-    """Return a test's name without the parameters of pytest (`[1-2]`) or the subtest of Go (`/case`)."""
-    return re.split(r"[\[/]", name, maxsplit=1)[0]
 
 
 def _bare_name(name: str) -> str:
