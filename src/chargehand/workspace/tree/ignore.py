@@ -37,14 +37,21 @@ class _MalformedError(ValueError):
     """A pattern that git lets match nothing."""
 
 
-class _Pattern(Struct, frozen=True):
+class PathPattern(Struct, frozen=True):
+    """One pattern of a rule file; paths given to it are relative to that file's directory."""
+
     negative: bool
     directory_only: bool
     by_name: bool
     regex: re.Pattern[bytes]
     lead: bytes  # the literal beginning of a pattern that is matched by path
 
+    def matches(self, path: bytes) -> bool:
+        """Return whether the pattern, its `!` and its last '/' aside, matches a path."""
+        return self.regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
+
     def may_match_below(self, path: bytes) -> bool:
+        """Return whether something below the directory `path` may be matched."""
         if self.negative:
             return False
         return self.by_name or self.lead.startswith(path + b"/") or (path + b"/").startswith(self.lead)
@@ -56,7 +63,7 @@ class IgnoreFile:
     def __init__(self, content: bytes) -> None:
         # As git reads it: no byte order mark at the start, no carriage return before a newline.
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        parsed = [_parse_pattern(line.removesuffix(b"\r")) for line in lines]
+        parsed = [_parse_line(line.removesuffix(b"\r")) for line in lines]
         self._patterns = [pattern for pattern in parsed if pattern is not None]
         self._names = _join_patterns([pattern for pattern in self._patterns if pattern.by_name])
         self._paths = _join_patterns([pattern for pattern in self._patterns if not pattern.by_name])
@@ -69,7 +76,7 @@ class IgnoreFile:
         for pattern in reversed(self._patterns):
             if pattern.directory_only and not directory:
                 continue
-            if pattern.regex.fullmatch(name if pattern.by_name else path):
+            if pattern.matches(path):
                 return not pattern.negative
         return None
 
@@ -104,18 +111,20 @@ class IgnoreChain(Struct, frozen=True):
         return False
 
 
-def _join_patterns(patterns: list[_Pattern]) -> re.Pattern[bytes] | None:
+def _join_patterns(patterns: list[PathPattern]) -> re.Pattern[bytes] | None:
     if not patterns:
         return None
     return re.compile(b"|".join(b"(?:%s)" % pattern.regex.pattern for pattern in patterns), re.DOTALL)
 
 
-def _parse_pattern(line: bytes) -> _Pattern | None:
+def _parse_line(line: bytes) -> PathPattern | None:
     # To git a line is a C string.
     line = line.split(b"\0", 1)[0]
-    if not line or line.startswith(b"#"):
-        return None
-    text = _strip_spaces(line)
+    return None if not line or line.startswith(b"#") else parse_path_pattern(_strip_spaces(line))
+
+
+def parse_path_pattern(text: bytes) -> PathPattern:
+    """Return the pattern that `text` is, as ignore files and attribute files both read it."""
     negative = text.startswith(b"!")
     text = text[1:] if negative else text
     directory_only = text.endswith(b"/")
@@ -123,13 +132,13 @@ def _parse_pattern(line: bytes) -> _Pattern | None:
     if b"/" not in text:  # by name, at any depth; there a star matches whatever a name can hold
         simple = text.startswith(b"*") and _SPECIAL.search(text, 1) is None
         regex = b".*" + re.escape(text[1:]) if simple else _glob(text)
-        return _Pattern(negative, directory_only, True, re.compile(regex, re.DOTALL), b"")
+        return PathPattern(negative, directory_only, True, re.compile(regex, re.DOTALL), b"")
     # Git compares the literal beginning first and matches only the rest: `a**/b` is `a` and then `**/b`.
     path = text.removeprefix(b"/")
     special = _SPECIAL.search(path)
     literal = len(path) if special is None else special.start()
     regex = re.escape(path[:literal]) + _glob(path[literal:])
-    return _Pattern(negative, directory_only, False, re.compile(regex, re.DOTALL), path[:literal])
+    return PathPattern(negative, directory_only, False, re.compile(regex, re.DOTALL), path[:literal])
 
 
 def _strip_spaces(line: bytes) -> bytes:

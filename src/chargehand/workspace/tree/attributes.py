@@ -1,0 +1,256 @@
+"""Git's attribute files, as its `attr.c` reads them, as far as they say how files are converted.
+
+Only files of the tree count: `info/attributes`, the user's and the machine's are no part of what a clone gets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from msgspec import Struct
+
+from chargehand.workspace.tree.conversion import Conversion, ConversionError
+from chargehand.workspace.tree.ignore import PathPattern, parse_path_pattern
+from chargehand.workspace.tree.objects import EXECUTABLE, FILE, ObjectReader, TreeEntry
+
+ATTRIBUTE_FILE = b".gitattributes"
+_Value = bytes | bool | None
+"""Set, unset, set to a value, or by `None` said to be unspecified."""
+_States = tuple[tuple[bytes, _Value], ...]
+_Macros = tuple[tuple[bytes, _States], ...]
+
+_WANTED = frozenset((b"text", b"crlf", b"eol", b"ident", b"filter", b"working-tree-encoding"))
+_BUILT_IN: _Macros = ((b"binary", ((b"diff", False), (b"merge", False), (b"text", False))),)
+_MACRO = b"[attr]"
+_BLANK = b" \t\r\n"
+_NAME = re.compile(rb"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
+_ESCAPE = re.compile(rb'\\([abtnvfr"\\]|[0-3][0-7]{2})|([^"\\]+)')
+_ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
+_MAX_LINE = 2048  # git ignores lines that are longer
+
+
+class _Line(Struct, frozen=True):
+    pattern: PathPattern
+    states: _States
+
+
+class _AttributeFile(Struct, frozen=True):
+    """The lines of one file that can matter; `prefix` is how many bytes its directory takes of a path."""
+
+    prefix: int
+    lines: tuple[_Line, ...]
+
+
+class AttributeChain(Struct, frozen=True):
+    """The attribute files that hold for one directory, the nearest first; equal chains convert alike."""
+
+    files: tuple[_AttributeFile, ...] = ()
+    macros: _Macros = _BUILT_IN
+
+    def enter(self, prefix: bytes, content: bytes | None) -> AttributeChain:
+        """Return the chain inside the directory `prefix` (empty, or ending in '/'), given its attribute file."""
+        if content is None:
+            return self
+        # Macros are taken from the top directory alone.
+        macros = self.macros if prefix else _parse_macros(content)
+        lines = _parse(content, macros)
+        files = (_AttributeFile(len(prefix), lines), *self.files) if lines else self.files
+        return AttributeChain(files, macros)
+
+    def conversion(self, path: bytes) -> Conversion | None:
+        """Return how a file of this directory is converted, `None` where blob and file are the same."""
+        if not self.files:
+            return None
+        values: dict[bytes, _Value] = {}
+        for file in self.files:
+            below = path[file.prefix :]
+            for line in reversed(file.lines):
+                if line.pattern.matches(below):
+                    _fill(values, line.states, self.macros)
+        return _conversion(*(values.get(name) for name in _ORDER)) if values else None
+
+
+class TreeAttributes:
+    """The attributes of one tree's paths; reads each directory's file once."""
+
+    def __init__(self, reader: ObjectReader, tree: bytes) -> None:
+        self._reader = reader
+        self._tree = tree
+        self._chains: dict[bytes, AttributeChain] = {}
+
+    def chain(self, directory: bytes) -> AttributeChain:
+        """Return the chain inside `directory` (empty, or ending in '/')."""
+        found = self._chains.get(directory)
+        if found is None:
+            above = AttributeChain()
+            if directory:
+                above = self.chain(directory[: directory.rfind(b"/", 0, -1) + 1])
+            entry = self._reader.find(self._tree, directory + ATTRIBUTE_FILE)
+            # Git follows no link to attributes.
+            regular = entry is not None and entry.mode in (FILE, EXECUTABLE)
+            content = self._reader.blob(entry.id) if entry is not None and regular else None
+            found = self._chains[directory] = above.enter(directory, content)
+        return found
+
+    def conversion(self, path: bytes) -> Conversion | None:
+        """Return how the file at `path` is converted, `None` where blob and file are the same."""
+        chain = self.chain(path[: path.rfind(b"/") + 1])
+        return chain.conversion(path) if chain.files else None
+
+    def file(self, path: bytes, blob: bytes) -> bytes:
+        """Return the content that the file at `path` has for the blob with this raw id."""
+        content, conversion = self._reader.blob(blob), self.conversion(path)
+        return content if conversion is None else conversion.to_file(content, blob)
+
+
+def stale_paths(reader: ObjectReader, old: bytes, new: bytes) -> Iterator[bytes]:
+    """Yield the files of the tree `new` that git, by attributes that `old` lacks, would add as other blobs.
+
+    A fresh checkout shows them as modified although nobody touched them.
+    """
+    before, after = TreeAttributes(reader, old), TreeAttributes(reader, new)
+
+    def walk(tree: bytes, prefix: bytes) -> Iterator[bytes]:
+        same = before.chain(prefix) == after.chain(prefix)
+        for name, entry in reader.tree(tree).items():
+            path = prefix + name
+            if entry.is_tree:
+                yield from walk(entry.id, path + b"/")
+            elif not same and entry.mode in (FILE, EXECUTABLE) and _is_stale(path, entry):
+                yield path
+
+    def _is_stale(path: bytes, entry: TreeEntry) -> bool:
+        conversion = after.conversion(path)
+        if conversion is None or conversion == before.conversion(path):
+            return False
+        blob = reader.blob(entry.id)
+        try:
+            return conversion.to_blob(conversion.to_file(blob, entry.id), lambda: blob) != blob
+        except ConversionError:
+            return True
+
+    return walk(new, b"")
+
+
+# --- parsing
+
+
+@lru_cache(maxsize=1024)
+def _parse(content: bytes, macros: _Macros) -> tuple[_Line, ...]:
+    """Return the lines that say something of conversions, by themselves or by a macro."""
+    wanted, known = set(_WANTED), dict(macros)
+    while more := {name for name, states in known.items() if name not in wanted and wanted & dict(states).keys()}:
+        wanted |= more
+    lines = []
+    for name, states in _parse_lines(content):
+        kept = tuple(state for state in states if state[0] in wanted)
+        if not kept or name.startswith(_MACRO + b"\0"):
+            continue
+        pattern = parse_path_pattern(name)
+        # A pattern for directories says nothing of what is in them.
+        if not pattern.negative and not pattern.directory_only:
+            lines.append(_Line(pattern, kept))
+    return tuple(lines)
+
+
+@lru_cache(maxsize=1024)
+def _parse_macros(content: bytes) -> _Macros:
+    found = dict(_BUILT_IN)
+    for name, states in _parse_lines(content):
+        if name.startswith(_MACRO + b"\0"):
+            found[name.partition(b"\0")[2]] = states
+    return tuple(sorted(found.items()))
+
+
+def _parse_lines(content: bytes) -> Iterator[tuple[bytes, _States]]:
+    """Yield each line's pattern, or `[attr]`, a NUL and a macro's name, with what it sets."""
+    # To git the file is a C string.
+    text = content.removeprefix(b"\xef\xbb\xbf").split(b"\0", 1)[0]
+    for line in text.split(b"\n"):
+        stripped = line.lstrip(_BLANK)
+        if not stripped or stripped.startswith(b"#") or len(line) >= _MAX_LINE:
+            continue
+        name, rest = _split_name(stripped)
+        if name.startswith(_MACRO) and len(name) > len(_MACRO):
+            macro = name[len(_MACRO) :].lstrip(_BLANK)
+            macro = re.split(rb"[ \t\r\n]", macro, maxsplit=1)[0]
+            if not _NAME.fullmatch(macro):
+                continue
+            name = _MACRO + b"\0" + macro
+        states = _parse_states(rest)
+        if states is not None:
+            yield name, states
+
+
+def _split_name(line: bytes) -> tuple[bytes, bytes]:
+    if line.startswith(b'"'):
+        unquoted, at = bytearray(), 1
+        while match := _ESCAPE.match(line, at):
+            code, plain = match.groups()
+            if plain is not None:
+                unquoted += plain
+            else:
+                unquoted.append(_ESCAPED[code[0]] if len(code) == 1 else int(code, 8))
+            at = match.end()
+        if line[at : at + 1] == b'"':
+            # A C string again: what follows a NUL in it is not seen.
+            return bytes(unquoted).split(b"\0", 1)[0], line[at + 1 :]
+    parts = re.split(rb"[ \t\r\n]", line, maxsplit=1)
+    return parts[0], parts[1] if len(parts) > 1 else b""
+
+
+def _parse_states(text: bytes) -> _States | None:
+    """Return what a line sets, `None` for one that git ignores whole because a name in it is invalid."""
+    states: list[tuple[bytes, _Value]] = []
+    for word in text.translate(bytes.maketrans(b"\t\r\n", b"   ")).split(b" "):
+        if not word:
+            continue
+        sign, equals = word[:1] if word[:1] in (b"-", b"!") else b"", word.find(b"=")
+        name = word[len(sign) :] if equals < 0 else word[len(sign) : equals]
+        if not _NAME.fullmatch(name):
+            return None
+        value: _Value = True if equals < 0 else word[equals + 1 :]
+        states.append((name, {b"-": False, b"!": None}.get(sign, value)))
+    return tuple(states)
+
+
+# --- deciding
+
+
+def _fill(values: dict[bytes, _Value], states: _States, macros: _Macros) -> None:
+    """Take what is not said yet: later lines were asked first, and of one line what stands last."""
+    for name, value in reversed(states):
+        if name in values:
+            continue
+        values[name] = value
+        if value is True:
+            _fill(values, dict(macros).get(name, ()), macros)
+
+
+_ORDER = (b"text", b"crlf", b"eol", b"ident", b"filter", b"working-tree-encoding")
+
+
+@lru_cache(maxsize=1024)
+def _conversion(
+    text: _Value, crlf: _Value, eol: _Value, ident: _Value, filter: _Value, encoding: _Value
+) -> Conversion | None:
+    # `crlf` is how `text` was once called.
+    action = _TEXT.get(text) or _TEXT.get(crlf) or ""
+    ends = eol if eol in (b"lf", b"crlf") and action != "binary" else None
+    if ends and action != "auto":
+        action = "text"
+    name = encoding.decode("utf-8", "surrogateescape") if isinstance(encoding, bytes) else ""
+    found = Conversion(
+        text=action in ("text", "auto"),
+        auto=action == "auto",
+        crlf=ends == b"crlf",
+        ident=ident is True,
+        encoding=name if name and not re.fullmatch(r"(?i)utf-?8", name) else None,
+        filter=filter.decode("utf-8", "replace") if isinstance(filter, bytes) else None,
+    )
+    return None if found == Conversion() else found
+
+
+_TEXT: Mapping[_Value, str] = {True: "text", False: "binary", b"input": "text", b"auto": "auto"}
