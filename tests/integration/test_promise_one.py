@@ -152,7 +152,9 @@ def test_planted_hooks_and_configuration_never_run(tmp_path: Path) -> None:
     )
     state = shop.run(plant, apply=True)
     assert state.status == "waiting", state.reasons
-    assert {reason.code for reason in state.reasons} == {"runs_later"}, "both would run in somebody's clone"
+    assert {reason.code for reason in state.reasons} == {"runs_later", "entry_filter"}, (
+        "both would run in somebody's clone"
+    )
     state = shop.promote(state.id)
     assert state.status == "promoted", state.reasons
     assert not marker.exists()

@@ -237,7 +237,7 @@ def test_case_twins_are_two_files(tmp_path: Path, driver: DriverName) -> None:
     assert workspace.scan().tree == oracle(workspace, yard.depot())
 
 
-def test_content_is_stored_as_written_whatever_attributes_say(yard: Yard, driver: DriverName) -> None:
+def test_filters_and_export_attributes_mean_nothing_and_conversions_hold(yard: Yard, driver: DriverName) -> None:
     attributes = (
         "*.txt text=auto eol=crlf\n*.id ident\n*.u working-tree-encoding=UTF-16\n"
         "hidden export-ignore\n*.sub export-subst\n*.bin filter=lfs\n"
@@ -258,6 +258,8 @@ def test_content_is_stored_as_written_whatever_attributes_say(yard: Yard, driver
         agent(workspace, f"printf '{octal}' > {name}")
     found = workspace.scan()
     assert set(changed(workspace)) == set(contents)
+    assert rules(workspace) == {"big.bin": "entry_filter"}
+    contents |= {"a.txt": b"a\nb\n", "b.id": b"$Id$\n", "c.u": b"a"}
     for name, content in contents.items():
         entry = yard.depot().lookup(found.tree, name)
         assert entry is not None

@@ -228,7 +228,7 @@ def test_a_repository_with_borrowed_objects_is_copied(yard: Yard, tmp_path: Path
     assert depot.read_ref(BASES + base.commit) == base.commit
 
 
-def test_base_files_are_the_raw_blobs(yard: Yard) -> None:
+def test_base_files_are_as_a_clone_has_them_without_filters(yard: Yard, tmp_path: Path) -> None:
     (yard.repository / ".gitattributes").write_text(
         "*.txt text eol=crlf\n*.id ident\nhidden export-ignore\n*.sub export-subst\n"
         "*.u working-tree-encoding=UTF-16\n*.bin filter=lfs diff=lfs\n"
@@ -250,8 +250,11 @@ def test_base_files_are_the_raw_blobs(yard: Yard) -> None:
     git(yard.repository, "commit", "-q", "-m", "module")
     base = yard.base()
     layers = yard.depot().base_layers(base)
-    for name, text in contents.items():
-        assert (layers.tree / name).read_bytes() == text.encode()
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(yard.repository), str(clone))
+    for name in contents:
+        assert (layers.tree / name).read_bytes() == (clone / name).read_bytes()
+    assert (layers.tree / "a.txt").read_bytes() == b"a\r\nb\r\n"
     assert os.readlink(layers.tree / "link") == "../outside"
     assert (layers.tree / "run.sh").stat().st_mode & 0o777 == 0o755
     assert (layers.tree / os.fsdecode(b"raw-\xff")).read_text() == "raw\n"

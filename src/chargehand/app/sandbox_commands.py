@@ -297,7 +297,9 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
         return given.document(request, None)
     async with app.session(request.repo, found=found) as session:
         done = await _run_formatters(app, session, given, request)
-    applied = await asyncio.to_thread(apply_files, found.depot, done.changes) if request.apply else None
+    applied = None
+    if request.apply:
+        applied = await asyncio.to_thread(apply_files, found.depot, done.changes, tree=staged.tree)
     return given.document(request, done, applied)
 
 

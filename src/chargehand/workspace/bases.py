@@ -28,12 +28,13 @@ from chargehand.workspace.host.files import (
     tree_bytes,
 )
 from chargehand.workspace.host.git import Git, GitResult
+from chargehand.workspace.tree.attributes import TreeAttributes
 from chargehand.workspace.tree.objects import LINK, ObjectReader, TreeEntry, check_depth, object_id
 from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index, open_directory, tree_need
 
 # A fixed path in every sandbox: the shared `.git` names it in `alternates` before any sandbox is known.
 OBJECTS_TARGET = "/run/chargehand/objects"
-_VERSION = 1
+_VERSION = 2  # 2: files as attributes convert them
 _MAX_PACKS = 20  # a base that links more is not built upon: git looks through every pack for each object
 _WHAT = "the files of the base"
 # `checkStat=minimal`: the index is written without reading the files, so it knows only their size and second.
@@ -230,6 +231,7 @@ class Bases:
         make_owned(fresh)
         mtime = base_mtime(base.commit)
         tree = bytes.fromhex(base.tree)
+        attributes = TreeAttributes(self._reader, tree)
         # Git packs the objects in a process of its own while the files are written: each takes half of the time.
         with ThreadPoolExecutor(1) as pool:
             packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
@@ -240,11 +242,12 @@ class Bases:
 
             make_owned(fresh / "tree")
             with open_directory(fresh / "tree") as fd:
-                TreeWriter(self._reader, mtime=mtime, on_file=record).tree(fd, self._reader.tree(tree))
+                writer = TreeWriter(self._reader, attributes=attributes, mtime=mtime, on_file=record)
+                writer.tree(fd, self._reader.tree(tree))
             self._fault("base:tree")
             # Opened anew: a directory of btrfs lists what it held when it was opened, nothing that came since.
             with open_directory(fresh / "tree") as fd:
-                _verify(fd, tree, self._reader, b"")
+                _verify(fd, tree, self._reader, attributes, b"")
             index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
             if not packed.result():
                 shallow = f"{base.commit}\n".encode()
@@ -306,7 +309,7 @@ def base_mtime(commit: str) -> int:
     return 1_000_000_000 + int(commit[:7], 16)
 
 
-def _verify(fd: int, tree: bytes, reader: ObjectReader, prefix: bytes) -> None:
+def _verify(fd: int, tree: bytes, reader: ObjectReader, attributes: TreeAttributes, prefix: bytes) -> None:
     """Read everything back and compare it with the tree: names, kinds, execute bits and content.
 
     A file system that folds case or normalises names loses files without an error.
@@ -317,12 +320,13 @@ def _verify(fd: int, tree: bytes, reader: ObjectReader, prefix: bytes) -> None:
     for name, entry in expected.items():
         if entry.is_tree:
             with open_directory(name, at=fd) as below:
-                _verify(below, entry.id, reader, prefix + name + b"/")
-        elif not entry.is_gitlink and not _is_written(fd, name, entry):
+                _verify(below, entry.id, reader, attributes, prefix + name + b"/")
+        elif not entry.is_gitlink and not _is_written(fd, prefix + name, entry, attributes):
             raise _mismatch(prefix + name)
 
 
-def _is_written(fd: int, name: bytes, entry: TreeEntry) -> bool:
+def _is_written(fd: int, path: bytes, entry: TreeEntry, attributes: TreeAttributes) -> bool:
+    name = path[path.rfind(b"/") + 1 :]
     if entry.mode == LINK:
         return object_id("blob", os.readlink(name, dir_fd=fd)) == entry.id
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
@@ -334,6 +338,9 @@ def _is_written(fd: int, name: bytes, entry: TreeEntry) -> bool:
     finally:
         os.close(file)
     same_bit = bool(info.st_mode & stat.S_IXUSR) == bool(entry.mode & 0o100)
+    conversion = attributes.conversion(path)
+    if conversion is not None and conversion.changes_files:
+        return same_bit and content == attributes.file(path, entry.id)
     return same_bit and object_id("blob", content) == entry.id
 
 

@@ -21,6 +21,7 @@ from chargehand.workspace.export import bring_objects
 from chargehand.workspace.host.files import replace_file
 from chargehand.workspace.host.git import ZERO, Git
 from chargehand.workspace.repository import Repository
+from chargehand.workspace.tree.attributes import TreeAttributes
 from chargehand.workspace.tree.history import read_ref
 from chargehand.workspace.tree.objects import ObjectWriter, TreeEntry, edit_tree, object_id
 
@@ -129,21 +130,28 @@ class AppliedFiles(Struct, frozen=True, kw_only=True):
     left: tuple[str, ...]
 
 
-def apply_files(depot: Depot, changes: Iterable[Change]) -> AppliedFiles:
-    """Write each changed file whole, keeping its mode; no index and no branch is touched.
+def apply_files(depot: Depot, changes: Iterable[Change], *, tree: str) -> AppliedFiles:
+    """Write each changed file whole, as the attributes of `tree` have it, and keep its mode.
 
+    No index and no branch is touched.
     A file that differs from the old content, is a link or lies behind one, or is no regular file stays as it is.
     """
     written, left = [], []
+    attributes = TreeAttributes(depot.reader, bytes.fromhex(tree))
     for change in changes:
         path = depot.repository.path / change.path
         if (
             change.kind == "modified"
+            and change.old_id
             and change.new_id
-            and _has_content(path, depot.repository.path, change.old_id)
+            and _has_content(
+                path,
+                depot.repository.path,
+                attributes.file(os.fsencode(change.path), bytes.fromhex(change.old_id)),
+            )
         ):
             mode = stat.S_IMODE(path.stat().st_mode)
-            replace_file(path, depot.read_blob(change.new_id))
+            replace_file(path, attributes.file(os.fsencode(change.path), bytes.fromhex(change.new_id)))
             # `replace_file` makes files for their owner alone.
             path.chmod(mode)
             written.append(change.path)
@@ -152,9 +160,9 @@ def apply_files(depot: Depot, changes: Iterable[Change]) -> AppliedFiles:
     return AppliedFiles(written=tuple(written), left=tuple(left))
 
 
-def _has_content(path: Path, root: Path, blob: str | None) -> bool:
+def _has_content(path: Path, root: Path, content: bytes) -> bool:
     """Return whether a regular file, below no link, has this content."""
-    if blob is None or path.parent.resolve() != root.resolve() / path.parent.relative_to(root):
+    if path.parent.resolve() != root.resolve() / path.parent.relative_to(root):
         return False
     try:
         # Non-blocking: opening a fifo would wait for a writer.
@@ -163,7 +171,7 @@ def _has_content(path: Path, root: Path, blob: str | None) -> bool:
         return False
     with os.fdopen(descriptor, "rb") as file:
         regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        return regular and object_id("blob", file.read()).hex() == blob
+        return regular and file.read(len(content) + 1) == content
 
 
 # --- the index

@@ -15,6 +15,7 @@ from msgspec import Struct
 from chargehand.core.ports import Bind, DriverName, MountPlan
 from chargehand.workspace.bases import OBJECTS_TARGET, BaseLayers, copy_git
 from chargehand.workspace.host.files import make_owned
+from chargehand.workspace.tree.attributes import TreeAttributes
 from chargehand.workspace.tree.objects import GITLINK, NOTHING, TREE, Entries, ObjectReader, TreeEntry
 from chargehand.workspace.tree.write import StatCache, TreeWriter, clone_file, open_directory
 
@@ -73,7 +74,7 @@ class OverlayDriver:
         upper = self.root(place)
         make_owned(upper)
         with open_directory(upper) as fd:
-            _UpperWriter(reader, place.environment).fill(fd, b"", reader.tree(base), reader.tree(tree))
+            _UpperWriter(reader, place.environment, base, tree).fill(fd, b"", reader.tree(base), reader.tree(tree))
         make_owned(place.directory / "work")  # overlayfs wants it beside the upper, on the same file system
 
     def plan(self, place: Generation) -> MountPlan:
@@ -106,16 +107,21 @@ class _UpperWriter:
     that the tree lacks gets a whiteout.
     """
 
-    def __init__(self, reader: ObjectReader, environment: Path | None) -> None:
+    def __init__(self, reader: ObjectReader, environment: Path | None, base: bytes, tree: bytes) -> None:
         self._reader = reader
-        self._writer = TreeWriter(reader)
+        self._writer = TreeWriter(reader, attributes=TreeAttributes(reader, tree))
+        self._base = TreeAttributes(reader, base)
         self._environment = None if environment is None else os.fsencode(environment)
 
     def fill(self, fd: int, path: bytes, base: Entries, tree: Entries) -> None:
         """Write what differs between two directories into the one open as `fd`."""
+        attributes = self._writer.attributes
+        alike = self._base.chain(path) == attributes.chain(path)
         for name in sorted(base.keys() | tree.keys()):
             before, after = base.get(name), tree.get(name)
-            if before == after:
+            if before == after and (
+                alike or after is None or _is_shown_alike(path + name, after, self._base, attributes)
+            ):
                 continue
             if after is None:
                 below = None if self._environment is None else os.path.join(self._environment, path + name)
@@ -128,7 +134,7 @@ class _UpperWriter:
             elif after.is_tree:
                 self._fill_below(fd, path, name, self._reader.below(before), self._reader.below(after))
             elif not (after.mode == GITLINK and before is not None and before.mode in (GITLINK, TREE)):
-                self._writer.entry(fd, name, after)
+                self._writer.entry(fd, name, after, path)
 
     def _fill_below(self, fd: int, path: bytes, name: bytes, base: Entries, tree: Entries) -> None:
         self._writer.directory(fd, name)
@@ -154,8 +160,9 @@ class WorktreeDriver:
             if not entry.is_gitlink:
                 cache.seed(info, entry.id)
 
-        same = TreeWriter(reader, mtime=layers.mtime, on_file=record, clones=self.clones)
-        other = TreeWriter(reader, on_file=record)
+        shown, attributes = TreeAttributes(reader, base), TreeAttributes(reader, tree)
+        same = TreeWriter(reader, attributes=shown, mtime=layers.mtime, on_file=record, clones=self.clones)
+        other = TreeWriter(reader, attributes=attributes, on_file=record)
         make_owned(root)
         with open_directory(root) as fd, open_directory(layers.tree) as source:
             _fill_plain(fd, source, reader.tree(base), reader.tree(tree), same, other, b"")
@@ -206,9 +213,10 @@ def _fill_plain(
     fd: int, source: int, base: Entries, tree: Entries, same: TreeWriter, other: TreeWriter, path: bytes
 ) -> None:
     """Write a directory of a tree: what the base has alike by `same` from its files, the rest by `other`."""
+    alike = same.attributes.chain(path) == other.attributes.chain(path)
     for name, entry in tree.items():
         before = base.get(name)
-        if before == entry:
+        if before == entry and (alike or _is_shown_alike(path + name, entry, same.attributes, other.attributes)):
             same.entry(fd, name, entry, path, copy_from=source)
         elif before is not None and before.is_tree and entry.is_tree:
             other.directory(fd, name)
@@ -218,6 +226,13 @@ def _fill_plain(
                 _fill_plain(below, below_source, reader.below(before), reader.below(entry), same, other, deeper)
         else:
             other.entry(fd, name, entry, path)
+
+
+def _is_shown_alike(path: bytes, entry: TreeEntry, one: TreeAttributes, other: TreeAttributes) -> bool:
+    """Return whether a file has the same content by the attributes of two trees, not known of a directory."""
+    if entry.is_tree:
+        return False
+    return not stat.S_ISREG(entry.mode) or one.conversion(path) == other.conversion(path)
 
 
 def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Entries, *, clones: bool) -> None:

@@ -4,7 +4,8 @@ One walk serves every driver. Over an overlay's upper a directory starts from wh
 entry edits it (*merged*); below an opaque directory, and in a plain directory, only what is listed is there.
 Every file is opened relative to its directory and never through a link.
 
-An entry that breaks a rule is a finding and leaves the base's version at its path.
+An entry that breaks a rule is a finding and leaves the base's version at its path. Files become blobs as `git add`
+would have it by the attributes that lie in the workspace; only what is as it was shown stays the blob that it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from msgspec import Struct, field
 
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Change, Finding
+from chargehand.core.text import printable
+from chargehand.workspace.tree.attributes import ATTRIBUTE_FILE, AttributeChain, TreeAttributes
+from chargehand.workspace.tree.conversion import Conversion, ConversionError
 from chargehand.workspace.tree.ignore import IgnoreChain, IgnoreFile
 from chargehand.workspace.tree.names import (
     STEERING,
@@ -30,6 +34,7 @@ from chargehand.workspace.tree.objects import (
     EXECUTABLE,
     FILE,
     LINK,
+    NOTHING,
     TREE,
     Entries,
     ObjectReader,
@@ -44,6 +49,7 @@ from chargehand.workspace.tree.write import StatCache
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking: between stat and open an agent may put a fifo there, whose opening would wait for a writer.
 _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_MAX_ATTRIBUTES = 1024 * 1024  # bytes
 
 
 class WorkspaceLimits(Struct, frozen=True, kw_only=True):
@@ -121,6 +127,7 @@ class _Directory(Struct, frozen=True):
     base: Entries
     start: Entries
     chain: IgnoreChain
+    attributes: AttributeChain
     merged: bool
     ignored: bool
     included: bool
@@ -140,13 +147,17 @@ class _TreeScanner:
         self.bytes = 0
         self._overlay = rules.driver == "overlay"
         self._opaque = opaque_attribute()
+        # The trees by whose attributes the files were written: unchanged ones come from base, the rest from start.
+        self._shown = [TreeAttributes(reader, tree) for tree in dict.fromkeys((rules.base, rules.start))]
 
     def scan_root(self, root: int) -> bytes:
         """Walk all; return the raw id of the tree."""
         base, start = self.reader.tree(self.rules.base), self.reader.tree(self.rules.start)
         chain = self._enter_ignore_file(IgnoreChain(), b"", base)
         merged = self._overlay and not self._is_opaque(root)
-        entries = self._scan_directory(_Directory(root, b"", base, start, chain, merged, False, False, 0))
+        attributes = self._enter_attribute_file(AttributeChain(), b"", root, base if merged else NOTHING)
+        place = _Directory(root, b"", base, start, chain, attributes, merged, False, False, 0)
+        entries = self._scan_directory(place)
         return self._write_tree(entries, base, self.rules.base)
 
     def _write_tree(self, entries: dict[bytes, TreeEntry], before: Entries, before_id: bytes | None) -> bytes:
@@ -163,6 +174,21 @@ class _TreeScanner:
         if entry is None or entry.mode not in (FILE, EXECUTABLE):
             return chain
         return chain.enter(path, IgnoreFile(self.reader.blob(entry.id)))
+
+    def _enter_attribute_file(
+        self, chain: AttributeChain, path: bytes, fd: int, covered: Entries
+    ) -> AttributeChain:
+        """Return the chain inside a directory; where it has no file of its own, the one that it covers counts."""
+        try:
+            info = os.stat(ATTRIBUTE_FILE, dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
+            entry = covered.get(ATTRIBUTE_FILE)
+            regular = entry is not None and entry.mode in (FILE, EXECUTABLE)
+            return chain.enter(path, self.reader.blob(entry.id)) if entry is not None and regular else chain
+        # Git follows no link to attributes; a whiteout is no file either.
+        if not stat.S_ISREG(info.st_mode):
+            return chain
+        return chain.enter(path, _read_regular(fd, ATTRIBUTE_FILE, min(info.st_size, _MAX_ATTRIBUTES)))
 
     def _is_opaque(self, fd: int) -> bool:
         try:
@@ -258,13 +284,15 @@ class _TreeScanner:
         except OSError:  # replaced since it was listed
             return before
         try:
+            merged = place.merged and before is not None and before.is_tree and not self._is_opaque(fd)
             inside = _Directory(
                 fd,
                 path + b"/",
                 base,
                 self.reader.below(start),
                 self._enter_ignore_file(place.chain, path + b"/", base),
-                place.merged and before is not None and before.is_tree and not self._is_opaque(fd),
+                self._enter_attribute_file(place.attributes, path + b"/", fd, base if merged else NOTHING),
+                merged,
                 ignored,
                 included,
                 place.depth + 1,
@@ -320,13 +348,18 @@ class _TreeScanner:
         if problem is not None:
             self.findings.add(problem[0], problem[1], place.path + name, problem[2])
             return before
-        blob = self.cache.get(info)
+        path = place.path + name
+        conversions = [place.attributes.conversion(path), *(tree.conversion(path) for tree in self._shown)]
+        # By attributes that were changed meanwhile a file may be another blob than the one that is known.
+        blob = self.cache.get(info) if len(set(conversions)) == 1 else None
         if blob is None:
-            blob = self._read_file(place, name, info, before)
+            blob = self._read_file(place, name, info, conversions)
         elif before is None or before.id != blob:
-            blob = blob if self._fits_limits(place.path + name, info) else None
+            blob = blob if self._fits_limits(path, info) else None
         if blob is None:
             return before
+        if before is None or before.id != blob:
+            self._check_filter(path, conversions)
         mode = EXECUTABLE if info.st_mode & stat.S_IXUSR else FILE
         # Modes as git compares them on disk: only the owner's execute bit counts, for old trees hold 100664.
         same_mode = before is not None and stat.S_ISREG(before.mode) and not (before.mode ^ mode) & 0o100
@@ -352,10 +385,13 @@ class _TreeScanner:
         return False
 
     def _read_file(
-        self, place: _Directory, name: bytes, info: os.stat_result, before: TreeEntry | None
+        self, place: _Directory, name: bytes, info: os.stat_result, conversions: list[Conversion | None]
     ) -> bytes | None:
-        """Return the id of a file's content, written to the depot unless it is the base's; `None` if too much."""
-        path = place.path + name
+        """Return the id of a file's blob, written to the depot unless it is there; `None` if it may not be.
+
+        The first of `conversions` is by the attributes in the workspace, the others by those of the trees shown.
+        """
+        path, before = place.path + name, place.base.get(name)
         # Too large to read, unless it may be the base's own file, whose size git knows.
         if info.st_size > self.rules.limits.file_bytes and (
             before is None or before.is_tree or self.reader.size(before.id) != info.st_size
@@ -365,13 +401,48 @@ class _TreeScanner:
         content = _read_regular(place.fd, name, info.st_size)
         if content is None:
             return None if before is None or before.is_tree else before.id
-        blob = object_id("blob", content)
+        shown = blob = self._shown_blob(place, name, content) if any(conversions) else None
+        if blob is None:
+            try:
+                content = self._to_blob(content, conversions[0], before)
+            except ConversionError as problem:
+                self.findings.add("entry_encoding", "error", path, str(problem))
+                return None
+            blob = object_id("blob", content)
         if before is None or before.id != blob:
             if not self._fits_limits(path, info):
                 return None
-            self.writer.add_as(blob, "blob", content)
-        self.cache.propose(info, blob)
+            if shown is None:
+                self.writer.add_as(blob, "blob", content)
+        if len(set(conversions)) == 1:
+            self.cache.propose(info, blob)
         return blob
+
+    def _shown_blob(self, place: _Directory, name: bytes, content: bytes) -> bytes | None:
+        """Return the blob that was shown with exactly this content: untouched, it is not normalised anew."""
+        for tree, entries in zip(self._shown, (place.base, place.start), strict=False):
+            entry = entries.get(name)
+            if (
+                entry is not None
+                and stat.S_ISREG(entry.mode)
+                and tree.file(place.path + name, entry.id) == content
+            ):
+                return entry.id
+        return None
+
+    def _to_blob(self, content: bytes, conversion: Conversion | None, before: TreeEntry | None) -> bytes:
+        if conversion is None:
+            return content
+        stored = before if before is not None and stat.S_ISREG(before.mode) else None
+        return conversion.to_blob(content, lambda: self.reader.blob(stored.id) if stored else None)
+
+    def _check_filter(self, path: bytes, conversions: list[Conversion | None]) -> None:
+        name = next((each.filter for each in conversions if each is not None and each.filter), None)
+        if name is not None:
+            message = (
+                f"is kept as it was written: the filter {printable(name)!r} of its attributes is never run here"
+            )
+            self.findings.add("entry_filter", "warning", path, message, needs_person=True)
 
     def _scan_link(self, place: _Directory, name: bytes, info: os.stat_result) -> TreeEntry | None:
         before, start = place.base.get(name), place.start.get(name)

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from chargehand.core.errors import NotFoundError
+from chargehand.testing.workspace.attribute_contract import AttributeContract
 from chargehand.testing.workspace.entry_contract import EntryContract
 from chargehand.testing.workspace.harness import DriverHarness, changed, tree_paths
 from chargehand.workspace.environment import EnvironmentLayers
 from chargehand.workspace.workspace import Workspace
 
 
-class DriverContract(EntryContract):
+class DriverContract(AttributeContract, EntryContract):
     """All that a workspace driver promises; subclass it and give its methods a `DriverHarness` as `harness`."""
 
     # --- fresh workspaces and git inside

@@ -5,12 +5,16 @@ Only files of the tree count: `info/attributes`, the user's and the machine's ar
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
 
+from chargehand.core.records import Change, Finding
+from chargehand.core.text import shown_path
 from chargehand.workspace.tree.conversion import Conversion, ConversionError
 from chargehand.workspace.tree.ignore import PathPattern, parse_path_pattern
 from chargehand.workspace.tree.objects import EXECUTABLE, FILE, ObjectReader, TreeEntry
@@ -29,6 +33,7 @@ _NAME = re.compile(rb"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 _ESCAPE = re.compile(rb'\\([abtnvfr"\\]|[0-3][0-7]{2})|([^"\\]+)')
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 _MAX_LINE = 2048  # git ignores lines that are longer
+_LARGEST_POINTER = 1024  # bytes, as Git LFS has it
 
 
 class _Line(Struct, frozen=True):
@@ -105,33 +110,63 @@ class TreeAttributes:
         return content if conversion is None else conversion.to_file(content, blob)
 
 
-def stale_paths(reader: ObjectReader, old: bytes, new: bytes) -> Iterator[bytes]:
-    """Yield the files of the tree `new` that git, by attributes that `old` lacks, would add as other blobs.
+# --- findings
 
-    A fresh checkout shows them as modified although nobody touched them.
+
+def find_lfs_pointers(reader: ObjectReader, tree: str) -> tuple[Finding, ...]:
+    """Return a finding that says which files of a tree are shown as pointers of Git LFS, none without any."""
+    attributes = TreeAttributes(reader, bytes.fromhex(tree))
+    found = []
+    for path, entry in reader.walk(bytes.fromhex(tree)):
+        conversion = attributes.conversion(path) if stat.S_ISREG(entry.mode) else None
+        if conversion is None or conversion.filter != "lfs" or reader.size(entry.id) > _LARGEST_POINTER:
+            continue
+        if reader.blob(entry.id).startswith(b"version https://git-lfs"):
+            found.append(os.fsdecode(path))
+    if not found:
+        return ()
+    named = ", ".join(map(shown_path, found[:3])) + (", ..." if len(found) > 3 else "")
+    message = f"checks see {len(found)} files as pointers of Git LFS, without their content: {named}"
+    return (Finding(rule="lfs_pointers", severity="info", path=found[0], message=message),)
+
+
+def find_stale(reader: ObjectReader, old: str, new: str, changes: Iterable[Change]) -> tuple[Finding, ...]:
+    """Return a finding that says which files of tree `new` git would add as other blobs, by changed attributes.
+
+    A fresh checkout shows them as modified although nobody touched them. `changes` are those from tree `old`.
     """
-    before, after = TreeAttributes(reader, old), TreeAttributes(reader, new)
+    changed = [each.path for each in changes if each.path.rpartition("/")[2] == ATTRIBUTE_FILE.decode()]
+    if not changed:
+        return ()
+    before, after = TreeAttributes(reader, bytes.fromhex(old)), TreeAttributes(reader, bytes.fromhex(new))
+    stale = [
+        os.fsdecode(path)
+        for path, entry in reader.walk(bytes.fromhex(new))
+        if entry.mode in (FILE, EXECUTABLE) and _is_stale(reader, path, entry, before, after)
+    ]
+    if not stale:
+        return ()
+    message = (
+        f"by the changed attributes {len(stale)} files, {shown_path(stale[0])} among them, show as modified in "
+        "every fresh checkout; 'git add --renormalize' of them settles that"
+    )
+    finding = Finding(
+        rule="attributes_stale", severity="warning", path=changed[0], message=message, needs_person=True
+    )
+    return (finding,)
 
-    def walk(tree: bytes, prefix: bytes) -> Iterator[bytes]:
-        same = before.chain(prefix) == after.chain(prefix)
-        for name, entry in reader.tree(tree).items():
-            path = prefix + name
-            if entry.is_tree:
-                yield from walk(entry.id, path + b"/")
-            elif not same and entry.mode in (FILE, EXECUTABLE) and _is_stale(path, entry):
-                yield path
 
-    def _is_stale(path: bytes, entry: TreeEntry) -> bool:
-        conversion = after.conversion(path)
-        if conversion is None or conversion == before.conversion(path):
-            return False
-        blob = reader.blob(entry.id)
-        try:
-            return conversion.to_blob(conversion.to_file(blob, entry.id), lambda: blob) != blob
-        except ConversionError:
-            return True
-
-    return walk(new, b"")
+def _is_stale(
+    reader: ObjectReader, path: bytes, entry: TreeEntry, before: TreeAttributes, after: TreeAttributes
+) -> bool:
+    conversion = after.conversion(path)
+    if conversion is None or conversion == before.conversion(path):
+        return False
+    blob = reader.blob(entry.id)
+    try:
+        return conversion.to_blob(conversion.to_file(blob, entry.id), lambda: blob) != blob
+    except ConversionError:
+        return True
 
 
 # --- parsing

@@ -96,14 +96,20 @@ class Findings:
     found: list[Finding] = field(default_factory=list)
     left_out: int = 0
 
-    def add(self, rule: str, severity: Severity, path: bytes, message: str) -> None:
+    def add(self, rule: str, severity: Severity, path: bytes, message: str, *, needs_person: bool = False) -> None:
         """Record that `path` breaks `rule`; `message` follows the path in a sentence."""
         if len(self.found) >= _MAX_FINDINGS:
             self.left_out += 1
             return
         text = os.fsdecode(path)
         self.found.append(
-            Finding(rule=rule, severity=severity, path=text, message=f"{shown_path(text)} {message}")
+            Finding(
+                rule=rule,
+                severity=severity,
+                path=text,
+                message=f"{shown_path(text)} {message}",
+                needs_person=needs_person,
+            )
         )
 
     def special(self, path: bytes, mode: int) -> None:

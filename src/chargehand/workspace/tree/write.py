@@ -20,6 +20,7 @@ from chargehand.core.codec import unpack_as
 from chargehand.core.errors import InfrastructureError, NotFoundError, RepositoryError
 from chargehand.core.ports import sandbox_ids
 from chargehand.workspace.host.files import Need, replace_file, write_all
+from chargehand.workspace.tree.attributes import TreeAttributes
 from chargehand.workspace.tree.objects import LINK, Entries, ObjectReader, TreeEntry
 
 OnFile = Callable[[bytes, TreeEntry, os.stat_result], None]
@@ -83,7 +84,7 @@ def _sizes(reader: ObjectReader, tree: Entries, besides: Entries) -> Iterator[in
 
 
 class TreeWriter:
-    """Writes entries of trees below open directories: raw blobs, no filters, owned by the sandbox's user.
+    """Writes entries of trees below open directories, as attributes convert them, owned by the sandbox's user.
 
     `mtime` in whole seconds is given to files and links (`None`: the time of writing). With `clones` a file that
     comes from another one shares its blocks, or `InfrastructureError` (`no_clone`) is raised.
@@ -93,11 +94,13 @@ class TreeWriter:
         self,
         reader: ObjectReader,
         *,
+        attributes: TreeAttributes,
         mtime: int | None = None,
         on_file: OnFile | None = None,
         clones: bool = False,
     ) -> None:
         self.reader = reader
+        self.attributes = attributes
         self._times = None if mtime is None else (mtime * 1_000_000_000, mtime * 1_000_000_000)
         self._on_file = on_file
         self._clones = clones
@@ -161,7 +164,7 @@ class TreeWriter:
         fd = os.open(name, _NEW_FILE, 0o755 if entry.mode & 0o100 else 0o644, dir_fd=at)
         try:
             if copy_from is None or not self._copy(copy_from, name, fd):
-                write_all(fd, self.reader.blob(entry.id))
+                write_all(fd, self.attributes.file(prefix + name, entry.id))
             if self._ids is not None:
                 os.fchown(fd, *self._ids)
             if self._times is not None:

@@ -1,0 +1,118 @@
+"""What is promoted is clean in a fresh checkout and has the bytes that were written, whatever attributes say."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+from tests.conftest import git
+
+pytestmark = pytest.mark.needs_bwrap
+
+ATTRIBUTES = """\
+*.bat text eol=crlf
+*.u16 text working-tree-encoding=UTF-16LE-BOM
+*.id ident
+secret* filter=git-crypt diff=git-crypt
+*.big filter=lfs -text
+"""
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 3000\n"
+FILES = {
+    "d/run.bat": "echo one\n",
+    "d/note.txt": "a note\n",
+    "d/old.txt": "",
+    "d/v.id": "$Id$\n",
+    "d/a.big": POINTER,
+    "d/b.big": POINTER,
+    # Judged by what a clone has: with other line ends it would be another check.
+    "check.sh": "set -e; test $(cat d/* | tr -cd '\\r' | wc -c) -ge 3; cat d/* | grep -a 'Id: '",
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    place = repository(tmp_path / "project", {".gitattributes": ATTRIBUTES, **FILES})
+    # As a project that never was normalised has it.
+    (place / "d/old.txt").write_bytes(b"kept\r\nso\r\n")
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", "old")
+    return place
+
+
+def run(desk: Desk, place: Path, script: str) -> Said:
+    return desk.say("run", "m", "--agent", shell(script), "--only-check", "sh check.sh", cwd=place)
+
+
+def cloned(place: Path, said: Said) -> Path:
+    """Clone the promoted branch, as somebody else would get it; git must find nothing modified in it."""
+    clone = place.parent / "clone"
+    git(place, "clone", "-q", "--branch", said.document["branch"], str(place), str(clone))
+    # Every file is read anew: time stamps alone could hide a difference.
+    git(clone, "-c", "core.checkStat=minimal", "update-index", "--really-refresh")
+    subprocess.run(
+        ["find", ".", "-type", "f", "-not", "-path", "./.git/*", "-exec", "touch", "{}", "+"], cwd=clone
+    )
+    assert git(clone, "status", "--porcelain") == ""
+    return clone
+
+
+def test_an_edit_is_clean_and_whole_in_a_clone(desk: Desk, project: Path) -> None:
+    said = run(
+        desk,
+        project,
+        "printf 'echo two\\r\\n' >> d/run.bat; printf '\\377\\376h\\000\\n\\000' > d/new.u16; echo more >> d/note.txt;"
+        "printf 'more\\r\\n' >> d/old.txt; echo x >> d/v.id",
+    )
+    assert (said.code, said.document["status"]) == (0, "promoted"), said.document["reasons"]
+    clone = cloned(project, said)
+    assert (clone / "d/run.bat").read_bytes() == b"echo one\r\necho two\r\n"
+    assert (clone / "d/new.u16").read_bytes() == "\ufeffh\n".encode("utf-16-le")
+    assert (clone / "d/old.txt").read_bytes() == b"kept\r\nso\r\nmore\r\n"
+    # Only what was added differs, not each line.
+    branch = said.document["branch"]
+    assert git(project, "diff", "--numstat", "main", branch).split("\n") == [
+        "1\t0\td/new.u16",
+        "1\t0\td/note.txt",
+        "1\t0\td/old.txt",
+        "1\t0\td/run.bat",
+        "1\t0\td/v.id",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "rule", "path"),
+    [
+        ("echo password > d/secret.env", "entry_filter", "d/secret.env"),
+        ("head -c 3000 /dev/zero > d/a.big", "entry_filter", "d/a.big"),
+        ("head -c 3000 /dev/zero > d/c.big; sed -i /big/d .gitattributes", "entry_filter", "d/c.big"),
+        ("echo '*.txt text' >> .gitattributes", "attributes_stale", ".gitattributes"),
+    ],
+    ids=["a secret", "content for a pointer", "without its filter", "attributes that leave others modified"],
+)
+def test_what_a_clone_would_have_otherwise_needs_a_person(
+    desk: Desk, project: Path, script: str, rule: str, path: str
+) -> None:
+    said = run(desk, project, f"echo more >> d/note.txt; {script}")
+    assert said.document["status"] == "waiting", said
+    assert any(path in reason["message"] for reason in said.document["reasons"] if reason["code"] == rule), said
+
+
+def test_a_file_that_git_would_refuse_is_not_taken(desk: Desk, project: Path) -> None:
+    said = run(desk, project, "echo more >> d/note.txt; printf odd > d/new.u16")
+    assert (said.document["status"], said.reasons) == ("refused", {"entry_encoding"})
+    assert [(each.path, each.rule) for each in desk.state(said).attempts[-1].reverted] == [
+        ("new.u16", "entry_encoding")
+    ]
+
+
+def test_it_is_said_where_checks_see_pointers(desk: Desk, project: Path) -> None:
+    said = run(desk, project, "echo more >> d/note.txt")
+    log = desk.say("mission", "log", said.document["mission"], cwd=project).stdout
+    assert "checks see 2 files as pointers of Git LFS, without their content: d/a.big, d/b.big" in log
