@@ -11,13 +11,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RepositoryError
-from chargehand.core.records import Base, Change
+from chargehand.core.records import Base, Change, Finding
 from chargehand.workspace.bases import BaseLayers, Bases
 from chargehand.workspace.errors import Fault, GitError, disk_errors, no_fault
 from chargehand.workspace.host.files import Room, hold_lock, remove_tree, room_on_disk
 from chargehand.workspace.host.git import NO_GRAFTS, Git, private_git
 from chargehand.workspace.merge import MergeResult, merge_commits
 from chargehand.workspace.repository import Repository, find_repository, resolve
+from chargehand.workspace.tree.attributes import find_lfs_pointers, find_stale
 from chargehand.workspace.tree.history import (
     Author,
     Commit,
@@ -205,6 +206,14 @@ class Depot:
         """Return what a tree has at `path`, a directory included, or `None`."""
         found = self.reader.find(bytes.fromhex(tree), os.fsencode(path))
         return None if found is None else PathEntry(path=path, mode=found.mode, id=found.id.hex())
+
+    def find_lfs_pointers(self, tree: str) -> tuple[Finding, ...]:
+        """Return a finding that says which files of a tree are shown as pointers of Git LFS, none without any."""
+        return find_lfs_pointers(self.reader, tree)
+
+    def find_stale(self, old: str, new: str) -> tuple[Finding, ...]:
+        """Return a finding that says which files changed attributes leave modified in every fresh checkout."""
+        return find_stale(self.reader, old, new, self.diff(old, new))
 
     def find_obstacle(self, tree: str, path: str) -> str | None:
         """Return in words what of a tree keeps a file from being laid over it at `path`, `None` if nothing does.

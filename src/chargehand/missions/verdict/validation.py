@@ -59,7 +59,6 @@ from chargehand.missions.sandboxes.provisioning import (
 from chargehand.missions.services import DepotReader, Services
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE
-from chargehand.workspace.tree.attributes import find_lfs_pointers, find_stale
 
 _BASE_TESTS = "base's tests: "
 _NO_TESTS = "no_tests_ran"
@@ -156,8 +155,8 @@ class Validator:
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
             checks = await self._run_checks(tree, self.environment, acceptance=())
-            status, reader = self._status(checks, ()), self.services.depot.reader
-            findings = await asyncio.to_thread(find_lfs_pointers, reader, tree)
+            status = self._status(checks, ())
+            findings = await asyncio.to_thread(self.services.depot.find_lfs_pointers, tree)
             verdict = Verdict(tree=tree, scope="base", status=status, checks=checks, findings=findings)
             verdicts.put(project, verdict, plan_digest=key)
             return {"verdict": verdict, "reused": False}
@@ -210,8 +209,7 @@ class Validator:
             # A tree that fails its own checks is red already: the second run would only cost time.
             if all(check.status == "passed" for check in checks):
                 checks += await self._check_with_base_tests(tree, changes, layers)
-        reader = self.services.depot.reader
-        stale = await asyncio.to_thread(find_stale, reader, self.base.tree, tree, changes)
+        stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(settings, observer) if found.path not in named]
         findings, reads = (
