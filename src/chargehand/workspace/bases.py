@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from chargehand.workspace.host.files import (
     tree_bytes,
 )
 from chargehand.workspace.host.git import Git, GitResult
+from chargehand.workspace.tags import Tags
 from chargehand.workspace.tree.attributes import TreeAttributes
 from chargehand.workspace.tree.objects import LINK, ObjectReader, TreeEntry, check_depth, object_id
 from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index, open_directory, tree_need
@@ -121,6 +123,25 @@ class Bases:
             # `gc` tells by this time what is old, and looks again under this lock before it removes anything.
             os.utime(place / "meta.json")
         return found
+
+    def with_tags(self, base: Base, layers: BaseLayers, key: str, read: Callable[[bool], Tags]) -> BaseLayers:
+        """Return the layers with a `.git` that has tags too; `key` is another wherever the tags may be others.
+
+        `read` is told whether the base has its history, and is called once for each key.
+        """
+        place = self.directory / base.commit
+        tagged, fresh = place / f"git-{key}", place / f".new-git-{key}"
+        with hold_lock(self.lock(base.commit)), disk_errors("writing the tags of the base"):
+            if not tagged.exists():
+                remove_tree(fresh)
+                # Its files are never changed, so they can be shared.
+                shutil.copytree(layers.git, fresh, symlinks=True, copy_function=os.link)
+                shallow = layers.git / ".git/shallow"
+                cut = shallow.exists() and base.commit in shallow.read_text().split()
+                read(not cut).write(fresh / ".git")
+                give_tree(fresh)
+                fresh.rename(tagged)
+        return msgspec.structs.replace(layers, git=tagged)
 
     def kept(self, commit: str, name: str) -> bytes | None:
         """Return what `keep` put beside a base, `None` where it did not."""

@@ -18,6 +18,7 @@ from chargehand.workspace.host.files import Room, hold_lock, remove_tree, room_o
 from chargehand.workspace.host.git import NO_GRAFTS, Git, private_git
 from chargehand.workspace.merge import MergeResult, merge_commits
 from chargehand.workspace.repository import Repository, find_repository, resolve
+from chargehand.workspace.tags import read_tags, tags_key
 from chargehand.workspace.tree.attributes import find_lfs_pointers, find_stale
 from chargehand.workspace.tree.history import (
     Author,
@@ -160,11 +161,17 @@ class Depot:
         Raises `InfrastructureError` (`no_space`, `base_differs`) and `RepositoryError` (`base_tree`,
         `repository_incomplete`).
         """
-        shallow = self.path / "shallow"
+        shallow, found = self.path / "shallow", self.repository
         try:
-            return self.bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
+            layers = self.bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
         except NotFoundError as problem:
             raise _incomplete(base.commit, problem.message) from problem
+        key = tags_key(found)
+        if not key:
+            return layers
+        return self.bases.with_tags(
+            base, layers, key, lambda history: read_tags(found, base.commit, history=history)
+        )
 
     def check_can_apply(self) -> None:
         """Raise `RepositoryError` (`apply_bare`, `apply_detached`) if `apply` can never work here."""

@@ -26,7 +26,7 @@ from chargehand.core.records import Change, ChangeKind
 from chargehand.workspace.errors import disk_errors
 from chargehand.workspace.host.files import write_all
 
-ObjectKind = Literal["commit", "tree", "blob"]
+ObjectKind = Literal["commit", "tree", "blob", "tag"]
 TREE = 0o040000
 FILE = 0o100644
 EXECUTABLE = 0o100755
@@ -35,12 +35,22 @@ GITLINK = 0o160000
 MAX_DEPTH = 250  # directories in one another: far more than any project has, and what a walk's recursion bears
 EMPTY_TREE = bytes.fromhex("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 
-_TYPES: dict[ObjectKind, int] = {"commit": 1, "tree": 2, "blob": 3}  # git's numbers, in packs and in libgit2
+_TYPES: dict[ObjectKind, int] = {
+    "commit": 1,
+    "tree": 2,
+    "blob": 3,
+    "tag": 4,
+}  # git's numbers, in packs and in libgit2
 _ENTRY = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
 _CACHED_TREES = 8192
 _MAX_LOOSE = 32  # above this, two files of a pack are cheaper than a file per object
 _MAX_BUFFER = 64 * 1024 * 1024
-_LEVELS: dict[ObjectKind, int] = {"commit": 1, "tree": 0, "blob": 1}  # trees are mostly ids: nothing to gain
+_LEVELS: dict[ObjectKind, int] = {
+    "commit": 1,
+    "tree": 0,
+    "blob": 1,
+    "tag": 1,
+}  # trees are mostly ids: nothing to gain
 
 
 def object_id(kind: ObjectKind, content: bytes) -> bytes:
@@ -86,8 +96,8 @@ class ObjectReader:
         self._odb = pygit2.Odb(str(objects))
         self._trees: OrderedDict[bytes, Entries] = OrderedDict()
 
-    def read(self, id: bytes) -> tuple[ObjectKind | None, bytes]:
-        """Return an object's kind (`None` for a tag) and content.
+    def read(self, id: bytes) -> tuple[ObjectKind, bytes]:
+        """Return an object's kind and content.
 
         Raises `NotFoundError` code `object_not_found`, `InfrastructureError` code `depot` for a damaged object.
         """
@@ -97,7 +107,7 @@ class ObjectReader:
             raise NotFoundError(f"no object {id.hex()!r} in the depot", code="object_not_found") from problem
         except self._git.GitError as problem:
             raise InfrastructureError(f"object {id.hex()!r} cannot be read: {problem}", code="depot") from problem
-        return next((kind for kind, its in _TYPES.items() if its == int(number)), None), content
+        return next(kind for kind, its in _TYPES.items() if its == int(number)), content
 
     def blob(self, id: bytes) -> bytes:
         """Return the content of a blob; raises `NotFoundError` code `object_not_found`."""
