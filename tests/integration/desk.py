@@ -103,7 +103,7 @@ class Desk:
         """Run the program, which must end with this error and say nothing on stdout; return the error."""
         said = self.say(*words, cwd=cwd)
         assert (said.code, said.stdout) == (exit_code, ""), said
-        assert said.error["code"] == code
+        assert said.error["code"] == code, said
         assert said.error["message"]
         assert said.error["hint"]
         return said.error

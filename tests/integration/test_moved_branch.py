@@ -186,6 +186,58 @@ def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> 
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
 
 
+def left_behind(desk: Desk, repo: Path, script: str, theirs: dict[str, str]) -> MissionState:
+    """Run a mission that cannot be applied, since a person works on the same files; commit that person's work."""
+    write_files(repo, theirs)
+    said = desk.say(*mission(script), cwd=repo)
+    assert (said.code, said.document["status"]) == (3, "promoted"), said
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "theirs")
+    return desk.state(said)
+
+
+def test_what_was_not_applied_is_merged_judged_and_applied_by_promote(desk: Desk, repo: Path) -> None:
+    state = left_behind(desk, repo, "sed -i s/e/E/ g.txt", {"g.txt": "A\nb\nc\nd\ne\nf\ng\n"})
+    theirs = git(repo, "rev-parse", "main")
+    said = desk.say("mission", "promote", state.id, cwd=repo)
+    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    assert (repo / "g.txt").read_text() == "A\nb\nc\nd\nE\nf\ng\n"
+    assert git(repo, "status", "--porcelain") == ""
+    after = desk.state(said)
+    assert (after.verdicts[-1].scope, after.verdicts[-1].tree) == ("merged", git(repo, "rev-parse", "main^{tree}"))
+    assert git(repo, "rev-parse", "main") == after.commit == git(repo, "rev-parse", said.document["branch"])
+    # Both sides stand below it: what was promoted before, and the branch.
+    assert git(repo, "rev-parse", "main^1", "main^2").split() == [state.commit, theirs]
+    assert "approval.given" in desk.say("mission", "log", state.id, cwd=repo).stdout
+    # Said once more there is nothing left to do, and a roll-back takes the mission's part back and nothing else.
+    assert desk.say("mission", "promote", state.id, cwd=repo).code == 1
+    assert desk.say("mission", "rollback", state.id, cwd=repo).code == 0
+    assert git(repo, "rev-parse", "main^{tree}") == git(repo, "rev-parse", f"{theirs}^{{tree}}")
+
+
+def test_what_conflicts_with_a_branch_that_moved_is_told_by_hunks(desk: Desk, repo: Path) -> None:
+    state = left_behind(desk, repo, MINE, {"f.txt": "one\ntheirs\nthree\n"})
+    before = git(repo, "rev-parse", "main", state.export.ref if state.export else "")
+    error = desk.refused("merge_conflict", 1, "mission", "promote", state.id, cwd=repo)
+    assert "'main'" in error["message"]
+    assert "f.txt" in error["message"]
+    assert git(repo, "rev-parse", "main", state.export.ref if state.export else "") == before
+    (told,) = desk.missions(repo)[0].conflicts
+    (hunk,) = told.conflicts[0].hunks
+    assert [side and side.text for side in (hunk.base, hunk.ours, hunk.theirs)] == ["two\n", "theirs\n", "mine\n"]
+    assert desk.missions(repo)[0].status == "promoted"
+
+
+def test_what_is_red_together_is_not_applied(desk: Desk, repo: Path) -> None:
+    state = left_behind(
+        desk, repo, "sed -i s/g/G/ g.txt", {"f.txt": "one\ntheirs\nthree\n", "g.txt": "A\nb\nc\nd\ne\nf\ng\n"}
+    )
+    before = git(repo, "rev-parse", "main")
+    desk.refused("not_green", 1, "mission", "promote", state.id, cwd=repo)
+    assert git(repo, "rev-parse", "main") == before
+    assert desk.missions(repo)[0].base == state.base
+
+
 class DiedError(BaseException):
     """Stands for the end of a process at a named point."""
 

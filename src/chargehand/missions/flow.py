@@ -36,6 +36,7 @@ from chargehand.core.records import (
     MissionStatus,
     Reason,
     Verdict,
+    VerdictScope,
     VerdictStatus,
 )
 from chargehand.core.state import MissionState
@@ -427,7 +428,7 @@ class MissionFlow:
             if last and rebased.end.mission == "refused":
                 return judged
         # Only now, with the verdict in the log: a crash before this line finds both recorded and comes here again.
-        advance_base(journal, rebase, number=number)
+        advance_base(journal, rebase)
         self._fault("moved")
         return rebased
 
@@ -455,13 +456,15 @@ class MissionFlow:
         else:
             self._record_end(finished)
 
-    async def judge_again(self, base: Base, tree: str) -> tuple[Verdict, Validator]:
+    async def judge_again(
+        self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
+    ) -> tuple[Verdict, Validator]:
         """Judge a tree that an earlier run left, by today's gates and areas; the verdict is recorded."""
         context = await self._prepare_base(self._request, base)
         changes = self._services.depot.diff(base.tree, tree)
         inspection = await context.inspector.inspect_all(changes)
         verdict = await context.validator.judge_candidate(
-            tree, scope="attempt", changes=changes, findings=inspection.findings, degraded=inspection.degraded
+            tree, scope=scope, changes=changes, findings=inspection.findings, degraded=inspection.degraded
         )
         self._journal.record(VerdictGiven(verdict=verdict))
         return verdict, context.validator

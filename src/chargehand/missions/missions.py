@@ -17,6 +17,7 @@ from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
+from chargehand.missions.promotion.rebase import advance_base, rebase_promoted
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_undelivered
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
@@ -97,16 +98,22 @@ class Missions:
 
         A person may approve a changed check surface, protected areas, tests changed on purpose and a tree without
         checks, never override a failed check of the tree itself. What is promoted already and could not be
-        exported or applied is delivered now. Raises `RefusedError`.
+        exported or applied is delivered now; where the branch that it is to be applied to has moved on, what both
+        come to is judged and promoted on top. Raises `RefusedError` (`merge_conflict` where they conflict).
         """
         async with self._claim(mission) as (journal, control):
             flow = MissionFlow(self._services, journal, control, fault=self._fault)
             if is_undelivered(journal.state):
-                await flow.deliver()
-                return journal.state
-            base, tree = _promotable(journal.state)
+                rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
+                if rebase is None:
+                    await flow.deliver()
+                    return journal.state
+                base, tree = rebase.base, rebase.tree
+            else:
+                rebase = None
+                base, tree = _promotable(journal.state)
             # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
-            verdict, validator = await flow.judge_again(base, tree)
+            verdict, validator = await flow.judge_again(base, tree, scope="merged" if rebase else "attempt")
             if not person_may_promote(verdict):
                 reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
                 raise RefusedError(
@@ -117,6 +124,8 @@ class Missions:
             superseded = Reason(code="promoted", message="a person promoted its last tree")
             approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
             ended = cancel_open_attempts(journal.state, superseded)
+            if rebase is not None:
+                advance_base(journal, rebase)
             # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
             journal.record(approval, *ended, durable=True)
             archive_replies(self._services.store, mission, *(each.attempt for each in ended))

@@ -20,9 +20,10 @@ from chargehand.core.mission_events import BaseResolved, MergeConflicted
 from chargehand.core.records import Base, Checkpoint, Conflict, Reason
 from chargehand.core.text import shown_path
 from chargehand.missions.journal import Journal
+from chargehand.missions.reading import is_applied
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.merge import MergeResult
+from chargehand.workspace.merge import MergeConflictError, MergeResult
 from chargehand.workspace.remotes import moved_base
 
 _EVENT_BYTES = 7 * 1024  # what is over 8 kB lies in an artifact, as with steps; an event holds more than its list
@@ -126,12 +127,37 @@ def _drop_conflicts(
     return result.tree
 
 
-def advance_base(journal: Journal, rebase: Rebase, *, number: int) -> None:
+async def rebase_promoted(journal: Journal, store: Store, depot: Depot) -> Rebase | None:
+    """Rebase what is promoted onto the branch that it is still to be applied to; `None` where that did not move.
+
+    Raises `MergeConflictError` where the two conflict, with the hunks in the log.
+    """
+    state, mission = journal.state, journal.mission
+    base, tree, commit = state.promoted_on, state.tree, state.commit
+    assert state.request is not None
+    if base is None or tree is None or commit is None or not state.request.apply or is_applied(state):
+        return None
+    rebase = await asyncio.to_thread(rebase_tree, depot, base, tree, mission=mission)
+    if rebase is None or not rebase.count:
+        return rebase
+    where, tip = rebase.base.branch or rebase.base.revision, rebase.base.commit
+    journal.record(
+        conflict_event(store, mission, rebase.conflicts, count=rebase.count, branch=where, commit=tip, tree=tree)
+    )
+    named = name_paths([each.path for each in rebase.conflicts], rebase.count)
+    raise MergeConflictError(
+        f"what mission {mission!r} promoted conflicts with {where!r} as it is now, in {named}",
+        rebase.conflicts,
+        hint=f"see the hunks with 'chargehand mission show {mission}', and merge commit {commit[:12]} yourself",
+    )
+
+
+def advance_base(journal: Journal, rebase: Rebase) -> None:
     """Record, once, that the mission's base is the branch as it is now, with its last checkpoint on top."""
-    state, attempt = journal.state, journal.state.attempt(number)
-    if attempt is None or any(point.commit == rebase.checkpoint.commit for point in state.checkpoints):
+    state = journal.state
+    if not state.attempts or any(point.commit == rebase.checkpoint.commit for point in state.checkpoints):
         return
-    made = CheckpointMade(attempt=attempt.id, checkpoint=rebase.checkpoint)
+    made = CheckpointMade(attempt=state.attempts[-1].id, checkpoint=rebase.checkpoint)
     journal.record(BaseResolved(base=rebase.base), made, durable=True)
 
 
