@@ -60,6 +60,11 @@ class ReadObserver:
             self.complete = self.complete and seen.complete
             self.opened.append(seen.paths)
 
+    def read_of(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Return those of `paths` that some check opened; all of them where that was not seen."""
+        read = frozenset().union(*self.opened)
+        return tuple(path for path in paths if path in read) if self.complete else tuple(paths)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReads:

@@ -233,6 +233,10 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
 
     time: Annotated[float, KeySpec("time for a whole mission", meet="min", form="seconds")] = 1800.0
     check_time: Annotated[float, KeySpec("time for one check", meet="min", form="seconds")] = 900.0
+    fault_time: Annotated[
+        float,
+        KeySpec("time for faults that changed tests should notice; a second: none", meet="min", form="seconds"),
+    ] = 120.0
     attempts: Annotated[int, KeySpec("runs of the agent at most", meet="min")] = 1
     budget_usd: Annotated[float, KeySpec("money for a whole mission in USD", meet="min", form="budget")] = 5.0
     attempt_usd: Annotated[

@@ -11,8 +11,10 @@ import contextlib
 import glob
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from chargehand.checks.reads import (
     surface_findings,
     watched_directories,
 )
+from chargehand.checks.soft_tests import changed_tests, code_under_test, measure_tests, pick_faults
 from chargehand.core.codec import convert_to, decode_as
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
@@ -58,7 +61,7 @@ from chargehand.missions.sandboxes.provisioning import (
 )
 from chargehand.missions.services import DepotReader, Services
 from chargehand.policy.actions import Run
-from chargehand.sandbox.contract import WORKSPACE
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _BASE_TESTS = "base's tests: "
 _NO_TESTS = "no_tests_ran"
@@ -203,17 +206,26 @@ class Validator:
             code = changed_code(changes)
             copies = await asyncio.to_thread(_find_copies, environment.layer, code)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
-            observer = ReadObserver(watched_directories(code, copies, settings))
+            tests = changed_tests(changes)
+            # Faults are put into what the tests open: that is watched only where tests were changed.
+            subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
+            observer = ReadObserver(watched_directories(code, copies, settings, subject))
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             lost = find_lost_tests(self._ran_on_base, self._ran_tests(checks))
             # A tree that fails its own checks is red already: the second run would only cost time.
+            soft: tuple[Finding, ...] = ()
             if all(check.status == "passed" for check in checks):
-                checks += await self._check_with_base_tests(tree, changes, layers)
+                mixed = await self._lay_base_tests(tree, changes)
+                with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
+                if mixed and tests and all(check.status == "passed" for check in with_base_tests):
+                    subject = observer.read_of(subject)
+                    soft = await self._measure_tests(tree, mixed, tests, subject, code, checks, layers)
+                checks += with_base_tests
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(settings, observer) if found.path not in named]
         findings, reads = (
-            (*findings, *layers.findings, *surface, *lost, *stale),
+            (*findings, *layers.findings, *surface, *lost, *soft, *stale),
             judge_reads(code, copies, observer),
         )
         return Verdict(
@@ -240,13 +252,8 @@ class Validator:
         names = (f"{directory}/{name}" for name in PROJECT_FILES)
         return not directory or any(self.services.depot.lookup(tree, name) for name in names)
 
-    async def _check_with_base_tests(
-        self, tree: str, changes: Sequence[Change], layers: CandidateLayers
-    ) -> tuple[CheckResult, ...]:
-        """Run the checks once more with the base's tests and check surface put back over the tree.
-
-        An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
-        """
+    async def _lay_base_tests(self, tree: str, changes: Sequence[Change]) -> str | None:
+        """Return the tree with the base's tests and check surface put back over it, `None` where it has them."""
         depot = self.services.depot
         areas = Areas(
             commands=self.gates.plan.commands,
@@ -255,10 +262,15 @@ class Validator:
         )
         overrides = base_tests_tree_plan(changes, DepotReader(depot), self.base.tree, areas)
         if not overrides:
-            return ()
+            return None
         mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), self.base.tree)
-        if mixed == tree:
-            return ()
+        return None if mixed == tree else mixed
+
+    async def _check_with_base_tests(self, mixed: str, layers: CandidateLayers) -> tuple[CheckResult, ...]:
+        """Run the checks once more, on a tree with the base's tests and check surface.
+
+        An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
+        """
         environment = await layers.environment(mixed)
         checks = await self._run_checks(mixed, environment, acceptance=self.gates.acceptance)
         # Both runs give their checks the same names: the second one's outputs move out of the way.
@@ -269,6 +281,44 @@ class Validator:
         return tuple(
             structs.replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in counted
         )
+
+    async def _measure_tests(
+        self,
+        tree: str,
+        mixed: str,
+        tests: Sequence[Change],
+        subject: Collection[str],
+        code: Collection[str],
+        checks: Sequence[CheckResult],
+        layers: CandidateLayers,
+    ) -> tuple[Finding, ...]:
+        """Return which faults the changed tests no longer notice; known for a tree that was measured before."""
+        seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
+        reader, project = DepotReader(self.services.depot), self.services.project
+        faults = await asyncio.to_thread(pick_faults, reader, tree, tests, subject, code)
+        if not faults:
+            return ()
+        key = "/".join(("faults", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
+        known = verdicts.get(project, tree, plan_digest=key)
+        if known is not None:
+            return known.findings
+        async with self.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
+
+            async def open_on(shown: str) -> Sandbox:
+                environment = await layers.environment(shown)
+                opened = self._open_checks(shown, environment, acceptance=self.gates.acceptance)
+                return await stack.enter_async_context(opened)
+
+            found = await measure_tests(
+                self.gates.plan,
+                checks,
+                faults,
+                tree=await open_on(tree),
+                base=partial(open_on, mixed),
+                seconds=seconds,
+            )
+        verdicts.put(project, Verdict(tree=tree, scope="attempt", status="green", findings=found), plan_digest=key)
+        return found
 
     def _status(
         self,
@@ -295,22 +345,32 @@ class Validator:
         def remember(result: CheckResult, output: CheckOutput) -> None:
             self.outputs[result.name] = output
 
+        async with (
+            self.queue.turn("checks"),
+            self._open_checks(tree, environment, acceptance=acceptance) as sandbox,
+        ):
+            return await run_checks(
+                self.gates.plan,
+                sandbox,
+                keep=self.services.store.artifacts,
+                mission=self.journal.mission,
+                on_result=remember,
+                reads=reads,
+            )
+
+    @contextlib.asynccontextmanager
+    async def _open_checks(
+        self, tree: str, environment: BaseEnvironment, *, acceptance: Sequence[tuple[str, str]]
+    ) -> AsyncIterator[Sandbox]:
+        """Open a new sandbox on a new workspace of a tree, with the acceptance files laid over it."""
         provisioner = self.provisioner
         with self._acceptance_files(acceptance) as binds:
             async with (
-                self.queue.turn("checks"),
                 provisioner.workspace(environment, purpose=CHECKS, tree=tree) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
                 provisioner.sandbox(workspace, environment, purpose=CHECKS, binds=binds, egress=egress) as sandbox,
             ):
-                return await run_checks(
-                    self.gates.plan,
-                    sandbox,
-                    keep=self.services.store.artifacts,
-                    mission=self.journal.mission,
-                    on_result=remember,
-                    reads=reads,
-                )
+                yield sandbox
 
     @contextlib.contextmanager
     def _acceptance_files(self, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Bind, ...]]:
@@ -318,8 +378,12 @@ class Validator:
         if not files:
             yield ()
             return
-        directory = acceptance_directory(self.services, self.journal)
-        directory.mkdir(mode=0o700)
+        # Two sandboxes may be open at once, each with files of its own.
+        directory = Path(
+            tempfile.mkdtemp(
+                prefix=acceptance_directory(self.services, self.journal).name + "-", dir=self.services.home
+            )
+        )
         try:
             binds = []
             for number, (artifact, path) in enumerate(files):

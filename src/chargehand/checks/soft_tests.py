@@ -1,0 +1,171 @@
+"""Tests that went soft, measured: faults that the base's version of changed tests notices and the tree's does not.
+
+Rules that read a test see what it says. Whether it still means it shows only when the code is wrong: small faults
+are put into the code, one at a time, and both versions of the tests are run on each.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+from chargehand.checks.execution import CheckPlan, run_checks
+from chargehand.checks.paths import is_source, is_test_path
+from chargehand.checks.suites.faults import Fault, choose_faults, find_faults, words_of
+from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
+from chargehand.core.records import Change, CheckResult, Finding
+from chargehand.core.text import printable, shown_path
+from chargehand.sandbox.contract import Sandbox
+
+_FAULTS = 20
+_SHOWN = 3
+_FILES = 60
+_SHORTEST = 5.0
+"""Seconds that a check may take on a fault at least, however quick it is without one."""
+_WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
+# They are run by tools, not by tests.
+_NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
+
+
+def changed_tests(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing."""
+    return tuple(
+        change
+        for change in changes
+        if change.old_id is not None and change.new_id != change.old_id and is_test_path(change.path)
+        and is_source(change.path)
+    )  # fmt: skip
+
+
+def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the source files among paths that tests can be about."""
+    return tuple(
+        path
+        for path in paths
+        if is_source(path) and not is_test_path(path) and posixpath.basename(path) not in _NOT_TESTED
+    )
+
+
+def pick_faults(
+    reader: TreeReader, tree: str, tests: Sequence[Change], code: Collection[str], changed: Collection[str]
+) -> list[Fault]:
+    """Return the faults to try in the `code` of a tree, those first that the `tests` are closest to.
+
+    `changed` is code that the tree changes; it comes before code that tests do not name.
+    """
+    old = [old_text(reader, test) or "" for test in tests]
+    new = [new_text(reader, test) or "" for test in tests]
+    words = words_of("\n".join((*old, *new)))
+    kept = {line.strip() for text in new for line in text.splitlines()}
+    near = words_of("\n".join(line for text in old for line in text.splitlines() if line.strip() not in kept))
+
+    def distance(path: str) -> tuple[bool, bool, str]:
+        stem = posixpath.splitext(posixpath.basename(path))[0]
+        return (path not in changed, stem not in words, path)
+
+    faults: list[Fault] = []
+    for path in sorted(code, key=distance)[:_FILES]:
+        found = reader.lookup(tree, path)
+        text = None if found is None else text_of(reader, *found)
+        faults += find_faults(path, text) if text is not None else []
+    return choose_faults(faults, words=words, near=near, limit=_FAULTS)
+
+
+async def measure_tests(
+    plan: CheckPlan,
+    checks: Sequence[CheckResult],
+    faults: Sequence[Fault],
+    *,
+    tree: Sandbox,
+    base: Callable[[], Awaitable[Sandbox]],
+    seconds: float,
+) -> tuple[Finding, ...]:
+    """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
+
+    `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
+    tests over it, once there is something to ask of them.
+    """
+    began = time.monotonic()
+    counted = [check for check in checks if check.tests] or list(checks)
+    usual = sum(check.seconds for check in counted)
+    plan = replace(
+        plan,
+        commands=tuple(check.name for check in counted),
+        seconds_each=min(plan.seconds_each, max(_SHORTEST, 4 * usual)),
+    )
+    subject, guard = _FaultyTree(plan, tree), None
+    weakened: list[Fault] = []
+    tried = 0
+    for fault in faults:
+        # Both versions on this fault, and a second look of the base's: less time than that proves nothing.
+        if time.monotonic() - began + 3 * usual > seconds or len(weakened) == _SHOWN:
+            break
+        tried += 1
+        if await subject.status(fault) != "passed":
+            continue
+        if guard is None:
+            guard = _FaultyTree(plan, await base())
+        # Twice: a test that fails now and then would accuse the wrong one.
+        if await guard.status(fault) == "failed" and await guard.status(fault) == "failed":
+            weakened.append(fault)
+    if weakened:
+        return tuple(_describe_weakening(fault) for fault in weakened)
+    return () if tried or not faults else (_describe_unmeasured(len(faults), usual, seconds),)
+
+
+class _FaultyTree:
+    """A sandbox in which one fault at a time is put into the code."""
+
+    def __init__(self, plan: CheckPlan, sandbox: Sandbox) -> None:
+        self._plan = plan
+        self._sandbox = sandbox
+        self._written = int(time.time())
+
+    async def status(self, fault: Fault) -> str:
+        """Return how the checks end with this fault: `passed`, `failed`, or `unclear` where that says nothing."""
+        await self._write(fault.path, fault.content)
+        results = await run_checks(self._plan, self._sandbox, keep=_Nowhere(), mission=None)
+        await self._write(fault.path, fault.original)
+        statuses = {result.status for result in results} - {"passed"}
+        return "passed" if not statuses else "failed" if statuses == {"failed"} else "unclear"
+
+    async def _write(self, path: str, content: str) -> None:
+        # Each time two seconds later: caches that know a file by size and second (Python's) would take one fault
+        # for another, and builders by time (make) look for what is newer.
+        self._written += 2
+        await self._sandbox.exec(
+            ["sh", "-c", _WRITE, "sh", path, str(self._written)], stdin=content.encode("utf-8", "surrogateescape")
+        )
+
+
+class _Nowhere:
+    """Keeps no output: what is printed on a fault is of no use to anybody."""
+
+    def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
+        """Forget it."""
+        return ""
+
+
+def _describe_weakening(fault: Fault) -> Finding:
+    return Finding(
+        rule="tests_weakened",
+        severity="warning",
+        path=fault.path,
+        line=fault.line,
+        message=(
+            "the changed tests do not notice a fault that the base's notice, "
+            f"{shown_path(fault.path)}:{fault.line}: "
+            f"{printable(fault.after)!r} in place of {printable(fault.before)!r}"
+        ),
+        needs_person=True,
+    )
+
+
+def _describe_unmeasured(faults: int, usual: float, seconds: float) -> Finding:
+    message = (
+        f"whether changed tests still notice faults was not measured: a run takes {usual:.0f} s, and there are "
+        f"{seconds:.0f} s (limits.fault_time) for {faults} faults"
+    )
+    return Finding(rule="tests_unmeasured", severity="info", path="", message=message)

@@ -1,0 +1,250 @@
+"""Small faults for a source file: what a test that still means something would notice.
+
+Python is read by its parser, other languages by their tokens. A fault changes one place of one line; whether it
+means anything is not asked here: what no version of the tests notices says nothing of either.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from chargehand.checks.paths import language_of
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Lt: ("<", ">="),
+    ast.LtE: ("<=", ">"),
+    ast.Gt: (">", "<="),
+    ast.GtE: (">=", "<"),
+    ast.Is: ("is", "is not"),
+    ast.In: ("in", "not in"),
+}
+_OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "+"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "*"),
+    ast.Mod: ("%", "*"),
+}
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# Operators between blanks alone: closer together they may be a type, a pointer or a path.
+_SWAPPED = {
+    "===": "!==",
+    "!==": "===",
+    "==": "!=",
+    "!=": "==",
+    "<=": ">",
+    ">=": "<",
+    "<": ">=",
+    ">": "<=",
+    "&&": "||",
+    "||": "&&",
+    "+": "-",
+    "-": "+",
+    "*": "+",
+    "/": "*",
+    "%": "*",
+    "+=": "-=",
+    "-=": "+=",
+}
+_TOKENS = (
+    *((re.compile(rf"(?<=\s){re.escape(old)}(?=\s)"), new) for old, new in _SWAPPED.items()),
+    (re.compile(r"\btrue\b"), "false"),
+    (re.compile(r"\bfalse\b"), "true"),
+    (re.compile(r"(?<![\w.#\"'])\d{1,9}(?![\w.\"'])"), ""),
+)
+_NO_CODE = re.compile(r"\s*(?://|/\*|\*|#(?!\[)|--|import\b|from\b|package\b|use\b|using\b|#include|@|\}|\{)")
+_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|//.*|/\*.*?\*/")
+_LONGEST = 200_000
+_PER_LINE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One changed place: `line` counts from 1, `before` and `after` are that line; `content` is the whole file,
+    `original` what it was.
+
+    `within` names the functions and classes around it, the innermost last, where that is known.
+    """
+
+    path: str
+    line: int
+    before: str
+    after: str
+    content: str = field(repr=False)
+    original: str = field(repr=False)
+    within: tuple[str, ...] = ()
+
+
+def find_faults(path: str, source: str) -> list[Fault]:
+    """Return faults of a source file in the order of its lines; none of what cannot be read."""
+    if len(source) > _LONGEST:
+        return []
+    if language_of(path) == "python":
+        return list(_python_faults(path, source))
+    return list(_token_faults(path, source))
+
+
+def choose_faults(
+    faults: Iterable[Fault], *, words: Collection[str], near: Collection[str], limit: int
+) -> list[Fault]:
+    """Return at most `limit` faults, those first that tests name by `near` (what they lost) or by `words`.
+
+    Those that are alike so far are spread: one of each function before a second one of any.
+    """
+    ranked: dict[tuple[int, int], list[Fault]] = {}
+    seen: dict[tuple[str, tuple[str, ...]], int] = {}
+    for fault in faults:
+        names = set(fault.within)
+        # Without functions around it the line itself has to do.
+        names = names or set(_WORD.findall(fault.before))
+        closeness = 0 if names & set(near) else 1 if names & set(words) else 2
+        place = (fault.path, fault.within)
+        turn = seen[place] = seen.get(place, 0) + 1
+        ranked.setdefault((closeness, turn), []).append(fault)
+    return [fault for key in sorted(ranked) for fault in ranked[key]][:limit]
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the names in a text: what a test can be about."""
+    return frozenset(_WORD.findall(text))
+
+
+# --- Python
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """Replace `old` by `new` between two positions (line from 1, column in bytes)."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    new: str
+
+
+def _python_faults(path: str, source: str) -> Iterator[Fault]:
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    lines = source.encode().splitlines(keepends=True)
+    found: list[tuple[_Edit, tuple[str, ...]]] = []
+    pending: list[tuple[ast.AST, tuple[str, ...]]] = [(module, ())]
+    while pending:
+        node, within = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            within = (*within, node.name)
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr):
+            continue
+        found += [(edit, within) for edit in _edits(node, lines)]
+        pending += [(child, within) for child in ast.iter_child_nodes(node) if not _is_passive(node, child)]
+    for edit, within in sorted(found, key=lambda each: each[0].start):
+        row, column = edit.start
+        # One line alone: what spans more is seldom the small fault that was meant.
+        if edit.end[0] != row:
+            continue
+        line = lines[row - 1]
+        changed = line[:column] + edit.new.encode() + line[edit.end[1] :]
+        content = b"".join((*lines[: row - 1], changed, *lines[row:])).decode()
+        try:
+            ast.parse(content)
+        except (SyntaxError, ValueError):
+            continue
+        if changed != line:
+            yield Fault(
+                path=path,
+                line=row,
+                before=line.decode().strip(),
+                after=changed.decode().strip(),
+                content=content,
+                original=source,
+                within=within,
+            )
+
+
+def _is_passive(parent: ast.AST, child: ast.AST) -> bool:
+    """Whether a child says nothing that runs: annotations and documentation."""
+    if (
+        isinstance(child, ast.Expr)
+        and isinstance(child.value, ast.Constant)
+        and isinstance(child.value.value, str)
+    ):
+        return True
+    return child in (getattr(parent, "annotation", None), getattr(parent, "returns", None))
+
+
+def _edits(node: ast.AST, lines: list[bytes]) -> Iterator[_Edit]:  # noqa: C901 -- a case for each kind of node
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+            yield from _between(lines, left, right, *_COMPARISONS[type(op)])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            yield from _between(lines, left, right, *_OPERATORS[type(op)])
+        case ast.BoolOp(op=op, values=[left, right, *_]):
+            yield from _between(lines, left, right, *(("and", "or") if isinstance(op, ast.And) else ("or", "and")))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield _Edit(_start(node), _start(operand), "")
+        case ast.Constant(value=bool() as value):
+            yield _Edit(_start(node), _end(node), str(not value))
+        case ast.Constant(value=int() | float() as value):
+            yield _Edit(_start(node), _end(node), repr(value + 1))
+        case ast.Constant(value=str() as value) if value and "\n" not in value:
+            yield _Edit(_start(node), _end(node), repr(value + "x"))
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            yield _Edit(_start(value), _end(value), "None")
+        case ast.If(test=ast.Name() | ast.Call() | ast.Attribute() as test):
+            yield _Edit(_start(test), _start(test), "not ")
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise():
+            yield _Edit(_start(node), _end(node), "pass")
+
+
+def _start(node: ast.AST) -> tuple[int, int]:
+    assert isinstance(node, ast.stmt | ast.expr)
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    assert isinstance(node, ast.stmt | ast.expr)
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[_Edit]:
+    """Yield the edit of an operator that stands between two operands on one line."""
+    (row, start), (last, end) = _end(left), _start(right)
+    gap = lines[row - 1][start:end] if row == last else b""
+    # Parentheses around an operand belong to no node.
+    if gap.strip(b" ()") == old.encode():
+        at = start + gap.index(old.encode())
+        yield _Edit((row, at), (row, at + len(old)), new)
+
+
+# --- other languages
+
+
+def _token_faults(path: str, source: str) -> Iterator[Fault]:
+    lines = source.splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if _NO_CODE.match(line):
+            continue
+        # Strings and comments keep their places, and hold no tokens.
+        plain = _STRING.sub(lambda found: "\0" * len(found[0]), line)
+        made = 0
+        for pattern, new in _TOKENS:
+            token = pattern.search(plain)
+            if token is None or made == _PER_LINE:
+                continue
+            made += 1
+            text = new or str(int(token[0]) + 1)
+            changed = line[: token.start()] + text + line[token.end() :]
+            yield Fault(
+                path=path,
+                line=number,
+                before=line.strip(),
+                after=changed.strip(),
+                content="".join((*lines[: number - 1], changed, *lines[number:])),
+                original=source,
+            )

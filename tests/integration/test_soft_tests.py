@@ -1,0 +1,104 @@
+"""A test that was changed must still notice what it noticed: faults are tried on both of its versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+from tests.integration.test_lost_tests import rewrite
+
+pytestmark = pytest.mark.needs_bwrap
+
+CALC = """def add(a, b):
+    return a + b
+
+
+def price(count, each):
+    if count > 10:
+        return count * each - 5
+    return count * each
+"""
+TESTS = """import unittest
+from calc import add, price
+
+
+class T(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 1), 3)
+
+    def test_price(self):
+        self.assertEqual(price(2, 3), 6)
+        self.assertEqual(price(11, 2), 17)
+"""
+PYTHON = {"calc.py": CALC, "test_calc.py": TESTS}
+ADD, PRICE = "self.assertEqual(add(2, 1), 3)", "self.assertEqual(price(11, 2), 17)"
+SOFT = {
+    "itself": TESTS.replace(ADD, "self.assertEqual(add(2, 1), add(2, 1))"),
+    "overwritten": TESTS.replace(
+        "    def test_add", "    def assertEqual(self, *values):\n        pass\n\n    def test_add"
+    ),
+    "caught": TESTS.replace(ADD, f"try:\n            {ADD}\n        except AssertionError:\n            pass"),
+    "loose": TESTS.replace(PRICE, "self.assertIn(price(11, 2), range(100))"),
+    "true": TESTS.replace(ADD, "self.assertTrue(add(2, 1))"),
+    "near": TESTS.replace(ADD, "self.assertAlmostEqual(add(2, 1), 3, delta=9)"),
+    "patched": "import calc\ncalc.add = lambda a, b: 3\n" + TESTS,
+    "early": TESTS.replace(f"        {ADD}", f"        if add(0, 0) == 0:\n            return\n        {ADD}"),
+}
+HONEST = {
+    "another form": TESTS.replace(ADD, "total = add(2, 1)\n        self.assertEqual(total, 3)"),
+    "a helper": TESTS.replace(ADD, "self.check(add(2, 1), 3)")
+    + "\n    def check(self, found, wanted):\n        self.assertEqual(found, wanted)\n",
+    "one more": TESTS + "\n    def test_zero(self):\n        self.assertEqual(add(0, 0), 0)\n",
+    "other values": TESTS.replace(ADD, "self.assertEqual(add(7, 4), 11)"),
+    "tidied": TESTS.replace("class T", "# What the till adds up.\nclass T"),
+}
+NODE = {
+    "calc.js": "exports.add = (a, b) => a + b;\n",
+    "calc.test.js": (
+        "const test = require('node:test'), assert = require('node:assert');\n"
+        "const { add } = require('./calc');\n"
+        "test('add', () => assert.equal(add(2, 1), 3));\n"
+    ),
+    "package.json": json.dumps({"name": "calc", "version": "1.0.0", "scripts": {"test": "node --test"}}),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+def weakened(said: Said) -> list[str]:
+    return [each["message"] for each in said.document["reasons"] if each["code"] == "tests_weakened"]
+
+
+@pytest.mark.parametrize("how", SOFT, ids=str)
+def test_a_test_that_went_soft_waits_with_the_fault(desk: Desk, tmp_path: Path, how: str) -> None:
+    said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=SOFT[how])
+    assert said.document["status"] == "waiting", said
+    assert weakened(said), said.document["reasons"]
+    assert all("calc.py:" in message and " in place of " in message for message in weakened(said))
+
+
+@pytest.mark.parametrize("how", HONEST, ids=str)
+def test_a_test_that_means_what_it_did_asks_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
+    said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=HONEST[how])
+    assert (said.code, said.document["status"]) == (0, "promoted"), said.document["reasons"]
+
+
+def test_by_tokens_where_there_is_no_parser(desk: Desk, tmp_path: Path) -> None:
+    soft = NODE["calc.test.js"].replace("add(2, 1), 3", "add(2, 1), add(2, 1)")
+    (message,) = weakened(rewrite(desk, tmp_path, NODE, "npm test", calc__test__js=soft))
+    assert "calc.js:1: 'exports.add = (a, b) => a - b;' in place of 'exports.add = (a, b) => a + b;'" in message
+
+
+def test_what_cannot_be_measured_in_time_is_said(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PYTHON)
+    agent = shell("sed -i 's/add(2, 1), 3/add(2, 1), 1 + 2/' test_calc.py")
+    slow = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
+    short = {"CHARGEHAND_LIMITS_FAULT_TIME": "2"}
+    said = desk.say("run", "m", "--agent", agent, "--only-check", slow, cwd=repo, environ=short)
+    assert said.document["status"] == "promoted", said
+    assert "tests_unmeasured" in desk.say("mission", "show", said.document["mission"], cwd=repo).stdout

@@ -1,0 +1,118 @@
+"""Faults are small, can be read by the language's parser, and come first where tests lost something."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.checks.soft_tests import changed_tests, code_under_test, pick_faults
+from chargehand.checks.suites.faults import choose_faults, find_faults, words_of
+from chargehand.checks.trees import MemoryTrees
+
+CODE = """import os
+
+
+def add(a: int = 1, b=2):
+    'Adds 1 + 1.'
+    if (a) == 1 and not b:
+        return (a) + (b)
+    log('x')
+    return f'{a - b}'
+
+
+class T:
+    def more(self, x):
+        self.n += 1
+        return x <= 4
+"""
+RUST = """use a + b;
+// a + b
+let x = "1 + 2"; /* 3 + 4 */
+if a == 1 && b < 10 { return true; }
+foo(2)
+"""
+SOURCES = sorted((Path(__file__).parents[2] / "src/chargehand/checks").rglob("*.py"))
+
+
+def changed(path: str, source: str) -> set[tuple[int, str]]:
+    return {(fault.line, fault.after) for fault in find_faults(path, source)}
+
+
+def test_what_becomes_of_python() -> None:
+    found = changed("calc.py", CODE)
+    assert {
+        (4, "def add(a: int = 2, b=2):"),
+        (6, "if (a) != 1 and not b:"),
+        (6, "if (a) == 2 and not b:"),
+        (6, "if (a) == 1 or not b:"),
+        (6, "if (a) == 1 and b:"),
+        (7, "return (a) - (b)"),
+        (7, "return None"),
+        (8, "pass"),
+        (8, "log('xx')"),
+        (14, "pass"),
+        (14, "self.n += 2"),
+        (15, "return x > 4"),
+        (15, "return x <= 5"),
+    } <= found
+    # Neither what documents nor what only names: no test could notice.
+    assert {line for line, _ in found} <= {4, 6, 7, 8, 9, 14, 15}
+
+
+def test_what_becomes_of_other_languages() -> None:
+    assert changed("lib.rs", RUST) == {
+        (4, "if a != 1 && b < 10 { return true; }"),
+        (4, "if a == 1 && b >= 10 { return true; }"),
+        (5, "foo(3)"),
+    }
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_every_fault_changes_one_line_and_can_be_parsed(path: Path) -> None:
+    source = path.read_text()
+    found = find_faults("x.py", source)
+    for fault in found:
+        old, new = source.splitlines(), fault.content.splitlines()
+        assert [n + 1 for n, (a, b) in enumerate(zip(old, new, strict=True)) if a != b] == [fault.line]
+        assert fault.original == source
+    for fault in found[::25]:
+        ast.parse(fault.content)
+
+
+@given(st.text(max_size=80), st.sampled_from(["x.py", "x.rs", "x.js", "x.sh"]))
+def test_nothing_that_is_written_breaks_it(source: str, path: str) -> None:
+    found = find_faults(path, source)
+    assert found == find_faults(path, source)
+    assert all(fault.content != source for fault in found)
+
+
+def test_what_tests_lost_comes_first_and_places_are_spread() -> None:
+    faults = find_faults("calc.py", CODE)
+    chosen = choose_faults(faults, words=words_of("T().more(1); add(1)"), near=words_of("more"), limit=6)
+    assert [fault.within for fault in chosen] == [("T", "more")] * 5 + [("add",)]
+    assert len(choose_faults(faults, words=(), near=(), limit=3)) == 3
+
+
+def test_faults_are_put_into_what_the_tests_are_about() -> None:
+    trees = MemoryTrees()
+    tests = "add(1)\nassert more(2)\n"
+    files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": tests}
+    old = trees.add(files)
+    new = trees.add({**files, "test_calc.py": "add(1)\n", "test_new.py": "pass\n"})
+    softer = changed_tests(trees.changes(old, new))
+    assert [test.path for test in softer] == ["test_calc.py"]
+    faults = pick_faults(trees, new, softer, code_under_test(files), ())
+    assert faults[0].within == ("T", "more")
+    assert faults[-1].path == "other.py"
+    assert len(faults) <= 20
+
+
+def test_added_tests_and_what_is_no_code_weaken_nothing() -> None:
+    trees = MemoryTrees()
+    old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
+    new = trees.add({"tests/data.txt": "b", "tests/test_a.py": "pass\n", "a.py": "x = 2\n"})
+    assert changed_tests(trees.changes(old, new)) == ()
