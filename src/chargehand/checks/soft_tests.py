@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
 from chargehand.checks.paths import is_source, is_test_path
-from chargehand.checks.suites.faults import Fault, choose_faults, find_faults, words_of
+from chargehand.checks.suites.faults import Mutant, choose_faults, find_faults, words_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
@@ -50,7 +50,7 @@ def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
 
 def pick_faults(
     reader: TreeReader, tree: str, tests: Sequence[Change], code: Collection[str], changed: Collection[str]
-) -> list[Fault]:
+) -> list[Mutant]:
     """Return the faults to try in the `code` of a tree, those first that the `tests` are closest to.
 
     `changed` is code that the tree changes; it comes before code that tests do not name.
@@ -65,7 +65,7 @@ def pick_faults(
         stem = posixpath.splitext(posixpath.basename(path))[0]
         return (path not in changed, stem not in words, path)
 
-    faults: list[Fault] = []
+    faults: list[Mutant] = []
     for path in sorted(code, key=distance)[:_FILES]:
         found = reader.lookup(tree, path)
         text = None if found is None else text_of(reader, *found)
@@ -76,7 +76,7 @@ def pick_faults(
 async def measure_tests(
     plan: CheckPlan,
     checks: Sequence[CheckResult],
-    faults: Sequence[Fault],
+    faults: Sequence[Mutant],
     *,
     tree: Sandbox,
     base: Callable[[], Awaitable[Sandbox]],
@@ -96,7 +96,7 @@ async def measure_tests(
         seconds_each=min(plan.seconds_each, max(_SHORTEST, 4 * usual)),
     )
     subject, guard = _FaultyTree(plan, tree), None
-    weakened: list[Fault] = []
+    weakened: list[Mutant] = []
     tried = 0
     for fault in faults:
         # Both versions on this fault, and a second look of the base's: less time than that proves nothing.
@@ -123,7 +123,7 @@ class _FaultyTree:
         self._sandbox = sandbox
         self._written = int(time.time())
 
-    async def status(self, fault: Fault) -> str:
+    async def status(self, fault: Mutant) -> str:
         """Return how the checks end with this fault: `passed`, `failed`, or `unclear` where that says nothing."""
         await self._write(fault.path, fault.content)
         results = await run_checks(self._plan, self._sandbox, keep=_Nowhere(), mission=None)
@@ -148,7 +148,7 @@ class _Nowhere:
         return ""
 
 
-def _describe_weakening(fault: Fault) -> Finding:
+def _describe_weakening(fault: Mutant) -> Finding:
     return Finding(
         rule="tests_weakened",
         severity="warning",

@@ -65,8 +65,8 @@ _PER_LINE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One changed place: `line` counts from 1, `before` and `after` are that line; `content` is the whole file,
+class Mutant:
+    """A source file with one fault: `line` counts from 1, `before` and `after` are that line; `content` is the whole file,
     `original` what it was.
 
     `within` names the functions and classes around it, the innermost last, where that is known.
@@ -81,7 +81,7 @@ class Fault:
     within: tuple[str, ...] = ()
 
 
-def find_faults(path: str, source: str) -> list[Fault]:
+def find_faults(path: str, source: str) -> list[Mutant]:
     """Return faults of a source file in the order of its lines; none of what cannot be read."""
     if len(source) > _LONGEST:
         return []
@@ -91,13 +91,13 @@ def find_faults(path: str, source: str) -> list[Fault]:
 
 
 def choose_faults(
-    faults: Iterable[Fault], *, words: Collection[str], near: Collection[str], limit: int
-) -> list[Fault]:
+    faults: Iterable[Mutant], *, words: Collection[str], near: Collection[str], limit: int
+) -> list[Mutant]:
     """Return at most `limit` faults, those first that tests name by `near` (what they lost) or by `words`.
 
     Those that are alike so far are spread: one of each function before a second one of any.
     """
-    ranked: dict[tuple[int, int], list[Fault]] = {}
+    ranked: dict[tuple[int, int], list[Mutant]] = {}
     seen: dict[tuple[str, tuple[str, ...]], int] = {}
     for fault in faults:
         names = set(fault.within)
@@ -127,7 +127,7 @@ class _Edit:
     new: str
 
 
-def _python_faults(path: str, source: str) -> Iterator[Fault]:
+def _python_faults(path: str, source: str) -> Iterator[Mutant]:
     try:
         module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -156,7 +156,7 @@ def _python_faults(path: str, source: str) -> Iterator[Fault]:
         except (SyntaxError, ValueError):
             continue
         if changed != line:
-            yield Fault(
+            yield Mutant(
                 path=path,
                 line=row,
                 before=line.decode().strip(),
@@ -225,7 +225,7 @@ def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new:
 # --- other languages
 
 
-def _token_faults(path: str, source: str) -> Iterator[Fault]:
+def _token_faults(path: str, source: str) -> Iterator[Mutant]:
     lines = source.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         if _NO_CODE.match(line):
@@ -240,7 +240,7 @@ def _token_faults(path: str, source: str) -> Iterator[Fault]:
             made += 1
             text = new or str(int(token[0]) + 1)
             changed = line[: token.start()] + text + line[token.end() :]
-            yield Fault(
+            yield Mutant(
                 path=path,
                 line=number,
                 before=line.strip(),
