@@ -66,10 +66,10 @@ _PER_LINE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A source file with one fault: `line` counts from 1, `before` and `after` are that line; `content` is the whole file,
-    `original` what it was.
+    """A source file with one changed place, on a line that counts from 1.
 
-    `within` names the functions and classes around it, the innermost last, where that is known.
+    `before` and `after` are that line; `content` is the whole file, `original` what it was. `within` names the
+    functions and classes around it, the innermost last, where that is known.
     """
 
     path: str
