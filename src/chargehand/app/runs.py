@@ -30,7 +30,7 @@ from chargehand.app.wiring.tiers import require_tier
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import Base, MissionRequest
+from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions.journal import create_mission
@@ -52,7 +52,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
-    nothing.
+    nothing. Without `red_base` a mission goes on where checks fail on its base.
     """
 
     text: str | None = None
@@ -74,6 +74,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str | None = None
     partial: bool = False
     apply: bool = False
+    red_base: RedBase | None = None
     detach: bool = False
     yes: bool = False
 
@@ -228,6 +229,7 @@ def build_request(
         tier=config.sandbox.tier,
         partial=options.partial,
         apply=options.apply,
+        red_base=options.red_base or "go",
         model=choice.model,
         fallback=choice.fallback,
         why=choice.why,

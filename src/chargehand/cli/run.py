@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 @click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
 @click.option("--partial", is_flag=True, help="Promote what remains after violating files were set back.")
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
+@click.option(
+    "--red-base",
+    type=click.Choice(("go", "ask", "stop")),
+    help="Where checks fail on the base already. Default: ask at a terminal, else go.",
+)
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
 @json_option
@@ -61,6 +66,9 @@ def run(out: Output, **options: Any) -> int:
     from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.prompts import confirm_trust
 
+    # Only here is it known that somebody can answer.
+    if options["red_base"] is None and out.can_ask and not options["yes"] and not options["detach"]:
+        options["red_base"] = "ask"
     request = RunRequest(**options)
     with App.open() as app:
         if request.detach:

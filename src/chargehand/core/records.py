@@ -220,9 +220,13 @@ class Export(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+RedBase = Literal["go", "ask", "stop"]
+
+
 class MissionRequest(Struct, frozen=True, kw_only=True):
     """What a person asks for, with the choices made on the command line; seconds and counts.
 
+    `red_base` says what becomes of it where checks fail on the base already, before anything is spent.
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
     `role_from` where that was read, `role_why` in words how agent and model follow from it.
     """
@@ -248,3 +252,4 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     role_text: str | None = None
     role_from: str = ""
     role_why: str = ""
+    red_base: RedBase = "go"

@@ -208,6 +208,7 @@ class MissionFlow:
             # Attempts begin at the base that the mission was asked for; a rebase later moves on from there.
             assert self._journal.state.first_base is not None
             context = await self._prepare_base(request, self._journal.state.first_base)
+            await context.validator.heed_red_base(request)
             # Recorded, as the configuration may name another agent by the time the mission is resumed.
             await self._journal.step("agent", request.agent, select, events=selected_events)
             await preparing

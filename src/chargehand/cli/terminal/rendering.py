@@ -308,6 +308,7 @@ def _show_request(out: Output, state: MissionState) -> None:
         "forbid": request.forbid,
         "partial": ("yes",) if request.partial else (),
         "apply": ("yes",) if request.apply else (),
+        "red base": (request.red_base,) if request.red_base != "go" else (),
     }
     for name, values in asked.items():
         if values:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -37,7 +38,8 @@ from chargehand.checks.reads import (
 )
 from chargehand.checks.soft_tests import changed_tests, code_under_test, measure_tests, pick_faults
 from chargehand.core.codec import convert_to, decode_as
-from chargehand.core.mission_events import VerdictGiven
+from chargehand.core.errors import RefusedError, WaitingError
+from chargehand.core.mission_events import QuestionAsked, VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import (
     Base,
@@ -45,10 +47,12 @@ from chargehand.core.records import (
     CheckResult,
     Finding,
     MissionRequest,
+    Reason,
     Verdict,
     VerdictScope,
     VerdictStatus,
 )
+from chargehand.core.text import printable
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import CHECKS, Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
@@ -65,6 +69,8 @@ from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _BASE_TESTS = "base's tests: "
 _NO_TESTS = "no_tests_ran"
+_RED_BASE, _GO_ON, _STOP = "red_base", "go on", "stop"
+_SHOWN_CHECKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +178,43 @@ class Validator:
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
         self._ran_on_base = self._ran_tests(verdict.checks)
         return verdict
+
+    async def heed_red_base(self, request: MissionRequest) -> None:
+        """Act as the request wants where checks fail on the base already, before an agent costs anything.
+
+        Raises `RefusedError` (`base_red`) where it is to stop, `WaitingError` where a person is asked. Nobody is
+        asked where acceptance files or a test that the request names are the aim.
+        """
+        verdict = await self.judge_base()
+        failed = [check for check in verdict.checks if check.status != "passed" and check.reason != _NO_TESTS]
+        if request.red_base == "go" or not failed:
+            return
+        names = ", ".join(printable(check.name) for check in failed[:_SHOWN_CHECKS])
+        message = f"checks fail on the base, before any change: {names}"
+        stopped = RefusedError(
+            message, code="base_red", hint="mend the base first, or say --red-base go where that is the request"
+        )
+        if request.red_base == "stop":
+            raise stopped
+        words = set(re.findall(r"\w+", request.text))
+        ran = {name for tests in self._ran_on_base for name in tests.names or ()}
+        if request.check_files or any(name.split("::")[-1].split("[")[0] in words for name in ran):
+            return
+        asked = self.journal.state.questions.get(_RED_BASE)
+        if asked is not None and asked.answer is not None:
+            if asked.answer == _STOP:
+                raise stopped
+            return
+        if asked is None:
+            question = QuestionAsked(
+                question=_RED_BASE,
+                tree=verdict.tree,
+                reasons=(Reason(code="base_red", message=message),),
+                text=f"{message}. Nothing was spent yet. Go on?",
+                options=(_GO_ON, _STOP),
+            )
+            self.journal.record(question, durable=True)
+        raise WaitingError(message, code="base_red")
 
     async def judge_candidate(
         self,

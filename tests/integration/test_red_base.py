@@ -1,0 +1,89 @@
+"""Checks that fail on the base already are told, and heeded as asked, before an agent does anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository, shell
+
+pytestmark = pytest.mark.needs_bwrap
+
+RED = {
+    "calc.py": "def add(a, b):\n    return a - b\n",
+    "test_calc.py": (
+        "import unittest\nfrom calc import add\n\n\nclass T(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 1), 3)\n"
+    ),
+}
+CHECK = ("--only-check", "python3 -m unittest -q")
+MEND = shell("sed -i 's/a - b/a + b/' calc.py")
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo", RED)
+
+
+def test_stop_ends_it_before_the_agent(desk: Desk, repo: Path) -> None:
+    said = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "stop", cwd=repo)
+    assert (said.code, said.document["status"], said.reasons) == (1, "failed", {"base_red"}), said
+    state = desk.state(said)
+    assert (state.attempts, state.request.red_base if state.request else "") == ([], "stop")
+    assert "python3 -m unittest -q" in said.document["reasons"][0]["message"]
+
+
+def test_ask_waits_for_a_person_and_goes_on_as_they_say(desk: Desk, repo: Path) -> None:
+    said = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
+    assert (said.code, said.document["status"], said.reasons) == (3, "waiting", {"base_red"}), said
+    assert desk.state(said).attempts == []
+    mission = said.document["mission"]
+    assert desk.say("mission", "answer", mission, "go on", cwd=repo).code == 0
+    done = desk.say("worker", "--until-idle", cwd=repo)
+    assert desk.state(said).status == "promoted", done
+    other = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
+    desk.say("mission", "answer", other.document["mission"], "stop", cwd=repo)
+    desk.say("worker", "--until-idle", cwd=repo)
+    state = desk.state(other)
+    assert (state.status, state.attempts, [reason.code for reason in state.reasons]) == (
+        "failed",
+        [],
+        ["base_red"],
+    )
+
+
+@pytest.mark.parametrize("aim", ["go", "acceptance", "green"])
+def test_what_is_meant_asks_nobody(desk: Desk, tmp_path: Path, aim: str) -> None:
+    files = {**RED, "calc.py": RED["calc.py"].replace("-", "+")} if aim == "green" else RED
+    repo = repository(tmp_path / "repo", files)
+    (tmp_path / "accept.py").write_text(RED["test_calc.py"])
+    words = {
+        "go": (),
+        "acceptance": ("--red-base", "ask", "--check-file", f"{tmp_path}/accept.py:test_accept.py"),
+        "green": ("--red-base", "stop"),
+    }[aim]
+    script = "echo '# more' >> calc.py" if aim == "green" else "sed -i 's/a - b/a + b/' calc.py"
+    said = desk.say("run", "mend it", "--agent", shell(script), *CHECK, *words, cwd=repo)
+    assert (said.code, said.document["status"]) == (0, "promoted"), said
+
+
+def test_a_test_that_the_request_names_is_the_aim(desk: Desk, tmp_path: Path) -> None:
+    place = repository(
+        tmp_path / "repo",
+        {
+            "go.mod": "module x\n\ngo 1.20\n",
+            "x.go": "package x\n\nfunc Add(a, b int) int { return a - b }\n",
+            "x_test.go": (
+                'package x\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {\n'
+                "\tif Add(2, 1) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
+            ),
+        },
+    )
+    script = "sed -i 's/a - b/a + b/' x.go"
+    words = ("--agent", shell(script), "--only-check", "go test ./...", "--red-base", "ask")
+    assert desk.say("run", "make TestAdd pass", *words, cwd=place).document["status"] == "promoted"
