@@ -196,9 +196,9 @@ class Validator:
         )
         if request.red_base == "stop":
             raise stopped
-        words = set(re.findall(r"\w+", request.text))
-        ran = {name for tests in self._ran_on_base for name in tests.names or ()}
-        if request.check_files or any(name.split("::")[-1].split("[")[0] in words for name in ran):
+        named = set(re.findall(r"\w+", request.text))
+        ran = {name.split("::")[-1].split("[")[0] for tests in self._ran_on_base for name in tests.names or ()}
+        if request.check_files or not ran.isdisjoint(named):
             return
         asked = self.journal.state.questions.get(_RED_BASE)
         if asked is not None and asked.answer is not None:
