@@ -25,6 +25,8 @@ from workshop import CHECK, FILES, GOLD
 WAIT = 60.0
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 COMMAND = (sys.executable, "-m", "chargehand")
+GO = ("run", "--red-base", "go")
+"""Words of a run whose aim is to mend what the checks of its base show."""
 
 
 class Terminal:
@@ -75,6 +77,12 @@ class Terminal:
         assert self.status is not None
         return os.waitstatus_to_exitcode(self.status)
 
+    def close(self) -> None:
+        """End the program of a test that failed half-way."""
+        if not self._ended():
+            os.kill(self.process_id, signal.SIGKILL)
+            wait_for(self._ended)
+
     def _ended(self) -> bool:
         if self.status is None:
             done, status = os.waitpid(self.process_id, os.WNOHANG)
@@ -97,6 +105,7 @@ class Desk:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.started: list[subprocess.Popen[str]] = []
+        self.terminals: list[Terminal] = []
         self.repository = make_repository(place / "repo", {**FILES, "chargehand.toml": PROJECT})
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -106,7 +115,9 @@ class Desk:
         }
 
     def terminal(self, *words: str) -> Terminal:
-        return Terminal((*COMMAND, *words), cwd=self.repository, environment=self.environment)
+        shown = Terminal((*COMMAND, *words), cwd=self.repository, environment=self.environment)
+        self.terminals.append(shown)
+        return shown
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command in a pipe, in a process group of its own."""
@@ -128,6 +139,8 @@ class Desk:
         for started in self.started:
             with started:
                 started.kill()
+        for shown in self.terminals:
+            shown.close()
 
     def bytes(self, *words: str) -> bytes:
         return subprocess.run(
@@ -229,7 +242,7 @@ def test_another_person_cancels_a_mission_that_runs(desk: Desk, mark: str) -> No
 @pytest.mark.needs_bwrap
 def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
     shown = desk.terminal(
-        "run", "Mend add()", "--agent", agent(f"printf 'l%sd\\033]0;title\\007\\n' ou; sleep 1; {GOLD}")
+        *GO, "Mend add()", "--agent", agent(f"printf 'l%sd\\033]0;title\\007\\n' ou; sleep 1; {GOLD}")
     )
     shown.until("agent working")
     shown.until("loud")
@@ -249,7 +262,7 @@ def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
 
 @pytest.mark.needs_bwrap
 def test_control_c_at_a_terminal(desk: Desk, mark: str) -> None:
-    shown = desk.terminal("run", "x", "--agent", agent(f"sleep {mark}"))
+    shown = desk.terminal(*GO, "x", "--agent", agent(f"sleep {mark}"))
     wait_for(lambda: sleepers(mark))
     shown.until("agent working")
     shown.say("\x03")
@@ -276,7 +289,7 @@ def test_trust_is_asked_for_once(desk: Desk) -> None:
     write_files(desk.repository, {"chargehand.toml": f"{PROJECT}[limits]\nattempts = 2\n"})
     git(desk.repository, "add", "-A")
     git(desk.repository, "commit", "-q", "-m", "more attempts")
-    words = ("run", "Mend", "--agent", agent(GOLD))
+    words = (*GO, "Mend", "--agent", agent(GOLD))
     refusing = desk.terminal(*words)
     refusing.until("Trust this content")
     assert "limits.attempts = 2" in refusing.shown

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from test_cli_terminal import COMMAND, Terminal, wait_for
+from test_cli_terminal import COMMAND, GO, Terminal, wait_for
 from tests.conftest import git
 from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
@@ -35,7 +35,7 @@ ASKS = (
 )
 EVIL = "\x1b]0;evil\x07\x1b[2Jseen\x9b31m\u202eesrever"
 """Text that sets a title, clears the screen, colours, and turns what follows around."""
-WORDS = ("run", "mend add()", "--model", "scripted")
+WORDS = (*GO, "mend add()", "--model", "scripted")
 
 
 class Shop(NativeShop):
@@ -43,6 +43,7 @@ class Shop(NativeShop):
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES, *, project: str = PROJECT) -> None:
         super().__init__(place, {**files, "chargehand.toml": project})
+        self.terminals: list[Terminal] = []
         names = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
         self.environ |= {"LANG": "C.UTF-8", "OLLAMA_HOST": "127.0.0.1:1", **names}
 
@@ -52,7 +53,9 @@ class Shop(NativeShop):
 
     def terminal(self, *words: str) -> Terminal:
         """Run the program on a terminal."""
-        return Terminal((*COMMAND, *words), cwd=self.repository, environment=self.environ)
+        shown = Terminal((*COMMAND, *words), cwd=self.repository, environment=self.environ)
+        self.terminals.append(shown)
+        return shown
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the program in a process of its own."""
@@ -107,6 +110,8 @@ class Shop(NativeShop):
 def shop(tmp_path: Path) -> Iterator[Shop]:
     made = Shop(tmp_path)
     yield made
+    for shown in made.terminals:
+        shown.close()
     wait_for(lambda: not made.workers())  # one that an answer started ends by itself
 
 

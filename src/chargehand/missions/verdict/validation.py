@@ -138,6 +138,7 @@ class Validator:
     outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
     _untested: frozenset[str] = field(init=False, default=frozenset())
     _ran_on_base: tuple[RanTests, ...] = field(init=False, default=())
+    _on_base: Verdict | None = field(init=False, default=None)
 
     @property
     def base(self) -> Base:
@@ -177,6 +178,7 @@ class Validator:
         verdict = convert_to(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
         self._ran_on_base = self._ran_tests(verdict.checks)
+        self._on_base = verdict
         return verdict
 
     async def heed_red_base(self, request: MissionRequest) -> None:
@@ -185,7 +187,7 @@ class Validator:
         Raises `RefusedError` (`base_red`) where it is to stop, `WaitingError` where a person is asked. Nobody is
         asked where acceptance files or a test that the request names are the aim.
         """
-        verdict = await self.judge_base()
+        verdict = self._on_base or await self.judge_base()
         failed = [check for check in verdict.checks if check.status != "passed" and check.reason != _NO_TESTS]
         if request.red_base == "go" or not failed:
             return
