@@ -334,7 +334,13 @@ class App(StateReader):
             return lambda command: True
         # Not the configuration in force, which has the repository's commands in it.
         own = self.user_configuration().config.project
-        typed = {*(own.checks or ()), *resolved.extra_checks, *(resolved.only_checks or ()), own.setup}
+        typed = {
+            *(own.checks or ()),
+            *own.outside_checks,
+            *resolved.extra_checks,
+            *(resolved.only_checks or ()),
+            own.setup,
+        }
         return typed.__contains__
 
     def _services(

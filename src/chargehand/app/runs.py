@@ -66,6 +66,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ()
     only_checks: tuple[str, ...] = ()
     check_files: tuple[str, ...] = ()
+    outside_checks: tuple[str, ...] = ()
+    outside_files: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     time: str | None = None
@@ -83,6 +85,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "project.checks": OptionValue(value=self.checks, name="--check"),
             "only_checks": OptionValue(value=self.only_checks, name="--only-check"),
+            "project.outside_checks": OptionValue(value=self.outside_checks, name="--outside-check"),
             "project.allow": OptionValue(value=self.allow, name="--allow"),
             "project.forbid": OptionValue(value=self.forbid, name="--forbid"),
             "project.strategy": OptionValue(value=self.strategy, name="--strategy"),
@@ -163,38 +166,40 @@ def assign_role(
     return RoleAssignment(role=role, file=file, choice=choice)
 
 
-def keep_check_files(files: Sequence[str], artifacts: Artifacts) -> tuple[tuple[str, str], ...]:
+def keep_check_files(
+    files: Sequence[str], artifacts: Artifacts, *, option: str = "--check-file"
+) -> tuple[tuple[str, str], ...]:
     """Keep the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
     hosts: dict[str, Path] = {}
     for text in files:
         # The path inside has no colon to look for: a host path may have one, so the last colon separates them.
         host, colon, path = text.rpartition(":")
         if not colon or not host or not path:
-            raise UsageError(
-                f"--check-file: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py"
-            )
+            raise UsageError(f"{option}: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py")
         parts = path.split("/")
         # Any case of `.git`: some file systems fold it.
         if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
             raise UsageError(
-                f"--check-file: {shown_path(path)!r} is not a path inside the repository",
+                f"{option}: {shown_path(path)!r} is not a path inside the repository",
                 hint="give it relative to the top, without '..' and '.git'",
             )
         if path in hosts:
-            raise UsageError(f"--check-file: two files for {shown_path(path)!r}")
+            raise UsageError(f"{option}: two files for {shown_path(path)!r}")
         hosts[path] = Path(host)
-    return tuple((artifacts.put(_read_check_file(host), kind="check-file"), path) for path, host in hosts.items())
+    return tuple(
+        (artifacts.put(_read_check_file(host, option), kind="check-file"), path) for path, host in hosts.items()
+    )
 
 
-def _read_check_file(host: Path) -> bytes:
+def _read_check_file(host: Path, option: str) -> bytes:
     try:
         if not host.is_file():
-            raise UsageError(f"--check-file: {str(host)!r} is not a file")
+            raise UsageError(f"{option}: {str(host)!r} is not a file")
         if host.stat().st_size > _LARGEST_CHECK_FILE:
-            raise UsageError(f"--check-file: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes")
+            raise UsageError(f"{option}: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes")
         return host.read_bytes()
     except OSError as error:
-        raise UsageError(f"--check-file: {str(host)!r} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{option}: {str(host)!r} cannot be read: {error.strerror}") from error
 
 
 def build_request(
@@ -205,6 +210,7 @@ def build_request(
     assignment: RoleAssignment,
     artifacts: ArtifactSink,
     check_files: tuple[tuple[str, str], ...],
+    outside_files: tuple[tuple[str, str], ...] = (),
 ) -> MissionRequest:
     """Return the request of a mission as it is recorded; the role's file is kept as it is now.
 
@@ -222,6 +228,8 @@ def build_request(
         only_checks=resolved.only_checks,
         extra_checks=resolved.extra_checks,
         check_files=check_files,
+        outside_checks=options.outside_checks,
+        outside_files=outside_files,
         allow=meet_areas(config.project.allow, assignment.role.areas),
         forbid=config.project.forbid,
         attempts=_NATIVE_ATTEMPTS if repairs else config.limits.attempts,
@@ -248,6 +256,7 @@ class PreparedRun:
     found: ConfiguredBase
     text: str
     check_files: tuple[tuple[str, str], ...]
+    outside_files: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,17 +320,33 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
                 code="apply_base",
                 hint="leave out --base or --apply",
             )
-    check_files = keep_check_files(request.check_files, app.store.artifacts)
-    for _, path in check_files:
+    check_files = _keep_mountable(app, found, request.check_files, option="--check-file")
+    outside_files = _keep_mountable(app, found, request.outside_files, option="--outside-file")
+    if outside_files and not found.resolved.config.project.outside_checks:
+        raise UsageError(
+            "--outside-file: there is no outside check that would see it",
+            hint="give --outside-check CMD, or write project.outside_checks",
+        )
+    # Last, so that nobody is asked to trust for a request that cannot be carried out.
+    settle_trust(app, found.project.id, add_stranger(found.resolved, choice), confirm_trust)
+    return PreparedRun(
+        request=request, found=found, text=text, check_files=check_files, outside_files=outside_files
+    )
+
+
+def _keep_mountable(
+    app: App, found: ConfiguredBase, files: Sequence[str], *, option: str
+) -> tuple[tuple[str, str], ...]:
+    """Keep files that are to be mounted in a base; raises `UsageError`."""
+    kept = keep_check_files(files, app.store.artifacts, option=option)
+    for _, path in kept:
         obstacle = found.depot.find_obstacle(found.base.tree, path)
         if obstacle is not None:
             raise UsageError(
-                f"--check-file: nothing can be mounted at {shown_path(path)!r}: {obstacle} in the base",
+                f"{option}: nothing can be mounted at {shown_path(path)!r}: {obstacle} in the base",
                 hint="name the path of a file, or one that is not there yet",
             )
-    # Last, so that nobody is asked to trust for a request that cannot be carried out.
-    settle_trust(app, found.project.id, add_stranger(found.resolved, choice), confirm_trust)
-    return PreparedRun(request=request, found=found, text=text, check_files=check_files)
+    return kept
 
 
 def record_mission(
@@ -446,6 +471,7 @@ def _recorded_request(
         assignment=assignment,
         artifacts=app.store.artifacts,
         check_files=prepared.check_files,
+        outside_files=prepared.outside_files,
     )
 
 

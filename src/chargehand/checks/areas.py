@@ -24,7 +24,7 @@ class Areas:
 
     `commands` are the checks that will run: the scripts and targets they name belong to the check surface, as do
     new modules that would hide one of `installed` (top names of what the environment layer holds), and new files
-    that change how a file at one of the `acceptance` paths runs.
+    that change how a file at one of the `acceptance` paths runs. So do the programs that `outside` checks name.
     `check_surface_allowed` says that a person let the mission change it. A file of more than `large_bytes`, or a
     change of more than `large_change_files` or `large_change_bytes`, is reported as large.
     """
@@ -34,6 +34,7 @@ class Areas:
     protect: tuple[str, ...] = ()
     check_surface_allowed: bool = False
     commands: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
     installed: frozenset[str] = frozenset()
     acceptance: tuple[str, ...] = ()
     large_bytes: int = 1_000_000

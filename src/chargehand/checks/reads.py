@@ -48,10 +48,11 @@ class ReadObserver:
     complete: bool = field(init=False, default=False)
 
     async def begin(self, sandbox: Sandbox) -> None:
-        """Watch from now on; where the sandbox cannot, nothing is seen and `complete` stays false."""
+        """Watch from now on, in one sandbox after another; where one cannot, not all is seen."""
         if isinstance(sandbox, ObservesReads):
             await sandbox.observe(self.directories)
-            self.complete = (await sandbox.opened_files()).complete
+            complete = (await sandbox.opened_files()).complete
+            self.complete = complete and (self.complete or not self.opened)
 
     async def note_check(self, sandbox: Sandbox) -> None:
         """Take what the check that has just ended opened."""

@@ -35,6 +35,20 @@ if TYPE_CHECKING:
 @click.option(
     "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."
 )
+@click.option(
+    "--outside-check",
+    "outside_checks",
+    multiple=True,
+    metavar="CMD",
+    help="A check beside the tree, in a sandbox of its own; `under-test CMD` asks the tree.",
+)
+@click.option(
+    "--outside-file",
+    "outside_files",
+    multiple=True,
+    metavar="HOST:PATH",
+    help="A file only the outside checks see, at PATH.",
+)
 @click.option("--allow", multiple=True, metavar="AREA", help="Allow changes only in this area (as in .gitignore).")
 @click.option("--forbid", multiple=True, metavar="AREA", help="Forbid changes in this area.")
 @time_option

@@ -55,6 +55,16 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
             host=True,
         ),
     ] = None
+    outside_checks: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "commands that must pass in another sandbox than the tree, on the base's files; `under-test CMD` in "
+            "them runs a command on the tree",
+            meet="union",
+            form="command",
+            host=True,
+        ),
+    ] = ()
     setup: Annotated[
         str | None,
         KeySpec(

@@ -148,7 +148,8 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     """How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
 
     `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
-    artifact with the names of the tests that ran, as a JSON list, where the runner tells them.
+    artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `outside` marks a
+    check that ran in another sandbox than the tree.
     """
 
     name: str
@@ -160,6 +161,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     artifact: str | None = None
     base_tests: bool = False
     ran: str | None = None
+    outside: bool = False
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -226,7 +228,9 @@ RedBase = Literal["go", "ask", "stop"]
 class MissionRequest(Struct, frozen=True, kw_only=True):
     """What a person asks for, with the choices made on the command line; seconds and counts.
 
-    `red_base` says what becomes of it where checks fail on the base already, before anything is spent.
+    `check_files` and `outside_files` are artifacts and the paths at which checks and outside checks see them;
+    `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
+    base already, before anything is spent.
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
     `role_from` where that was read, `role_why` in words how agent and model follow from it.
     """
@@ -238,6 +242,8 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     only_checks: tuple[str, ...] | None = None
     extra_checks: tuple[str, ...] = ()
     check_files: tuple[tuple[str, str], ...] = ()
+    outside_checks: tuple[str, ...] = ()
+    outside_files: tuple[tuple[str, str], ...] = ()
     allow: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     attempts: int = 1

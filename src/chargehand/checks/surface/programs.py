@@ -29,6 +29,8 @@ _MOUNTED = "/workspace/"
 _SEPARATORS = re.compile(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
 # A program of the project whose output a check compares, as in "test `./add 2 1` = 3", is what it tests.
 _SUBJECT = re.compile(r"`\s*\./[\w/-]+(?=[\s`])[^`\n]*`|\$\$?\(\s*\./[\w/-]+(?=[\s)])[^()\n]*\)")
+# What an outside check runs in the sandbox of the tree.
+_UNDER_TEST = re.compile(r"\bunder-test\s[^\n;&|`)<>]*")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _VARIABLE = re.compile(r"\$\w*|%~dp0|%\w+%")
 _COMPUTED = re.compile(r"\$\w+")
@@ -152,6 +154,21 @@ def find_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Pro
         directories=frozenset(search.directories),
         made=frozenset(search.made),
         backends=frozenset(search.backends()),
+    )
+
+
+def find_outside_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Programs:
+    """Return what outside checks name themselves, and all that lies beside it.
+
+    Their programs run on the base's files, and what these name is the tree that they ask: nothing is followed.
+    """
+    search = _ProgramSearch(reader, tree)
+    for command in commands:
+        search.take_words(_UNDER_TEST.sub(" ", command), "")
+    beside = {posixpath.dirname(path) for path in search.paths} - {""}
+    return Programs(
+        paths=frozenset(search.paths),
+        patterns=tuple(re.compile(translate(f"{place}/*")) for place in sorted(beside)),
     )
 
 

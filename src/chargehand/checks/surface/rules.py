@@ -15,7 +15,7 @@ from chargehand.checks.surface.makefile import MAKEFILES, whole_text
 from chargehand.checks.surface.modules import can_hide, is_usual_root, module_names, new_module
 from chargehand.checks.surface.names import CHECKS, LATER
 from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of
-from chargehand.checks.surface.programs import Programs, find_programs
+from chargehand.checks.surface.programs import Programs, find_outside_programs, find_programs
 from chargehand.checks.trees import TreeReader, new_text, old_text
 from chargehand.core.records import Change
 
@@ -37,6 +37,7 @@ class Surface:
         self._reader = reader
         self._tree = tree
         self._programs = _programs(areas.commands, reader, tree)
+        self._outside = find_outside_programs(areas.outside, reader, tree)
         # Every directory above an acceptance file, its own among them.
         self._beside = {
             posixpath.dirname(path[:end])
@@ -47,7 +48,8 @@ class Surface:
     @property
     def digest(self) -> str:
         """A digest of all that the reasons depend on besides the change and the rules."""
-        parts = [self._tree, self._programs.digest(), sorted(self._areas.installed), self._areas.acceptance]
+        programs = [self._programs.digest(), self._outside.digest()]
+        parts = [self._tree, programs, sorted(self._areas.installed), self._areas.acceptance]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def reason(self, change: Change, reader: TreeReader) -> str | None:
@@ -84,7 +86,7 @@ class Surface:
         path, name = change.path, posixpath.basename(change.path)
         # Of manifests the parts decide, however many scripts name them.
         by_name = self._programs.reason(path) if parts_of(name) is None else None
-        by_name = by_name or CHECKS.reason(path)
+        by_name = by_name or CHECKS.reason(path) or self._outside.reason(path)
         if by_name is not None:
             return by_name
         new = change.kind not in {"modified", "deleted"}

@@ -304,6 +304,8 @@ def _show_request(out: Output, state: MissionState) -> None:
         "only checks": request.only_checks,
         "more checks": request.extra_checks,
         "check files": tuple(path for _, path in request.check_files),
+        "outside checks": request.outside_checks,
+        "outside files": tuple(path for _, path in request.outside_files),
         "allow": request.allow,
         "forbid": request.forbid,
         "partial": ("yes",) if request.partial else (),

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +63,14 @@ from chargehand.missions.sandboxes.provisioning import (
     acceptance_directory,
 )
 from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
-_BASE_TESTS = "base's tests: "
+_BASE_TESTS, _OUTSIDE = "base's tests: ", "outside: "
+# Workspaces that a verdict may have beside that of its checks.
+_GUARD, _OUTSIDE_PLACE = "guard", "outside"
+_PATIENCE = 60.0
 _NO_TESTS = "no_tests_ran"
 _RED_BASE, _GO_ON, _STOP = "red_base", "go on", "stop"
 _SHOWN_CHECKS = 3
@@ -77,13 +80,20 @@ _SHOWN_CHECKS = 3
 class Gates:
     """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
 
-    `typed` are the commands that a person gave with the mission.
+    `outside` are the checks that run in another sandbox than the tree, with files of their own. `typed` are the
+    commands that a person gave with the mission.
     """
 
     plan: CheckPlan
+    outside: CheckPlan
     acceptance: tuple[tuple[str, str], ...]
     explicit_none: bool
     typed: frozenset[str] = frozenset()
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """All commands, wherever they run."""
+        return (*self.plan.commands, *self.outside.commands)
 
 
 def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
@@ -101,9 +111,20 @@ def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates
         seconds_each=services.config.limits.check_time,
         acceptance=request.check_files,
     )
-    typed = frozenset((*(request.only_checks or ()), *request.extra_checks))
+    outside = CheckPlan(
+        commands=services.config.project.outside_checks,
+        seconds_each=services.config.limits.check_time,
+        acceptance=request.outside_files,
+    )
+    typed = frozenset((*(request.only_checks or ()), *request.extra_checks, *request.outside_checks))
     none_wanted = request.only_checks is None and configured == () and not added
-    return Gates(plan=plan, acceptance=request.check_files, explicit_none=none_wanted, typed=typed)
+    return Gates(
+        plan=plan,
+        outside=outside,
+        acceptance=request.check_files,
+        explicit_none=none_wanted,
+        typed=typed,
+    )
 
 
 def areas_of(
@@ -119,6 +140,7 @@ def areas_of(
         forbid=(*project.forbid, *request.forbid),
         protect=project.protect,
         commands=gates.plan.commands,
+        outside=gates.outside.commands,
         installed=installed_modules(environment.layer if environment else None),
         acceptance=tuple(path for _, path in gates.acceptance),
     )
@@ -150,7 +172,7 @@ class Validator:
 
         Raises `RefusedError` (`policy_denied`) where a rule is against any of them.
         """
-        for command in self.gates.plan.commands:
+        for command in self.gates.commands:
             trusted = command in self.gates.typed or self.services.is_trusted(command)
             action = Run(kind="check", run=command, trusted=trusted)
             await admit(self.services, self.journal, action, purpose="check")
@@ -231,19 +253,8 @@ class Validator:
 
         `degraded` says that `findings` are not all that inspection should have looked for.
         """
-        obstacles = ((path, self.services.depot.find_obstacle(tree, path)) for _, path in self.gates.acceptance)
-        blocked = tuple(
-            Finding(
-                rule="acceptance_path",
-                severity="error",
-                path=path,
-                message=f"{obstacle}, where the checks have a file of their own",
-            )
-            for path, obstacle in obstacles
-            if obstacle is not None
-        )
-        # Without its acceptance files no check says anything, and mounting them over this would fail.
-        if blocked:
+        # Without its acceptance files no check says anything, and mounting them over what is there would fail.
+        if blocked := self._blocked_acceptance(tree):
             return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
@@ -257,15 +268,17 @@ class Validator:
             observer = ReadObserver(watched_directories(code, copies, settings, subject))
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             lost = find_lost_tests(self._ran_on_base, self._ran_tests(checks))
-            # A tree that fails its own checks is red already: the second run would only cost time.
+            # A tree that fails its own checks is red already: more of them would only cost time.
             soft: tuple[Finding, ...] = ()
+            outside: tuple[CheckResult, ...] = ()
             if all(check.status == "passed" for check in checks):
+                outside = await self._run_outside(tree, environment, reads=observer)
                 mixed = await self._lay_base_tests(tree, changes)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
                     subject = observer.read_of(subject)
                     soft = await self._measure_tests(tree, mixed, tests, subject, code, checks, layers)
-                checks += with_base_tests
+                checks += (*outside, *with_base_tests)
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(settings, observer) if found.path not in named]
@@ -281,6 +294,20 @@ class Validator:
             findings=findings,
             unread=reads.unread,
             elsewhere=reads.elsewhere,
+        )
+
+    def _blocked_acceptance(self, tree: str) -> tuple[Finding, ...]:
+        """Return what stands in a tree where an acceptance file has to be."""
+        obstacles = ((path, self.services.depot.find_obstacle(tree, path)) for _, path in self.gates.acceptance)
+        return tuple(
+            Finding(
+                rule="acceptance_path",
+                severity="error",
+                path=path,
+                message=f"{obstacle}, where the checks have a file of their own",
+            )
+            for path, obstacle in obstacles
+            if obstacle is not None
         )
 
     def _ran_tests(self, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
@@ -348,18 +375,21 @@ class Validator:
         if known is not None:
             return known.findings
         async with self.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
+            opened = self._open_checks(tree, await layers.environment(tree), acceptance=self.gates.acceptance)
+            subject_sandbox = await stack.enter_async_context(opened)
 
-            async def open_on(shown: str) -> Sandbox:
-                environment = await layers.environment(shown)
-                opened = self._open_checks(shown, environment, acceptance=self.gates.acceptance)
+            async def open_guard() -> Sandbox:
+                environment = await layers.environment(mixed)
+                # Beside the other one, which stays open.
+                opened = self._open_checks(mixed, environment, acceptance=self.gates.acceptance, place=_GUARD)
                 return await stack.enter_async_context(opened)
 
             found = await measure_tests(
                 self.gates.plan,
                 checks,
                 faults,
-                tree=await open_on(tree),
-                base=partial(open_on, mixed),
+                tree=subject_sandbox,
+                base=open_guard,
                 seconds=seconds,
             )
         verdicts.put(project, Verdict(tree=tree, scope="attempt", status="green", findings=found), plan_digest=key)
@@ -403,17 +433,77 @@ class Validator:
                 reads=reads,
             )
 
+    async def _run_outside(
+        self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
+    ) -> tuple[CheckResult, ...]:
+        """Run the outside checks on the base's tree, beside a sandbox of the tree that they ask."""
+        plan = self.gates.outside
+        if not plan.commands:
+            return ()
+
+        def remember(result: CheckResult, output: CheckOutput) -> None:
+            self.outputs[f"{_OUTSIDE}{result.name}"] = output
+
+        prefix = acceptance_directory(self.services, self.journal).name + "-link-"
+        async with (
+            self.queue.turn("checks"),
+            open_link(self.services.home, prefix=prefix) as (link, binds),
+            self._open_checks(tree, environment, binds=binds, gateway=link.far) as subject,
+            self._open_checks(
+                self.base.tree,
+                self.environment,
+                acceptance=plan.acceptance,
+                place=_OUTSIDE_PLACE,
+                binds=binds,
+                gateway=link.near,
+            ) as sandbox,
+        ):
+            await reads.begin(subject)
+            seconds = len(plan.commands) * plan.seconds_each + _PATIENCE
+            async with serve_tree(subject, link, seconds=seconds) as serving:
+                checks = await run_checks(
+                    plan,
+                    sandbox,
+                    keep=self.services.store.artifacts,
+                    mission=self.journal.mission,
+                    on_result=remember,
+                )
+            await reads.note_check(subject)
+        # What the tree may not use is no part of the promise that it is checked within its limits.
+        limit = serving.result().limit if not serving.cancelled() else None
+        if limit is not None:
+            checks = tuple(structs.replace(check, status="failed", reason=limit) for check in checks)
+        return tuple(structs.replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
+
     @contextlib.asynccontextmanager
     async def _open_checks(
-        self, tree: str, environment: BaseEnvironment, *, acceptance: Sequence[tuple[str, str]]
+        self,
+        tree: str,
+        environment: BaseEnvironment,
+        *,
+        acceptance: Sequence[tuple[str, str]] = (),
+        place: str = CHECKS,
+        binds: Sequence[Bind] = (),
+        gateway: Path | None = None,
     ) -> AsyncIterator[Sandbox]:
-        """Open a new sandbox on a new workspace of a tree, with the acceptance files laid over it."""
+        """Open a new sandbox on a new workspace of a tree, with the acceptance files laid over it.
+
+        A mission has one workspace in each `place` at a time.
+        """
         provisioner = self.provisioner
-        with self._acceptance_files(acceptance) as binds:
+        with self._acceptance_files(acceptance) as files:
             async with (
-                provisioner.workspace(environment, purpose=CHECKS, tree=tree) as workspace,
+                provisioner.workspace(environment, purpose=place, tree=tree) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
-                provisioner.sandbox(workspace, environment, purpose=CHECKS, binds=binds, egress=egress) as sandbox,
+                provisioner.sandbox(
+                    workspace,
+                    environment,
+                    purpose=CHECKS,
+                    binds=(*files, *binds),
+                    egress=egress,
+                    gateway=gateway,
+                    path=environment.path if gateway is None else (OUTSIDE_PROGRAMS, *environment.path),
+                ) as sandbox,
             ):
                 yield sandbox
 

@@ -1,0 +1,105 @@
+"""Joins connections from one sandbox with connections from another, where neither can reach the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from pathlib import Path
+from typing import Self
+
+from chargehand.network.unix_socket import UnixServer
+
+_CONNECTIONS = 128
+_READ = 65_536
+_SECONDS = 30.0
+_RELAY = b"relay\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class SandboxLink:
+    """Two unix sockets: each connection to `near` is joined with one that a relay opens to `far`.
+
+    The relay's first connection to `far` says `relay`; on it the name of each new connection to `near` is sent as
+    a line, and the relay opens another one to `far` that begins with that line. Bytes are handed on as they come,
+    at the pace of whoever reads; nothing of them is read here, so that neither side can make this process believe
+    anything. Whoever speaks first on `far` is the relay: start it before anything that is not trusted.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.near, self.far = directory / "near.sock", directory / "far.sock"
+        self._servers = [
+            UnixServer(path, serve, connections=_CONNECTIONS, most=2 * _CONNECTIONS, read_limit=_READ)
+            for path, serve in ((self.near, self._serve_near), (self.far, self._serve_far))
+        ]
+        self._relay: asyncio.Future[asyncio.StreamWriter] | None = None
+        self._waiting: dict[bytes, asyncio.Future[Streams]] = {}
+        self._names = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        self._relay = asyncio.get_running_loop().create_future()
+        for server in self._servers:
+            await server.start(error_code="link_failed")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._servers:
+            await server.close()
+
+    async def until_relayed(self) -> None:
+        """Wait for the relay; raises `TimeoutError`."""
+        assert self._relay is not None
+        async with asyncio.timeout(_SECONDS):
+            await asyncio.shield(self._relay)
+
+    async def _serve_near(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool) -> None:
+        assert self._relay is not None
+        name = b"%d\n" % next(self._names)
+        far: asyncio.Future[Streams] = asyncio.get_running_loop().create_future()
+        try:
+            if full or not self._relay.done() or self._relay.result().is_closing():
+                return
+            self._waiting[name] = far
+            self._relay.result().write(name)
+            with contextlib.suppress(OSError):  # TimeoutError is one
+                async with asyncio.timeout(_SECONDS):
+                    await far
+                await _join((reader, writer), far.result())
+        finally:
+            self._waiting.pop(name, None)
+            writer.close()
+
+    async def _serve_far(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool) -> None:
+        assert self._relay is not None
+        try:
+            with contextlib.suppress(OSError, ValueError):
+                async with asyncio.timeout(_SECONDS):
+                    name = await reader.readline()
+                if name == _RELAY and not self._relay.done():
+                    self._relay.set_result(writer)
+                    await reader.read(1)
+                elif near := self._waiting.pop(name, None):
+                    near.set_result((reader, writer))
+                    await writer.wait_closed()
+        finally:
+            writer.close()
+
+
+async def _join(near: Streams, far: Streams) -> None:
+    """Hand on what either side sends, until both have ended."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(_READ):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pump(near[0], far[1]))
+            group.create_task(pump(far[0], near[1]))
+    except* OSError:
+        pass  # one side was cut: so is the other
+    finally:
+        for _, writer in (near, far):
+            writer.close()
