@@ -469,7 +469,7 @@ class Validator:
                     on_result=remember,
                 )
             await reads.note_check(subject)
-        # What the tree may not use is no part of the promise that it is checked within its limits.
+        # A tree that was ended at a limit fails, whatever a check made of its silence.
         limit = serving.result().limit if not serving.cancelled() else None
         if limit is not None:
             checks = tuple(structs.replace(check, status="failed", reason=limit) for check in checks)
