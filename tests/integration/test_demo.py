@@ -79,8 +79,10 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
         "mission refused",
         "no replies were asked for again",
         "test_deleted: tests/test_cart.py was set back",
+        "green       python3 -m unittest discover: passed (4 tests)",
+        "red         outside: sh outside/discount.sh: failed",
         "with the tree it began with",
-        "in 3 missions.",
+        "in 4 missions.",
         "nothing to commit; main has 1 commit, as before",
         'chargehand run --model PROVIDER:MODEL "TEXT"',
     )

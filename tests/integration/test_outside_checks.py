@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository
+from tests import vm_kit
 from tests.conftest import git
+from tests.jail_kit import TIERS
 
 from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.sandbox.inside import under_test
@@ -184,8 +186,11 @@ server.terminate()
 """
 
 
-@pytest.mark.parametrize("tier", ["process", pytest.param("container", marks=pytest.mark.needs_container)])
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("tier", TIERS)
 def test_programs_streams_codes_and_services_are_relayed(desk: Desk, tmp_path: Path, tier: str) -> None:
+    if tier == "vm":
+        vm_kit.provide(Path(desk.environ["CHARGEHAND_HOME"]) / "vm")
     repo = repository(
         tmp_path / "repo",
         {**FILES, "service.py": SERVICE, "outside/programs.py": PROGRAMS, "outside/service.py": HTTP},

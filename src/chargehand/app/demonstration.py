@@ -15,6 +15,10 @@ from chargehand.app.demo.project import (
     ACCEPTANCE,
     CHEAT,
     CHEAT_REQUEST,
+    FORGERY,
+    OUTSIDE_CHECK,
+    OUTSIDE_FILE,
+    OUTSIDE_PLACE,
     REQUEST,
     STUBBORN_FILE,
     git,
@@ -124,7 +128,14 @@ class _Demo:
         if self.interrupted:
             return
         if state.status == "promoted":
-            scenes = (self._show_change, self._show_checkpoints, self._fork, self._let_one_cheat, self._roll_back)
+            scenes = (
+                self._show_change,
+                self._show_checkpoints,
+                self._fork,
+                self._let_one_cheat,
+                self._let_one_forge,
+                self._roll_back,
+            )
             for scene in scenes:
                 scene(state)
                 if self.interrupted:
@@ -273,6 +284,34 @@ class _Demo:
         ok = cheated.status == "refused" and before == self._fingerprint()
         ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
         self._step("cheat", ok, result=mission_document(cheated))
+
+    def _let_one_forge(self, state: MissionState) -> None:
+        name = self._acceptance.name
+        self._command(
+            f'chargehand run --agent \\\n    "{FORGERY}" \\\n'
+            f"    --check-file ../{name}:{ACCEPTANCE} \\\n"
+            f'    --outside-file ../{OUTSIDE_FILE}:{OUTSIDE_PLACE} --outside-check "{OUTSIDE_CHECK}" \\\n'
+            f'    "{REQUEST}"'
+        )
+        self._text("  This one leaves the tests alone and makes their comparisons hold. An outside check asks")
+        self._text("  the code from another sandbox, where nothing of the code can touch it.")
+        before = self._fingerprint()
+        request = RunRequest(
+            text=REQUEST,
+            agent=FORGERY,
+            attempts="1",
+            check_files=(f"{self._acceptance}:{ACCEPTANCE}",),
+            outside_checks=(OUTSIDE_CHECK,),
+            outside_files=(f"{self._acceptance.parent / OUTSIDE_FILE}:{OUTSIDE_PLACE}",),
+            yes=True,
+        )
+        forged = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell))
+        verdict = verdict_of(forged, 1)
+        outcomes = [check.status for check in verdict.checks] if verdict else []
+        ok = forged.status == "refused" and before == self._fingerprint()
+        # Its tests pass, and the check that it cannot reach does not.
+        ok = ok and outcomes[:1] == ["passed"] and outcomes[-1:] == ["failed"]
+        self._step("forgery", ok, result=mission_document(forged))
 
     def _roll_back(self, state: MissionState) -> None:
         self._command(f"chargehand mission rollback {state.id}")

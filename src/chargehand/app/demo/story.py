@@ -18,6 +18,7 @@ _WRONG = re.compile(r"^(?:FAIL|ERROR): \w+|^[\w.]*Error: .+$", re.MULTILINE)
 _MOST_WRONG = 4
 _COLUMN = 46
 _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red"}
+_JUDGED = {"passed": "green", "failed": "red"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ def _tell_attempt(store: Store, state: MissionState, attempt: AttemptState) -> I
     verdict = verdict_of(state, attempt.number)
     for check in verdict.checks if verdict else ():
         assert verdict is not None
-        colour = _COLOURS.get(verdict.status)
-        yield StoryLine(text=f"    {verdict.status:<11} {_describe_check(check)}", colour=colour)
+        judged = _JUDGED.get(check.status, verdict.status)
+        yield StoryLine(text=f"    {judged:<11} {_describe_check(check)}", colour=_COLOURS.get(judged))
         for line in complaints(store, check):
             yield StoryLine(text=f"                  {line}")
     yield StoryLine(
