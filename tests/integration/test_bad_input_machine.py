@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,31 +102,52 @@ class TestSandboxMissing:
 
 
 class TestKilled:
-    """A sandbox that is killed from outside is our trouble, never a green verdict."""
+    """A sandbox that is killed from outside is our trouble: the mission goes on in another one."""
 
     @pytest.mark.parametrize("victim", ["bwrap", "launcher"])
     @pytest.mark.parametrize("where", ["agent", "check"])
     def test_while_it_works(self, desk: Desk, tmp_path: Path, victim: str, where: str) -> None:
         repo = repository(tmp_path / "repo")
-        before = repository_state(repo, without="\0")
-        wait = "test ! -e wait || sleep 301"
-        agent = shell(f"touch wait; sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
+        wait = "cat *.txt | grep -q aaa || sleep 3.01"
+        agent = shell(f"sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
         check = "true" if where == "agent" else wait
         process = desk.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)
-        wait_until(lambda: any("301" in words(pid) for pid in descendants(process.pid)))
+        wait_until(lambda: any("3.01" in words(pid) for pid in descendants(process.pid)))
         below = descendants(process.pid)
         sandboxes = [pid for pid in below if words(pid)[:1] and words(pid)[0].endswith("bwrap")]
         target = min(sandboxes) if victim == "bwrap" else parent(min(sandboxes))
         assert target in below
         os.kill(target, signal.SIGKILL)
         said = finish(process)
-        assert said.code == 6, said
-        assert said.document["status"] in ("failed", "paused")
-        assert said.reasons <= {"sandbox_died", "launcher_lost", "sandbox_unavailable"}, said
-        assert said.error["code"] in said.reasons
-        assert said.error["hint"]
-        assert "green" not in {attempt["verdict"] for attempt in said.document["attempts"]}
+        assert (said.code, said.document["status"]) == (0, "promoted"), said
+        shown = desk.say("mission", "log", said.document["mission"], cwd=repo)
+        log = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert [seen["payload"]["code"] for seen in log if seen["type"] == "mission.interrupted"] == [
+            "sandbox_died"
+        ]
+        # One attempt: what was interrupted was no attempt of its own.
+        assert [attempt["status"] for attempt in said.document["attempts"]] == ["succeeded"]
+        assert [seen["type"] for seen in log].count("attempt.resumed") == (where == "agent")
         wait_until(lambda: not survivors(below))
+
+    def test_again_and_again(self, desk: Desk, tmp_path: Path) -> None:
+        """What dies each time is given up, and can be resumed when the machine is well again."""
+        repo = repository(tmp_path / "repo")
+        before = repository_state(repo, without="\0")
+        agent = shell("sed -i s/a/b/ f.txt; sleep 301")
+        process = desk.start("run", "mend", "--agent", agent, *PASSES, cwd=repo)
+        killed = set[int]()
+        while process.poll() is None:
+            found = [pid for pid in descendants(process.pid) if words(pid)[:2] == ["sleep", "301"]]
+            for pid in descendants(process.pid) if found else ():
+                if words(pid)[:1] and words(pid)[0].endswith("bwrap"):
+                    killed.add(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        said = finish(process)
+        assert (said.code, said.document["status"], said.reasons) == (6, "failed", {"sandbox_died"}), said
+        assert len(killed) >= 5
         assert repository_state(repo, without="\0") == before
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from typing import Any
 import pytest
 from tests.conftest import git, repository_state
 from tests.crash_kit import Scene, Site, nothing_survives
+from tests.integration.test_crashes import descendants
 from tests.integration.test_native_crashes import NativeYard
 from tests.native_kit import ModelServer, says
 
@@ -81,8 +85,11 @@ def check(yard: TalkYard, site: Site) -> str:
     branch = git(site.repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/")
     assert list((yard.home / "calls").glob("*")) == []  # it is an artifact now
     with yard.app() as app:
-        (kept,) = (row for row in app.store.artifacts.list(state.id) if row.kind == "calls")
-        assert b"cht-" not in app.store.artifacts.get(kept.id)
+        kept = [
+            app.store.artifacts.get(row.id) for row in app.store.artifacts.list(state.id) if row.kind == "calls"
+        ]
+        assert kept
+        assert not [content for content in kept if b"cht-" in content]
     return git(site.repository, "show", f"{branch}:talk.txt")
 
 
@@ -150,3 +157,48 @@ def test_what_goes_another_way_goes_live_and_says_so(tmp_path: Path) -> None:
 
 def model_of(site: Site) -> str:
     return f"served-{site.repository.name.removeprefix('repo-')}"
+
+
+class HeldServer(ModelServer):
+    """A provider that gives its third reply only once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(REPLIES)
+        self.reached, self.free = threading.Event(), threading.Event()
+
+    def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, str, bytes]:
+        answer = super()._answer(body, headers)
+        if len(self.asked) == 3:
+            self.reached.set()
+            assert self.free.wait(60)
+        return answer
+
+
+@pytest.mark.parametrize("end", ["the sandbox is killed", "a person cancels and resumes it"])
+def test_what_was_broken_off_goes_on_and_pays_for_no_reply_again(tmp_path: Path, end: str) -> None:
+    model = HeldServer()
+    with nothing_survives(), model.running() as address:
+        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk")
+        site = yard.site(SCENE)
+        running = yard.run(site)
+        assert model.reached.wait(60)
+        if end == "the sandbox is killed":
+            for pid in descendants(running.pid):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"bwrap"):
+                    os.kill(pid, signal.SIGKILL)
+            model.free.set()
+            assert running.wait() == 0, yard.said()
+        else:
+            assert yard.start("mission", "cancel", "last", cwd=site.repository).wait() == 0, yard.said()
+            model.free.set()
+            running.wait()
+            with yard.app() as app:
+                assert app.mission_reader.state(yard.mission(site)).status == "cancelled"
+                app.steering.resume(yard.mission(site))
+            yard.go_on()
+        assert check(yard, site).split() == [*WORDS]
+        assert sorted(model.asked) == [1, 2, 3, 3, 4]
+        assert replayed(yard, site) == [1, 2]
+        (state,) = yard.missions(site)
+        assert [attempt.status for attempt in state.attempts] == ["succeeded"]
+        yard.at_rest()

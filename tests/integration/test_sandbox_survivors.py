@@ -19,6 +19,8 @@ import pytest
 from chargehand.core.errors import ChargehandError, SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.process import launched_tier
+from chargehand.sandbox.process.session import ServedSandbox
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain, discover
 
@@ -247,10 +249,36 @@ async def test_killed_from_outside(tmp_path: Path, victim: str, frozen: bool) ->
             assert isinstance(task.exception(), SandboxDiedError)
             gone(lambda: bearing(mark))
             assert not [name for name in cgroups() if f"-{os.getpid()}-" in name]
-            if victim == "launcher":
-                with pytest.raises(ChargehandError) as caught:
-                    await tier.open(spec)
-                assert caught.value.code == "launcher_lost"
+            # Another one can be had, also where nothing is left that starts them.
+            again = await tier.open(spec)
+            assert (await again.exec(["true"])).exit_code == 0
+            await again.close()
+
+
+async def test_a_launcher_that_stands_still_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launched_tier, "_LAUNCHER_SECONDS", 0.3)
+    monkeypatch.setattr(ServedSandbox, "start_seconds", 1.0)
+    with place(tmp_path / "place") as spec:
+        async with ProcessTier(toolchain()) as tier:
+            sandbox = await tier.open(spec)
+            stopped = find("launcher")
+            os.kill(stopped, signal.SIGSTOP)
+            # What runs is not disturbed; what begins or ends does not wait for ever.
+            assert (await sandbox.exec(["true"])).exit_code == 0
+            await sandbox.close()
+            assert stopped not in descendants(os.getpid())
+            another = await tier.open(spec)
+            os.kill(find("launcher"), signal.SIGSTOP)
+            with pytest.raises(SandboxDiedError):
+                await tier.open(spec)
+            with pytest.raises(SandboxDiedError):
+                await another.exec(["sleep", "60"])
+            await another.close()
+            again = await tier.open(spec)
+            assert (await again.exec(["true"])).exit_code == 0
+            os.kill(find("launcher"), signal.SIGSTOP)
+            await again.close()
+    assert descendants(os.getpid()) == {}
 
 
 def find(victim: str) -> int:

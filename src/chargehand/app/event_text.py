@@ -49,6 +49,7 @@ from chargehand.core.mission_events import (
     MissionClaimed,
     MissionCreated,
     MissionFinished,
+    MissionInterrupted,
     MissionPaused,
     MissionQueued,
     MissionReleased,
@@ -240,6 +241,8 @@ def _describe_attempt(event: Payload) -> str | None:
 
 def _describe_sandbox(event: Payload) -> str | None:
     match event:
+        case MissionInterrupted():
+            return f"interrupted: {event.message}; goes on from the last recorded step"
         case SandboxOpened():
             return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
         case SandboxClosed():

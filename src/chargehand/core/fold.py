@@ -169,6 +169,11 @@ def _release(state: MissionSummary, event: m.MissionReleased) -> None:
         state.status = "planned"
 
 
+@_on(_SUMMARY, m.MissionInterrupted)
+def _interrupt(state: MissionSummary, event: m.MissionInterrupted) -> None:
+    state.fruitless_claims += 1
+
+
 @_on(_SUMMARY, m.MissionPaused)
 def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
@@ -178,10 +183,19 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
-    if state.status == "paused":
-        state.status, state.reasons = "running" if event.in_place else "planned", ()
-        # A person's word starts the count anew: the mission is not given up for what was before.
-        state.fruitless_claims = 0
+    if state.status not in ("paused", "failed", "cancelled") and not state.cancel_asked:
+        return
+    # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
+    state.attempts = [
+        replace(attempt, status="running", reasons=())
+        if attempt.status in ("failed", "cancelled") and attempt.reasons == state.reasons
+        else attempt
+        for attempt in state.attempts
+    ]
+    state.status, state.reasons = "running" if event.in_place else "planned", ()
+    state.finished, state.cancel_asked = None, False
+    # A person's word starts the count anew: the mission is not given up for what was before.
+    state.fruitless_claims = 0
 
 
 @_on(_SUMMARY, m.CancelAsked)

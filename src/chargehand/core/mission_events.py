@@ -56,6 +56,14 @@ class MissionReleased(Payload, frozen=True, kw_only=True):
     worker: str
 
 
+@event("mission.interrupted")
+class MissionInterrupted(Payload, frozen=True, kw_only=True):
+    """A sandbox, or what starts them, ended under the mission: its worker goes on from the last recorded step."""
+
+    code: str
+    message: str
+
+
 @event("mission.paused")
 class MissionPaused(Payload, frozen=True, kw_only=True):
     """A person stopped the mission where it was; nothing of it runs until it is resumed."""

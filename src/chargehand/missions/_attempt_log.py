@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.records import AttemptStatus, Reason
 from chargehand.core.state import AttemptState, MissionState
@@ -81,6 +85,26 @@ def archive_replies(store: Store, mission: str, *attempts: str) -> None:
         if content.count(b"\n") > 1:  # the first line is the file's own header
             store.artifacts.put(content, kind="calls", mission=mission)
         path.unlink(missing_ok=True)
+
+
+def restore_replies(store: Store, mission: str, attempt: str) -> None:
+    """Make an attempt's kept replies a file again, for a mission that goes on after its end; safe to repeat."""
+    path = replies_path(store.home, attempt)
+    if path.exists():
+        return
+    payloads = map(read_payload, store.log.read(mission))
+    calls = {each.call for each in payloads if isinstance(each, ModelCalled) and each.attempt == attempt}
+    kept = (row.id for row in store.artifacts.list(mission) if row.kind == "calls")
+    for content in map(store.artifacts.get, kept):
+        lines = map(msgspec.json.decode, content.splitlines())
+        if any(line.get("call") in calls for line in lines):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fresh = path.with_suffix(".new")
+            with os.fdopen(
+                os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+            ) as file:
+                file.write(content)
+            fresh.replace(path)
 
 
 def attempt_end(

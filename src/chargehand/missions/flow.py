@@ -41,6 +41,7 @@ from chargehand.core.records import (
 )
 from chargehand.core.state import MissionState
 from chargehand.missions._attempt_log import archive_replies, attempt_end
+from chargehand.missions._interruptions import MOST_INTERRUPTIONS, run_interruptible
 from chargehand.missions._messages import (
     events_of_attempt_end,
     events_of_mission_end,
@@ -77,8 +78,6 @@ from chargehand.sandbox.contract import OnOutput
 _T = TypeVar("_T")
 # An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint.
 _GRACE_SECONDS = 15.0
-# A mission that ends its worker this often without coming one step further is given up.
-_FRUITLESS_CLAIMS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ class MissionFlow:
         try:
             async with self._control.limited(self._seconds_left(request) + _GRACE_SECONDS):
                 with system_errors():
-                    await self._resume(request)
+                    await run_interruptible(self._journal, lambda: self._resume(request))
         except (
             FencedError
         ):  # before ChargehandError: another worker has the mission, nothing of ours may be written
@@ -173,8 +172,8 @@ class MissionFlow:
         """Finish what an earlier worker left half-done, then go through the steps."""
         state = self._journal.state
         # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
-        if state.fruitless_claims > _FRUITLESS_CLAIMS:
-            message = f"its worker ended {_FRUITLESS_CLAIMS} times without coming one step further"
+        if state.fruitless_claims > MOST_INTERRUPTIONS:
+            message = f"its worker ended {MOST_INTERRUPTIONS} times without coming one step further"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
         elif state.base is None:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))

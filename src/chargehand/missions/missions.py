@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from chargehand.checks.inspection import inspect
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed
-from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason
+from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts
+from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
 from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.flow import MissionFlow
@@ -113,7 +114,10 @@ class Missions:
                 rebase = None
                 base, tree = _promotable(journal.state)
             # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
-            verdict, validator = await flow.judge_again(base, tree, scope="merged" if rebase else "attempt")
+            scope: VerdictScope = "merged" if rebase else "attempt"
+            verdict, validator = await run_interruptible(
+                journal, lambda: flow.judge_again(base, tree, scope=scope)
+            )
             if not person_may_promote(verdict):
                 reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
                 raise RefusedError(

@@ -23,7 +23,7 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import MissionState
-from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts
+from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, restore_replies
 from chargehand.missions._messages import (
     CANCEL,
     GO_ON,
@@ -32,6 +32,7 @@ from chargehand.missions._messages import (
     is_about_message,
     wake_time,
 )
+from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import Journal, claim_mission
 from chargehand.missions.reading import MissionReader
 from chargehand.store.store import Store
@@ -252,6 +253,7 @@ _HINTS: dict[MissionStatus, str] = {
     "promoted": "roll it back first: chargehand mission rollback {mission}",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
     "running": "chargehand mission cancel {mission} stops it",
+    "failed": "chargehand mission fork {mission} goes another way from one of its replies",
 }
 
 
@@ -274,11 +276,22 @@ class Steering:
         return self._record(mission, paused, among=("planned", "paused"), verb="pause", code="not_pausable")
 
     def resume(self, mission: str) -> MissionState:
-        """Let a worker take a paused mission; one that waits for a worker already is left as it is."""
-        if self.look.state(mission).status == "planned" or self.store.log.get(mission).runnable:
-            return self.look.state(mission)
+        """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
+
+        It goes on from its last recorded step. One that waits for a worker already is left as it is.
+        """
+        before = self.look.state(mission)
+        if before.status == "planned" or self.store.log.get(mission).runnable:
+            return before
+        cause = mission_cause(before)
+        among: tuple[MissionStatus, ...] = ("paused", "cancelled")
+        if cause is not None and cause.kind in ("engine", "provider"):
+            among += ("failed",)
+        if before.status in among and before.attempts:
+            # First, for a worker may take it at once: what was paid for is not asked for again.
+            restore_replies(self.store, mission, before.attempts[-1].id)
         resumed = MissionResumed(identity=self.identity)
-        return self._record(mission, resumed, among=("paused",), verb="resume", code="not_resumable")
+        return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
     def cancel(self, mission: str) -> MissionState:
         """End a mission that has not come to its end."""

@@ -148,8 +148,10 @@ class ContainerTier:
                 return await self._open(engine, name, spec, errors)
         except SandboxDiedError:
             said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            if not said:  # ended from outside: an engine that refuses says why
+                raise
             raise TierUnavailableError(
-                f"the container sandbox cannot start: {said or 'no reason given'}",
+                f"the container sandbox cannot start: {said}",
                 hint="see what `chargehand doctor` says of the container tier, or use --sandbox process",
             ) from None
         finally:

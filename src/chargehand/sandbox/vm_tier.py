@@ -136,7 +136,7 @@ class VmTier(LaunchedTier):
             spec,
             self._boot,
             lambda said: TierUnavailableError(
-                f"the virtual machine did not start: {said or 'no reason given'}",
+                f"the virtual machine did not start: {said}",
                 hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
             ),
         )

@@ -223,7 +223,7 @@ def next_steps(state: MissionState, *more: str) -> list[str]:
         steps.append('chargehand run "make the new tests pass"   once they are committed')
     elif state.status == "waiting":
         steps.append(f"chargehand mission promote {state.id} --reason …")
-    elif state.status == "paused":
+    elif state.status in ("paused", "cancelled"):
         steps.append(f"chargehand mission resume {state.id}")
     if state.status in ("planned", "running"):
         steps.append(f"chargehand mission watch {state.id}")

@@ -14,7 +14,7 @@ from msgspec import structs
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 from chargehand.core.clock import Clock
 from chargehand.core.config import SandboxConfig
-from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, WaitingError
+from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, SandboxDiedError, WaitingError
 from chargehand.core.mission_events import MissionAdmitted, MissionQueued
 from chargehand.core.ports import Bind
 from chargehand.core.records import Base, Reason
@@ -183,20 +183,20 @@ class SandboxProvisioner:
             await self.control.may_go_on()
         began = self.services.clock.monotonic()
         making = asyncio.ensure_future(asyncio.to_thread(make))
-        waiting = False
+        goes_on = False
         try:
             made = await asyncio.shield(making)
             # Making the files counts towards the time until the sandbox over them is ready.
             self._making[made.id] = self.services.clock.monotonic() - began
             yield made
-        except WaitingError:
-            waiting = True
+        except (WaitingError, SandboxDiedError):
+            goes_on = self.journal.mission is not None
             raise
         finally:
             made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
             stopped = self.control is not None and self.control.stopped in ("release", "lost")
             # Files stay for whoever resumes the attempt; a fenced worker's are its successor's by now.
-            if not (stopped or waiting or self.journal.fenced):
+            if not (stopped or goes_on or self.journal.fenced):
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
     def _create(self, environment: BaseEnvironment, tree: str | None, *, id: str | None = None) -> Workspace:

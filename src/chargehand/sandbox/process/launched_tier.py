@@ -8,8 +8,10 @@ import json
 import marshal
 import os
 import shutil
+import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.abc import InspectLoader
@@ -34,6 +36,8 @@ _Sandbox = TypeVar("_Sandbox", bound=ServedSandbox)
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
 # The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other.
 _ABOVE = 16
+# A launcher that did nothing for so long stands still (stopped, or starved): it is ended, and another one started.
+_LAUNCHER_SECONDS = 10.0
 
 
 class LaunchedTier:
@@ -42,6 +46,7 @@ class LaunchedTier:
     One instance per Chargehand process. Use it as an asynchronous context manager. `alive` is a descriptor that
     the launcher keeps open until its last sandbox is gone, also where this process is killed: a lock on it tells
     others that something of ours may still run. Without `groups` it makes no control groups, as where it may not.
+    Where the launcher dies its sandboxes die too, and the next one that is opened gets a new launcher.
     """
 
     def __init__(self, toolchain: Toolchain, *, alive: int | None = None, groups: bool = True) -> None:
@@ -49,6 +54,7 @@ class LaunchedTier:
         self._alive = alive
         self._cgroups = Cgroups()
         self._groups = groups and self._cgroups.available
+        self._entered = False
         self._control: socket.socket | None = None
         self._launcher_pid = 0
         self._ended: dict[str, asyncio.Future[int]] = {}
@@ -58,6 +64,7 @@ class LaunchedTier:
 
     async def __aenter__(self) -> Self:
         self._start_launcher()
+        self._entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -118,8 +125,11 @@ class LaunchedTier:
 
     def _forget_launcher(self) -> None:
         """Note that every sandbox has ended: none outlives the launcher."""
-        if self._control is not None:
-            asyncio.get_running_loop().remove_reader(self._control)
+        control, self._control = self._control, None
+        if control is not None:
+            asyncio.get_running_loop().remove_reader(control)
+            control.close()
+            _end_process(self._launcher_pid, seconds=0)
         for ended in self._ended.values():
             if not ended.done():
                 ended.set_result(-1)
@@ -132,15 +142,21 @@ class LaunchedTier:
         explain: Callable[[str], InfrastructureError | TierUnavailableError],
     ) -> _Sandbox:
         """Open a sandbox with the toolchain; `explain` makes an error of what one wrote that died at once."""
-        if self._control is None:
+        if not self._entered:
             raise InfrastructureError("the tier is closed", code="tier_closed")
+        if self._control is None:  # killed from outside, by the kernel for memory, say
+            self._start_launcher()
         spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         errors = os.memfd_create("errors", os.MFD_CLOEXEC)
         try:
             return await open_one(new_id("sandbox"), spec, errors)
         except SandboxDiedError:
-            # What bubblewrap says on stderr is the only account of a sandbox that never came up.
-            raise explain(os.pread(errors, 4000, 0).decode(errors="replace").strip()) from None
+            # What bubblewrap says on stderr is the only account of a sandbox that never came up. Whatever stops it
+            # by itself is told there; where nothing is, it or its launcher was ended from outside.
+            said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
+            if not said:
+                raise
+            raise explain(said) from None
         finally:
             os.close(errors)
 
@@ -213,18 +229,19 @@ class LaunchedTier:
                 f"the mounts of this sandbox take {len(packet)} bytes, more than fit into one request",
                 code="request_too_large",
             )
+        deadline = time.monotonic() + _LAUNCHER_SECONDS
         while self._control is not None:
             try:
                 socket.send_fds(self._control, [packet], fds)
             except BlockingIOError:
+                if time.monotonic() > deadline:
+                    self._forget_launcher()
                 await asyncio.sleep(0.001)
-            except OSError as error:
-                raise InfrastructureError(
-                    f"the sandbox launcher is gone: {error}", code="launcher_lost"
-                ) from error
+            except OSError:
+                self._forget_launcher()
             else:
                 return
-        raise InfrastructureError("the tier is closed", code="tier_closed")
+        raise SandboxDiedError("the sandbox launcher was ended from outside", code="launcher_lost")
 
     def _kill(self, name: str) -> None:
         """Have the launcher end a sandbox at once; nothing where it has ended."""
@@ -236,17 +253,35 @@ class LaunchedTier:
             asyncio.get_running_loop().call_later(0.001, self._kill, name)
         except OSError:
             return  # no launcher, no sandboxes: they ended with it
+        else:
+            asyncio.get_running_loop().call_later(_LAUNCHER_SECONDS, self._end_idle_launcher, name)
+
+    def _end_idle_launcher(self, name: str) -> None:
+        """End a launcher that did not end a sandbox when it was told to, and so every sandbox of it."""
+        if name in self._ended:
+            self._forget_launcher()
 
     async def close(self) -> None:
         """End the launcher and with it every sandbox that is still open."""
+        self._entered = False
         control, self._control = self._control, None
-        if control is None:
-            return
-        asyncio.get_running_loop().remove_reader(control)
-        control.close()
-        await asyncio.to_thread(os.waitpid, self._launcher_pid, 0)
+        if control is not None:
+            asyncio.get_running_loop().remove_reader(control)
+            control.close()
+            await asyncio.to_thread(_end_process, self._launcher_pid, seconds=_LAUNCHER_SECONDS)
         self._forget_launcher()
         self._cgroups.sweep()
+
+
+def _end_process(pid: int, *, seconds: float) -> None:
+    """Reap a child of ours, killed where it has not ended by itself in time."""
+    deadline = time.monotonic() + seconds
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(0.002)
 
 
 def limits_of_exec_server(limits: SandboxLimits) -> dict[str, str]:
