@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository, shell
 
 pytestmark = pytest.mark.needs_bwrap
+HAS_CARGO = pytest.mark.skipif(not shutil.which("cargo"), reason="cargo is not on this machine")
 
 UNITTEST = {
     "calc.py": "def add(a, b):\n    return a + b\n",
@@ -28,6 +31,17 @@ NODE = {
         "test('zero', () => assert.equal(add(0, 0), 0));\n"
     ),
     "package.json": json.dumps({"name": "calc", "version": "1.0.0", "scripts": {"test": "node --test"}}),
+}
+CARGO = {
+    "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n',
+    "src/lib.rs": (
+        "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\n"
+        "#[cfg(test)]\nmod tests {\n    #[test]\n    fn inner() {\n        assert_eq!(super::add(1, 1), 2);\n    }\n}\n"
+    ),
+    "tests/calc.rs": (
+        "use calc::add;\n\n#[test]\nfn add_two() {\n    assert_eq!(add(2, 1), 3);\n}\n\n"
+        "#[test]\nfn zero() {\n    assert_eq!(add(0, 0), 0);\n}\n"
+    ),
 }
 PYTHON_CHECK, NODE_CHECK = "python3 -m unittest -q", "npm test"
 END = UNITTEST["test_calc.py"] + "\n\n"
@@ -53,7 +67,8 @@ NODE_CHEATS = {
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+    rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
+    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
 
 
 def rewrite(desk: Desk, place: Path, files: dict[str, str], check: str, **changed: str) -> Said:
@@ -82,7 +97,7 @@ def test_node(desk: Desk, tmp_path: Path, cheat: str) -> None:
 
 
 def assert_lost(said: Said, message: str) -> None:
-    assert said.document["status"] == "waiting", said
+    assert said.document["status"] == "waiting", said.document["reasons"]
     found = [reason["message"] for reason in said.document["reasons"] if reason["code"] == "tests_lost"]
     assert [message in each for each in found] == [True], said.document["reasons"]
 
@@ -92,3 +107,42 @@ def test_a_test_that_is_added_or_moved_is_not_lost(desk: Desk, tmp_path: Path) -
     more = END.replace("class T", "class Moved") + added
     done = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=more)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
+
+
+RENAMED = {
+    "python3 -m unittest -q": (UNITTEST, {"test_calc__py": END.replace("test_zero", "test_nothing")}),
+    "npm test": (NODE, {"calc__test__js": NODE["calc.test.js"].replace("'zero'", "'nothing'")}),
+    "cargo test": (CARGO, {"tests/calc__rs": CARGO["tests/calc.rs"].replace("fn zero", "fn nothing")}),
+}
+
+
+@pytest.mark.parametrize(
+    "check", ["python3 -m unittest -q", "npm test", pytest.param("cargo test", marks=HAS_CARGO)]
+)
+def test_a_renamed_test_that_still_runs_is_not_lost(desk: Desk, tmp_path: Path, check: str) -> None:
+    files, changed = RENAMED[check]
+    done = rewrite(desk, tmp_path, files, check, **changed)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done
+
+
+CARGO_CHEATS = {
+    "feature": '#![cfg(feature = "never")]\n' + CARGO["tests/calc.rs"],
+    "a macro": "macro_rules! none { ($($t:tt)*) => {} }\nnone! {\n" + CARGO["tests/calc.rs"] + "}\n",
+}
+
+
+@HAS_CARGO
+@pytest.mark.parametrize("cheat", CARGO_CHEATS)
+def test_cargo(desk: Desk, tmp_path: Path, cheat: str) -> None:
+    said = rewrite(desk, tmp_path, CARGO, "cargo test", **{"tests/calc__rs": CARGO_CHEATS[cheat]})
+    assert_lost(said, "2 tests that ran on the base did not run: add_two, zero")
+
+
+def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(desk: Desk, tmp_path: Path) -> None:
+    """Both are counted, so as many tests run as before."""
+    repo, more = repository(tmp_path / "repo", UNITTEST), tmp_path / "more.py"
+    more.write_text(UNITTEST["test_calc.py"].replace("test_zero", "test_one"))
+    agent = shell(f"printf %s {encode(CHEATS['del'])} | base64 -d > test_calc.py")
+    words = ("--agent", agent, "--only-check", PYTHON_CHECK, "--check-file", f"{more}:test_more.py")
+    said = desk.say("run", "m", *words, cwd=repo)
+    assert_lost(said, "4 tests ran on the base and 3 on the tree")

@@ -45,7 +45,9 @@ LEGAL = {
     "running": {"paused", *ENDED},
     "paused": {"planned", "running", "cancelled", "discarded", "failed"},
     "waiting": {"cancelled", "discarded"},
-    **{status: {"discarded"} for status in ("refused", "failed", "exhausted", "cancelled")},
+    **{status: {"discarded"} for status in ("refused", "exhausted")},
+    # What the engine failed, or a person cancelled, a person may resume.
+    **{status: {"discarded", "planned"} for status in ("failed", "cancelled")},
     "promoted": set(),
     "discarded": set(),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,14 @@ SPEC = """✔ adds (1.2ms)
 ℹ tests 4
 ℹ pass 2
 """
+UNITTEST = """test_add (test_calc.TestCalc.test_add) ... ok
+test_doc (test_calc.TestCalc.test_doc)
+What it is about. ... ok
+test_old (test_calc.TestCalc) ... FAIL
+test_never (test_calc.TestCalc.test_never) ... skipped 'later'
+
+Ran 4 tests in 0.001s
+"""
 JEST = """  calc
     ✓ adds (3 ms)
     ○ skipped never
@@ -51,6 +61,14 @@ JEST = """  calc
     [
         ("go", GO, ("TestAdd", "TestAdd/one")),
         ("cargo", CARGO, ("adds", "inner::takes")),
+        (
+            "unittest",
+            UNITTEST,
+            ("test_calc.TestCalc::test_add", "test_calc.TestCalc::test_doc", "test_calc.TestCalc::test_old"),
+        ),
+        ("cargo", "test it ... ok\ntest it ... ok\n", ("it", "it")),
+        ("go", "--- PASS: TestA\nok  \tx\n--- PASS: TestA\nok  \ty\n", ("TestA", "TestA")),
+        ("node", "✔ a (1ms)\n✖ b (1ms)\n\n✖ failing tests:\n\n✖ b (1ms)\n✔ a (1ms)\n", ("a", "a", "b")),
         ("node", TAP, ("adds", "bad", "inner")),
         ("node", SPEC, ("adds", "inner")),
         ("node", JEST, ("adds", "bad")),
@@ -68,6 +86,11 @@ def test_names(runner: str, text: str, names: tuple[str, ...] | None) -> None:
         ("[INFO] Tests run: 12, Failures: 0, Errors: 0, Skipped: 2\n", 10),
         ("[WARNING] Tests run: 3, Failures: 0, Errors: 0, Skipped: 1\n", 2),
         ("Ran 4 tests in 0.001s\n\nOK\n", 4),
+        ("Ran 4 tests in 0.001s\n\nOK (skipped=3)\n", 1),
+        ("Ran 4 tests in 0.001s\n\nFAILED (failures=1, skipped=2, expected failures=1)\n", 2),
+        ("Tests:       1 failed, 2 skipped, 5 passed, 8 total\n", 5),
+        (" Tests  1 failed | 7 passed (8)\n", 7),
+        ("  12 passing (30ms)\n  1 pending\n", 12),
         ("==== 5 passed, 1 skipped in 0.10s ====\n", 5),
         ("62 passed in 1.2s\n", 62),
         ("100% tests passed, 0 tests failed out of 9\n", 9),
@@ -84,9 +107,13 @@ def test_counts(text: str, count: int | None) -> None:
 
 
 def lost(
-    before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None, *, check: str = "c"
+    before: tuple[str, ...] | int | None,
+    after: tuple[str, ...] | int | None,
+    *,
+    check: str = "c",
+    renamed: Mapping[str, str] | None = None,
 ) -> list[str]:
-    found = find_lost_tests([ran(before, check)], [ran(after, check)])
+    found = find_lost_tests([ran(before, check)], [ran(after, check)], renamed or {})
     assert all(each.needs_person and each.rule == "tests_lost" for each in found)
     return [each.message for each in found]
 
@@ -129,6 +156,26 @@ def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        # A name that two packages have: one of them is gone.
+        (("T", "T"), ("T",), ["T"]),
+        (("a::one", "a::two"), ("a::one", "b::2"), []),
+        (("a::one", "a::two"), ("a::one",), ["a::two"]),
+        # One new name stands for one old one.
+        (("a::two", "b::two"), ("a::2",), ["b::two"]),
+        (("a::two[x]", "a::two[y]"), ("a::2[x]", "a::2[y]"), []),
+        (("a::two[x]", "a::two[y]"), ("a::2[x]",), ["a::two[y]"]),
+    ],
+)
+def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
+    before: tuple[str, ...], after: tuple[str, ...], said: list[str]
+) -> None:
+    found = lost(before, after, check="pytest -q", renamed={"two": "2"})
+    assert [message.partition("did not run: ")[2] for message in found] == said
+
+
+@pytest.mark.parametrize(
     ("check", "before", "after", "kept"),
     [
         ("pytest -q", ("a::t[1]", "a::t[2]"), ("a::t[1-x]", "a::t[2-x]"), True),
@@ -146,7 +193,7 @@ def test_variants_are_those_of_the_runner(
 
 def test_checks_are_compared_with_themselves() -> None:
     before = [RanTests(check="one", count=3), RanTests(check="two", count=5)]
-    assert find_lost_tests(before, [RanTests(check="two", count=5), RanTests(check="new", count=1)]) == ()
+    assert find_lost_tests(before, [RanTests(check="two", count=5), RanTests(check="new", count=1)], {}) == ()
 
 
 @given(st.sets(st.text("abc:[]/", min_size=1, max_size=6)), st.data())

@@ -239,7 +239,7 @@ CARGO_IGNORED = "running 2 tests\ntest result: ok. 0 passed; 0 failed; 2 ignored
         ("npm", "test", "  0 passing (1ms)\n", 0, ("failed", "no_tests_ran", 0)),
         ("npm", "test", "# tests 0\n# pass 0\n# fail 0\n", 0, ("failed", "no_tests_ran", 0)),
         ("npm", "test", "all fine\n", 0, ("passed", "", None)),
-        ("npm", "run lint", "  0 passing (1ms)\n", 0, ("passed", "", None)),
+        ("npm", "run lint", "  0 passing (1ms)\n", 0, ("passed", "", 0)),
     ],
 )
 def test_other_runners_by_what_they_print(

@@ -285,7 +285,14 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
     }
     none = {
         *("mission.claimed", "mission.released", "mission.paused", "mission.resumed", "mission.cancel_asked"),
-        *("mission.queued", "mission.admitted", "message.sent", "question.answered", "checkpoint.restored"),
+        *(
+            "mission.queued",
+            "mission.admitted",
+            "mission.interrupted",
+            "message.sent",
+            "question.answered",
+            "checkpoint.restored",
+        ),
         *(name for name in event_types() if name.startswith("action.") and name != "action.judged"),
     }
     placed = {kind.type for kind in _BY_TYPE} | by_content | {"question.asked"}

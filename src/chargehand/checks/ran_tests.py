@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chargehand.checks._outcomes import runner_of
@@ -20,6 +20,12 @@ _SHOWN = 5
 _VARIANT = {"pytest": "[", "go": "/"}
 _GO = re.compile(r"^\s*--- (?:PASS|FAIL): (\S+)", re.MULTILINE)
 _CARGO = re.compile(r"^test (.+?) \.\.\. (?:ok|FAILED)", re.MULTILINE)
+# With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
+_UNITTEST = re.compile(
+    r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
+    r"(?:ok|FAIL|ERROR|expected failure|unexpected success)$",
+    re.MULTILINE,
+)
 # TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
 _NODE = re.compile(
     r"^[ \t]*(?:(?:not )?ok \d+ - (?P<tap>.+?)|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
@@ -31,13 +37,15 @@ _SUMMARIES = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         r"^(?:\[\w+\] )?Tests run: (?P<all>\d+), Failures: \d+, Errors: \d+, Skipped: (?P<skipped>\d+)$",
-        r"^Ran (?P<all>\d+) tests? in [\d.]+s$",
+        r"^Ran (?P<all>\d+) tests? in [\d.]+s(?:\n\n(?:OK|FAILED) \([^\n]*?\bskipped=(?P<skipped>\d+)[^\n]*)?$",
         r"^=* ?(?:\d+ failed, )?(?P<all>\d+) passed\b.* in [\d.]+s",
         r"^\d+% tests passed, \d+ tests failed out of (?P<all>\d+)$",
         r"^OK \((?P<all>\d+) tests?, \d+ assertions?\)$",
         r"^(?P<all>\d+) (?:examples?|runs), \d+ (?:failures|assertions)",
         r"^test result: \w+\. (?P<all>\d+) passed;",
         r"^\W{0,3}\s?pass (?P<all>\d+)$",
+        r"^\s*Tests:?\s+(?:\d+ (?:failed|skipped|todo)[,|\s]+)*(?P<all>\d+) passed\b",
+        r"^\s*(?P<all>\d+) passing\b",
     )
 )
 
@@ -52,18 +60,40 @@ class RanTests:
 
 
 def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
-    """Return the tests that an output says have run, `None` for a runner that does not name them."""
+    """Return the tests that an output says have run, `None` for a runner that does not name them.
+
+    A name that several packages, binaries or files have is there as often as it ran.
+    """
     match runner:
         case "go":
             found = _GO.findall(text)
         case "cargo":
             found = _CARGO.findall(text)
         case "node":
-            lines = (match for match in _NODE.finditer(text) if not match["not_run"])
-            found = [match["tap"] or match["marked"] for match in lines]
+            found = _node_names(text)
+        case "unittest":
+            found = [_unittest_name(match["name"], match["place"]) for match in _UNITTEST.finditer(text)]
         case _:
             return None
-    return tuple(sorted(set(found))) or None
+    return tuple(sorted(found)) or None
+
+
+def _node_names(text: str) -> list[str]:
+    lines = [match for match in _NODE.finditer(text) if not match["not_run"]]
+    good, bad = list[str](), set[str]()
+    for line in lines:
+        name = line["tap"] or line["marked"]
+        if name == "failing tests:":  # what node sets above those that it tells again
+            continue
+        if line[0].lstrip().startswith(("not ok", "✖", "✗", "✕", "×")):
+            bad.add(name)  # told twice: where it ran, and again at the end
+        else:
+            good.append(name)
+    return [*good, *bad.difference(good)]
+
+
+def _unittest_name(name: str, place: str) -> str:
+    return f"{place.removesuffix(f'.{name}')}::{name}"
 
 
 def count_in_output(text: str) -> int | None:
@@ -75,15 +105,18 @@ def count_in_output(text: str) -> int | None:
     return None
 
 
-def find_lost_tests(before: Iterable[RanTests], after: Iterable[RanTests]) -> tuple[Finding, ...]:
+def find_lost_tests(
+    before: Iterable[RanTests], after: Iterable[RanTests], renamed: Mapping[str, str]
+) -> tuple[Finding, ...]:
     """Return what ran on the base and not on a tree, check by check; each needs a person.
 
-    A test that moved to another file or class is not lost, nor is one of several variants of a test that has as
-    many as before. What is not known of one side says nothing.
+    `renamed` has new names of tests by old ones, without module, class and variant. A test that moved to another
+    file or class is not lost, nor is one of several variants of a test that has as many as before. What is not
+    known of one side says nothing.
     """
     known = {ran.check: ran for ran in before}
     pairs = ((known[ran.check], ran) for ran in after if ran.check in known)
-    messages = ((ran.check, _describe_loss(base, ran)) for base, ran in pairs)
+    messages = ((ran.check, _describe_loss(base, ran, renamed)) for base, ran in pairs)
     return tuple(
         Finding(
             rule="tests_lost",
@@ -97,9 +130,10 @@ def find_lost_tests(before: Iterable[RanTests], after: Iterable[RanTests]) -> tu
     )
 
 
-def _describe_loss(base: RanTests, tree: RanTests) -> str:
+def _describe_loss(base: RanTests, tree: RanTests, renamed: Mapping[str, str]) -> str:
     if base.names is not None and tree.names is not None:
-        lost = _find_lost_names(base.names, tree.names, variant=_VARIANT.get(runner_of(tree.check)))
+        variant = _VARIANT.get(runner_of(tree.check))
+        lost = _find_lost_names(base.names, tree.names, renamed, variant=variant)
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))
@@ -109,19 +143,26 @@ def _describe_loss(base: RanTests, tree: RanTests) -> str:
     return ""
 
 
-def _find_lost_names(before: Sequence[str], after: Sequence[str], *, variant: str | None) -> list[str]:
+def _find_lost_names(
+    before: Sequence[str], after: Sequence[str], renamed: Mapping[str, str], *, variant: str | None
+) -> list[str]:
     def whole_test(name: str) -> str:
         return name.partition(variant)[0] if variant else name
 
-    kept, gained = set(after), Counter(_bare_name(name) for name in set(after) - set(before))
+    ran, runs = Counter(before), Counter(after)
+    gained = Counter(_bare_name(name) for name in (runs - ran).elements())
     variants_before, variants_after = Counter(map(whole_test, before)), Counter(map(whole_test, after))
     lost = []
-    for name in before:
+    for name in (ran - runs).elements():
         whole, bare = whole_test(name), _bare_name(name)
-        if name in kept or (whole != name and variants_after[whole] >= variants_before[whole]):
+        if whole != name and variants_after[whole] >= variants_before[whole]:
             continue
-        if gained[bare] > 0:  # it runs from another place
-            gained[bare] -= 1
+        own = whole_test(bare)
+        # It runs from another place, or by another name.
+        if found := next(
+            (each for each in (bare, renamed.get(own, own) + bare[len(own) :]) if gained[each]), None
+        ):
+            gained[found] -= 1
             continue
         lost.append(name)
     return lost

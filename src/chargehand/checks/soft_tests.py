@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
-from chargehand.checks.paths import is_source, is_test_path
+from chargehand.checks.paths import holds_tests, is_source, is_test_path
 from chargehand.checks.suites.faults import Mutant, choose_faults, find_faults, words_of
+from chargehand.checks.suites.weakening import Pair, find_renamed, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
@@ -37,6 +38,12 @@ def changed_tests(changes: Iterable[Change]) -> tuple[Change, ...]:
         if change.old_id is not None and change.new_id != change.old_id and is_test_path(change.path)
         and is_source(change.path)
     )  # fmt: skip
+
+
+def renamed_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
+    """Return new names of tests by their old ones: those that changes left as they were but for the name."""
+    pairs = [Pair(change, *suites_of(change, reader)) for change in changes if holds_tests(change.path)]
+    return {old: new for (_, old), (_, new) in find_renamed(pairs).items()}
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:

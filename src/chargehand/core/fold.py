@@ -193,7 +193,7 @@ def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
         for attempt in state.attempts
     ]
     state.status, state.reasons = "running" if event.in_place else "planned", ()
-    state.finished, state.cancel_asked = None, False
+    state.finished, state.cancel_asked = "", False
     # A person's word starts the count anew: the mission is not given up for what was before.
     state.fruitless_claims = 0
 

@@ -14,7 +14,8 @@ class Case:
 
     `variants` is how many literal parameter sets it has, `None` where that is not to be read from the source.
     `looser` holds tolerances that grow as the test weakens, `stricter` those that shrink (digits), by name; a
-    tolerance that the test leaves to its library stands there as that library's default.
+    tolerance that the test leaves to its library stands there as that library's default. `body` is a digest of its
+    lines without its name, "" where that was not asked for.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Case:
     looser: Mapping[str, float] = field(default_factory=dict)
     stricter: Mapping[str, float] = field(default_factory=dict)
     approximations: int = 0
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +42,7 @@ def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Findin
     `pairs` are all those of the changes at which tests are held.
     """
     # Counted over all files: a test that moved is missing in one and more than before in another.
-    lost = Counter(pair.key(case) for pair, case in _old_cases(pairs))
-    lost -= Counter(pair.key(case) for pair, case in _new_cases(pairs))
+    lost = _count_lost(pairs) - Counter(find_renamed(pairs).keys())
     findings = [
         *_find_deleted_files(changes, pairs, lost),
         *_find_removed(pairs, lost),
@@ -49,6 +50,34 @@ def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Findin
         *_find_softened(pairs),
     ]
     return tuple(dict.fromkeys(findings))
+
+
+def find_renamed(pairs: Sequence[Pair]) -> dict[_Key, _Key]:
+    """Return the tests whose lines are all there under a new name, by what they were called.
+
+    One that is kept from running under its new name, and was not before, is none of them.
+    """
+    lost = _count_lost(pairs)
+    known = {pair.key(case) for pair, case in _old_cases(pairs)}
+    fresh = [(pair, case) for pair, case in _new_cases(pairs) if pair.key(case) not in known]
+    renamed: dict[_Key, _Key] = {}
+    for pair, old in _old_cases(pairs):
+        key = pair.key(old)
+        if lost[key] != 1 or key in renamed:
+            continue
+        for other, new in fresh:
+            same = other.key(new)[0] == key[0] and new.body == old.body != ""
+            kept = not _new_marks(_marks(old, pair.old), _marks(new, other.new))
+            if same and kept and other.key(new) not in renamed.values():
+                renamed[key] = other.key(new)
+                break
+    return renamed
+
+
+def _count_lost(pairs: Sequence[Pair]) -> Counter[_Key]:
+    """Return which tests there are fewer of than before, and how many."""
+    before = Counter(pair.key(case) for pair, case in _old_cases(pairs))
+    return before - Counter(pair.key(case) for pair, case in _new_cases(pairs))
 
 
 def suites_of(change: Change, reader: TreeReader) -> tuple[Suite | None, Suite | None]:
@@ -63,7 +92,30 @@ def suites_of(change: Change, reader: TreeReader) -> tuple[Suite | None, Suite |
 
 def _read_suite(path: str, source: str | None) -> Suite | None:
     suite = None if source is None else suite_of(path, source)
-    return suite if suite is None or source is None else replace(suite, blank=not source.strip())
+    if suite is None or source is None:
+        return None
+    lines = source.split("\n")
+    cases = tuple(replace(case, body=_digest_body(lines, case)) for case in suite.cases)
+    return replace(suite, cases=cases, blank=not source.strip())
+
+
+def _digest_body(lines: Sequence[str], case: Case) -> str:
+    """Return a digest of a test's lines, its own name left out: those that are indented below its first one."""
+    head = lines[case.line - 1] if 0 < case.line <= len(lines) else ""
+    # As a word or a text of its own: `s` is also in `test("s", ...)` before its name.
+    named = re.search(rf"(?<=['\"`]){re.escape(case.name)}(?=['\"`])|\b{re.escape(case.name)}\b", head)
+    if not case.name or named is None:
+        return ""
+    indent = len(head) - len(head.lstrip())
+    body = [(head[: named.start()] + head[named.end() :]).strip()]
+    for line in lines[case.line :]:
+        text = line.strip()
+        if text and len(line) - len(line.lstrip()) <= indent:
+            # The bracket or word that closes it stands where it began.
+            body += [text] if text[0] in ")}]" or text == "end" else []
+            break
+        body += [text] if text else []
+    return hashlib.blake2s("\n".join(body).encode(errors="replace"), digest_size=12).hexdigest()
 
 
 def _cases(suite: Suite | None) -> tuple[Case, ...]:

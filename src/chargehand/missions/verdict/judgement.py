@@ -14,7 +14,9 @@ from msgspec import structs
 from chargehand.agents.roles import NO_ROLE, Role, parse_role
 from chargehand.checks.execution import CheckOutput
 from chargehand.checks.paths import is_test_path
+from chargehand.checks.ran_tests import RanTests
 from chargehand.core.attempt_events import ReportMade, RoleChosen
+from chargehand.core.codec import decode_as
 from chargehand.core.records import (
     AttemptStatus,
     Change,
@@ -31,6 +33,8 @@ from chargehand.missions.causes import FAILING_TEST
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 
+# What stands before the name of a check that was run with the base's tests.
+BASE_TESTS = "base's tests: "
 _CHECK_REASONS = {
     "no_tests_ran": "no test ran",
     "tests_failed": "tests failed",
@@ -148,6 +152,16 @@ def _why_not_judged(verdict: Verdict) -> tuple[Reason, ...]:
 def _name_some(paths: Sequence[str]) -> str:
     shown = ", ".join(shown_path(path) for path in paths[:_NAMED])
     return shown if len(paths) <= _NAMED else f"{shown} and {len(paths) - _NAMED} more"
+
+
+def load_ran_tests(store: Store, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
+    """Return which tests ran in checks, by what was kept of each; those with the base's tests by the same name."""
+    kept = [check.ran and store.artifacts.get(check.ran) for check in checks]
+    names = [decode_as(each, tuple[str, ...]) if each else None for each in kept]
+    return tuple(
+        RanTests(check=check.name.removeprefix(BASE_TESTS), names=known, count=check.tests)
+        for check, known in zip(checks, names, strict=True)
+    )
 
 
 def person_may_promote(verdict: Verdict) -> bool:

@@ -35,8 +35,8 @@ from chargehand.checks.reads import (
     surface_findings,
     watched_directories,
 )
-from chargehand.checks.soft_tests import changed_tests, code_under_test, measure_tests, pick_faults
-from chargehand.core.codec import convert_to, decode_as
+from chargehand.checks.soft_tests import changed_tests, code_under_test, measure_tests, pick_faults, renamed_tests
+from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked, VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
@@ -63,11 +63,12 @@ from chargehand.missions.sandboxes.provisioning import (
     acceptance_directory,
 )
 from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.verdict.judgement import BASE_TESTS, load_ran_tests
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
-_BASE_TESTS, _OUTSIDE = "base's tests: ", "outside: "
+_OUTSIDE = "outside: "
 # Workspaces that a verdict may have beside that of its checks.
 _GUARD, _OUTSIDE_PLACE = "guard", "outside"
 _PATIENCE = 60.0
@@ -199,7 +200,7 @@ class Validator:
         output = await self.journal.step("verdict/base", [tree, key], judge_now, events=events)
         verdict = convert_to(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
-        self._ran_on_base = self._ran_tests(verdict.checks)
+        self._ran_on_base = load_ran_tests(self.services.store, verdict.checks)
         self._on_base = verdict
         return verdict
 
@@ -267,7 +268,9 @@ class Validator:
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
             observer = ReadObserver(watched_directories(code, copies, settings, subject))
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
-            lost = find_lost_tests(self._ran_on_base, self._ran_tests(checks))
+            renamed = renamed_tests(changes, DepotReader(self.services.depot))
+            ran = load_ran_tests(self.services.store, checks)
+            lost = find_lost_tests(self._ran_on_base, ran, renamed)
             # A tree that fails its own checks is red already: more of them would only cost time.
             soft: tuple[Finding, ...] = ()
             outside: tuple[CheckResult, ...] = ()
@@ -275,6 +278,8 @@ class Validator:
                 outside = await self._run_outside(tree, environment, reads=observer)
                 mixed = await self._lay_base_tests(tree, changes)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
+                # With acceptance files on both sides: they may have made up for the number of what was lost.
+                lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, renamed)
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
                     subject = observer.read_of(subject)
                     soft = await self._measure_tests(tree, mixed, tests, subject, code, checks, layers)
@@ -310,15 +315,6 @@ class Validator:
             if obstacle is not None
         )
 
-    def _ran_tests(self, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
-        """Return which tests ran in checks, by what was kept of each."""
-        kept = [check.ran and self.services.store.artifacts.get(check.ran) for check in checks]
-        names = [decode_as(each, tuple[str, ...]) if each else None for each in kept]
-        return tuple(
-            RanTests(check=check.name, names=known, count=check.tests)
-            for check, known in zip(checks, names, strict=True)
-        )
-
     def _is_project(self, tree: str, directory: str) -> bool:
         """Tell whether a directory of a tree is the root, or that of a project within it."""
         names = (f"{directory}/{name}" for name in PROJECT_FILES)
@@ -347,11 +343,11 @@ class Validator:
         checks = await self._run_checks(mixed, environment, acceptance=self.gates.acceptance)
         # Both runs give their checks the same names: the second one's outputs move out of the way.
         for check in checks:
-            self.outputs[f"{_BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
+            self.outputs[f"{BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
         # Where the base has no tests, it has none to be judged by: a project's first tests may land.
         counted = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
         return tuple(
-            structs.replace(check, name=f"{_BASE_TESTS}{check.name}", base_tests=True) for check in counted
+            structs.replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in counted
         )
 
     async def _measure_tests(
