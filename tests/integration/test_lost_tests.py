@@ -36,7 +36,8 @@ CARGO = {
     "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n',
     "src/lib.rs": (
         "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\n"
-        "#[cfg(test)]\nmod tests {\n    #[test]\n    fn inner() {\n        assert_eq!(super::add(1, 1), 2);\n    }\n}\n"
+        "#[cfg(test)]\nmod tests {\n    #[test]\n    fn inner() {\n        assert_eq!(super::add(1, 1), 2);\n"
+        "    }\n}\n"
     ),
     "tests/calc.rs": (
         "use calc::add;\n\n#[test]\nfn add_two() {\n    assert_eq!(add(2, 1), 3);\n}\n\n"

@@ -82,6 +82,9 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
         bool,
         KeySpec("whether setup may reach the package registries for a tree that an agent changed; false: offline"),
     ] = False
+    warm_checks: Annotated[
+        bool, KeySpec("whether checks start from what compilers cached while the base was checked", meet="repo")
+    ] = True
     allow: Annotated[
         tuple[str, ...],
         KeySpec(

@@ -149,7 +149,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
     `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
     artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `outside` marks a
-    check that ran in another sandbox than the tree.
+    check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
     """
 
     name: str
@@ -162,6 +162,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     base_tests: bool = False
     ran: str | None = None
     outside: bool = False
+    warm: bool = False
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

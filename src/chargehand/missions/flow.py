@@ -60,6 +60,7 @@ from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxP
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
+from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
 from chargehand.missions.verdict.judgement import (
     AttemptEnd,
     find_missing_record,
@@ -72,7 +73,7 @@ from chargehand.missions.verdict.judgement import (
     require_failing_test,
     role_event,
 )
-from chargehand.missions.verdict.validation import Gates, Validator, areas_of, find_gates
+from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
 
 _T = TypeVar("_T")

@@ -27,8 +27,8 @@ from chargehand.missions.sandboxes.provisioning import (
 )
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.steering import Control
+from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
-from chargehand.missions.verdict.validation import areas_of, find_gates
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.rollback import RollbackPlan

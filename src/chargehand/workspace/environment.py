@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,11 @@ DEFAULT_INPUTS = (
 _VERSION = 1
 _Input = tuple[str, int, str]
 """A path, git's mode, the hex id."""
+
+
+CACHES = ".chargehand/cache"
+"""Where compilers are told to keep what they cache, below a workspace."""
+_CACHE_NAMES = frozenset({".mypy_cache"})
 
 
 class FrozenLayer(Struct, frozen=True, kw_only=True):
@@ -142,6 +148,28 @@ class EnvironmentLayers:
         workspace.discard()
         return FrozenLayer(path=place / "tree", dropped=dropped)
 
+    def caches_key(self, base: Base, *parts: str) -> str:
+        """Return the key of what compilers cache on a base, as hex; `parts` are what else it depends on."""
+        text = json.dumps([_VERSION, "caches", base.tree, *parts])
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def keep_caches(self, workspace: Workspace, key: str) -> None:
+        """Turn what compilers cached in a closed workspace into the layer of that key; the workspace is used up.
+
+        Kept are `CACHES`, cargo's `target` beside a manifest of the base, and the state of mypy: nothing that a
+        program could take for its input or its result. Nothing is kept where there is none of them, or where the
+        layer exists. Raises `InfrastructureError` (`no_space`), `OSError`.
+        """
+        place = self._place(key)
+        paths = (entry.path for entry in self._depot.entries(workspace.base.tree))
+        cargo = frozenset(
+            path.removesuffix("Cargo.toml") for path in paths if path.rpartition("/")[2] == "Cargo.toml"
+        )
+        with hold_lock(self._lock(place.name)), disk_errors("keeping what compilers cached"):
+            if not (place / "meta.json").exists() and _keep_only_caches(workspace.scan_root(), cargo):
+                self._make(place, workspace, (), workspace.base.tree)
+        workspace.discard()
+
     def remove(self, layer: FrozenLayer) -> None:
         """Remove a layer; no workspace may stand on it any more. Idempotent."""
         with hold_lock(self._lock(layer.path.parent.name)):
@@ -159,6 +187,8 @@ class EnvironmentLayers:
         for tree in dict.fromkeys((workspace.base.tree, shown)):
             with open_directory(fresh / "tree") as fd:
                 _clean(fd, self._depot.reader.tree(bytes.fromhex(tree)), self._depot.reader, top=True)
+        # When it was made: what is shown above it has to be newer for builders that go by time.
+        os.utime(fresh / "tree")
         meta = {"dropped": [os.fsencode(path).hex() for path in dropped], "disk": tree_bytes(fresh)[1]}
         replace_file(fresh / "meta.json", json.dumps(meta).encode())
         fresh.rename(place)
@@ -169,6 +199,50 @@ class EnvironmentLayers:
 
     def _place(self, key: str) -> Path:
         return self._directory / key
+
+
+def _keep_only_caches(root: Path, cargo: frozenset[str]) -> bool:
+    """Remove all but caches from what was written in a workspace; return whether any is left."""
+    found = False
+    # Bottom-up, so that what is empty by then goes; what cannot be listed cannot be cleared, and is told.
+    for directory, names, files in os.walk(root, topdown=False, onerror=_raise):
+        inside = f"{directory}/".removeprefix(f"{root}/")
+        if _is_in_cache(inside, cargo):
+            found = True
+            continue
+        for name in files:
+            os.unlink(os.path.join(directory, name))
+        for name in names:
+            path = os.path.join(directory, name)
+            if os.path.islink(path):
+                os.unlink(path)
+            else:
+                with suppress(OSError):  # what holds a cache stays
+                    os.rmdir(path)
+    # Results of tests are no cache of a compiler: go would show them again where what a test ran has changed.
+    go = root / CACHES / "go-build"
+    if go.is_dir() and not go.is_symlink():
+        replace_file(go / "testexpire.txt", f"{time.time_ns()}\n".encode())
+        # The sandbox's user is another one, and go passes over what it cannot read.
+        (go / "testexpire.txt").chmod(0o644)
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_in_cache(directory: str, cargo: frozenset[str]) -> bool:
+    """Tell whether a directory, with a slash at its end, is one of a cache or lies in one."""
+    if directory.startswith(f"{CACHES}/") or not _CACHE_NAMES.isdisjoint(directory.split("/")):
+        return True
+    before, found, _ = directory.partition("target/")
+    while found:
+        if before in cargo:
+            return True
+        more, found, _ = directory[len(before) + len(found) :].partition("target/")
+        before += f"target/{more}"
+    return False
 
 
 def _is_input(path: str, patterns: tuple[str, ...]) -> bool:

@@ -249,8 +249,10 @@ class _RemovalPlan:
                 with suppress(OSError, msgspec.MsgspecError):
                     state = decode_as((each.place / "state.json").read_bytes(), WorkspaceState)
                     base = each.root / "bases" / state.base.commit
-                    layer = () if state.environment is None else (Path(state.environment).parent,)
-                    self._below[each.place] = (base, *layer)
+                    layers = (
+                        Path(layer).parent for layer in (state.environment, state.caches) if layer is not None
+                    )
+                    self._below[each.place] = (base, *layers)
         self._users = Counter(place for places in self._below.values() for place in places)
         self._linked = Counter(file for each in found for file in each.shared)
         self.gone: list[StoredItem] = []

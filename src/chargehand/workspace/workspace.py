@@ -48,6 +48,7 @@ class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
     environment: str | None = None
     include: tuple[str, ...] = ()
     limits: WorkspaceLimits = WorkspaceLimits()
+    caches: str | None = None
 
 
 class Workspace:
@@ -74,12 +75,14 @@ class Workspace:
         driver: DriverName,
         tree: str | None = None,
         environment: Path | None = None,
+        caches: Path | None = None,
         include: Sequence[str] = (),
         limits: WorkspaceLimits | None = None,
         id: str | None = None,
     ) -> Workspace:
         """Make a workspace on `base` that shows `tree` (default: the base's own), over an environment layer.
 
+        Drivers that stack layers have `caches` below that, and every file that differs from the base is newer.
         `include` names ignored paths (patterns as in `.gitignore`) that belong to the tree.
         Raises `NotFoundError` code `tree_not_found`.
         """
@@ -89,6 +92,7 @@ class Workspace:
             driver=driver,
             start=tree or base.tree,
             environment=None if environment is None else str(environment),
+            caches=None if caches is None else str(caches),
             include=tuple(include),
             limits=limits or WorkspaceLimits(),
         )
@@ -314,7 +318,7 @@ class Workspace:
 
     def _generation(self, number: int) -> Generation:
         directory = self.directory / "generations" / str(number)
-        return Generation(directory=directory, layers=self._layers, environment=_environment_path(self._state))
+        return _place_generation(directory, self._layers, self._state)
 
     def _refresh(self) -> None:
         """Follow a reset that another process may have made since."""
@@ -390,7 +394,7 @@ def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, di
     remove_tree(fresh)
     make_owned(fresh)
     DRIVERS[state.driver].make(
-        Generation(directory=fresh, layers=layers, environment=_environment_path(state)),
+        _place_generation(fresh, layers, state),
         base=bytes.fromhex(state.base.tree),
         tree=depot.check_tree(state.start),
         reader=depot.reader,
@@ -409,6 +413,11 @@ def _need(depot: Depot, state: WorkspaceState, layers: BaseLayers) -> Need:
         return Need(bytes=files * INODE, files=files)
     environment = tree_bytes(Path(state.environment)) if state.environment else (0, 0)
     return Need(bytes=tree_bytes(layers.tree)[1] + environment[1], files=files + environment[0])
+
+
+def _place_generation(directory: Path, layers: BaseLayers, state: WorkspaceState) -> Generation:
+    caches = None if state.caches is None else Path(state.caches)
+    return Generation(directory=directory, layers=layers, environment=_environment_path(state), caches=caches)
 
 
 def _environment_path(state: WorkspaceState) -> Path | None:

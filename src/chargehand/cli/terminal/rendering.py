@@ -201,7 +201,8 @@ def last_verdict(state: MissionState) -> Verdict | None:
 def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[str, ...]:
     """Return a check as a row of the table."""
     tests = "-" if check.tests is None else str(check.tests)
-    return (check.name, check.status, before.status if before else "-", tests, f"{check.seconds:.1f}")
+    seconds = f"{check.seconds:.1f}{' warm' if check.warm else ''}"
+    return (check.name, check.status, before.status if before else "-", tests, seconds)
 
 
 def next_steps(state: MissionState, *more: str) -> list[str]:

@@ -129,10 +129,11 @@ class SandboxProvisioner:
 
     @contextlib.asynccontextmanager
     async def workspace(
-        self, environment: BaseEnvironment, *, purpose: str, tree: str | None = None
+        self, environment: BaseEnvironment, *, purpose: str, tree: str | None = None, caches: Path | None = None
     ) -> AsyncIterator[Workspace]:
         """Make a workspace that shows `tree` (the base's by default) and remove its files at the end.
 
+        `caches` is a layer of what compilers cached before, for a driver that stacks layers.
         A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first. The
         claim is part of the name: a worker that was given up and still works keeps out of its successor's files.
         """
@@ -140,10 +141,11 @@ class SandboxProvisioner:
 
         def make() -> Workspace:
             if mission is None:
-                return self._create(environment, tree)
+                return self._create(environment, tree, caches=caches)
             # Under any epoch: an earlier claim's files carry another name.
             _remove(self.services, mission, f"{purpose}-*")
-            return self._create(environment, tree, id=f"{workspace_prefix(mission)}{purpose}-{epoch or 0}")
+            name = f"{workspace_prefix(mission)}{purpose}-{epoch or 0}"
+            return self._create(environment, tree, id=name, caches=caches)
 
         async with self._until_done(make) as workspace:
             yield workspace
@@ -199,7 +201,9 @@ class SandboxProvisioner:
             if not (stopped or goes_on or self.journal.fenced):
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
-    def _create(self, environment: BaseEnvironment, tree: str | None, *, id: str | None = None) -> Workspace:
+    def _create(
+        self, environment: BaseEnvironment, tree: str | None, *, id: str | None = None, caches: Path | None = None
+    ) -> Workspace:
         config = self.services.config
         return Workspace.create(
             self.services.depot,
@@ -207,6 +211,7 @@ class SandboxProvisioner:
             driver=self.services.driver,
             tree=tree,
             environment=environment.layer,
+            caches=caches,
             include=config.project.include,
             limits=_workspace_limits(config.sandbox),
             id=id,

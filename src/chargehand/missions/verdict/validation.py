@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import glob
 import os
 import re
 import shutil
@@ -21,8 +20,7 @@ from typing import Any
 from msgspec import structs
 
 from chargehand.checks.areas import Areas
-from chargehand.checks.detection import detect_checks
-from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
+from chargehand.checks.execution import CheckOutput, judge, run_checks
 from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.checks.ran_tests import RanTests, find_lost_tests
 from chargehand.checks.reads import (
@@ -30,14 +28,13 @@ from chargehand.checks.reads import (
     ReadObserver,
     changed_code,
     changed_settings,
-    installed_names,
     judge_reads,
     surface_findings,
     watched_directories,
 )
 from chargehand.checks.soft_tests import changed_tests, code_under_test, measure_tests, pick_faults, renamed_tests
 from chargehand.core.codec import convert_to
-from chargehand.core.errors import RefusedError, WaitingError
+from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked, VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import (
@@ -55,7 +52,7 @@ from chargehand.core.text import printable
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import CHECKS, Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
-from chargehand.missions.sandboxes.packages import installed_modules
+from chargehand.missions.sandboxes.packages import find_installed_copies, installed_modules
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
@@ -63,88 +60,30 @@ from chargehand.missions.sandboxes.provisioning import (
     acceptance_directory,
 )
 from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.verdict.gates import Gates
 from chargehand.missions.verdict.judgement import BASE_TESTS, load_ran_tests
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
+from chargehand.workspace.environment import CACHES, EnvironmentLayers
 
 _OUTSIDE = "outside: "
 # Workspaces that a verdict may have beside that of its checks.
 _GUARD, _OUTSIDE_PLACE = "guard", "outside"
 _PATIENCE = 60.0
+_CACHE_PLACES = {
+    name: f"{WORKSPACE}/{CACHES}/{place}"
+    for name, place in (
+        ("GOCACHE", "go-build"),
+        ("GOLANGCI_LINT_CACHE", "golangci-lint"),
+        ("CCACHE_DIR", "ccache"),
+        ("SCCACHE_DIR", "sccache"),
+        ("ZIG_GLOBAL_CACHE_DIR", "zig"),
+    )
+}
 _NO_TESTS = "no_tests_ran"
 _RED_BASE, _GO_ON, _STOP = "red_base", "go on", "stop"
 _SHOWN_CHECKS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
-    """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
-
-    `outside` are the checks that run in another sandbox than the tree, with files of their own. `typed` are the
-    commands that a person gave with the mission.
-    """
-
-    plan: CheckPlan
-    outside: CheckPlan
-    acceptance: tuple[tuple[str, str], ...]
-    explicit_none: bool
-    typed: frozenset[str] = frozenset()
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """All commands, wherever they run."""
-        return (*self.plan.commands, *self.outside.commands)
-
-
-def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
-    """Return what a tree must pass: the configured commands, else the detected ones, and what was added."""
-    configured = services.config.project.checks
-    if request.only_checks is not None:
-        commands = request.only_checks
-    elif configured is not None:
-        commands = configured
-    else:
-        commands = tuple(detect_checks(DepotReader(services.depot), base.tree).commands)
-    added = tuple(check for check in request.extra_checks if check not in commands)
-    plan = CheckPlan(
-        commands=(*commands, *added),
-        seconds_each=services.config.limits.check_time,
-        acceptance=request.check_files,
-    )
-    outside = CheckPlan(
-        commands=services.config.project.outside_checks,
-        seconds_each=services.config.limits.check_time,
-        acceptance=request.outside_files,
-    )
-    typed = frozenset((*(request.only_checks or ()), *request.extra_checks, *request.outside_checks))
-    none_wanted = request.only_checks is None and configured == () and not added
-    return Gates(
-        plan=plan,
-        outside=outside,
-        acceptance=request.check_files,
-        explicit_none=none_wanted,
-        typed=typed,
-    )
-
-
-def areas_of(
-    services: Services, request: MissionRequest, gates: Gates, environment: BaseEnvironment | None = None
-) -> Areas:
-    """Return what the mission may change: the project's areas, narrowed by the request.
-
-    Without the `environment` that checks run in, names of what is installed there are not known.
-    """
-    project = services.config.project
-    return Areas(
-        allow=request.allow or project.allow,  # the request's is already met with the project's
-        forbid=(*project.forbid, *request.forbid),
-        protect=project.protect,
-        commands=gates.plan.commands,
-        outside=gates.outside.commands,
-        installed=installed_modules(environment.layer if environment else None),
-        acceptance=tuple(path for _, path in gates.acceptance),
-    )
 
 
 @dataclass(eq=False, slots=True)
@@ -162,6 +101,7 @@ class Validator:
     _untested: frozenset[str] = field(init=False, default=frozenset())
     _ran_on_base: tuple[RanTests, ...] = field(init=False, default=())
     _on_base: Verdict | None = field(init=False, default=None)
+    _caches: Path | None = field(init=False, default=None)
 
     @property
     def base(self) -> Base:
@@ -187,7 +127,7 @@ class Validator:
             if known is not None:
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self._run_checks(tree, self.environment, acceptance=())
+            checks = await self._run_checks(tree, self.environment, acceptance=(), keeps_caches=True)
             status = self._status(checks, ())
             findings = await asyncio.to_thread(self.services.depot.find_lfs_pointers, tree)
             verdict = Verdict(tree=tree, scope="base", status=status, checks=checks, findings=findings)
@@ -202,7 +142,37 @@ class Validator:
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
         self._ran_on_base = load_ran_tests(self.services.store, verdict.checks)
         self._on_base = verdict
+        if self._can_be_warm:
+            self._caches = await asyncio.to_thread(self._layers.find, self._caches_key)
         return verdict
+
+    # --- what compilers cached while the base was checked: others begin with it, and only the base's write it
+
+    @property
+    def _layers(self) -> EnvironmentLayers:
+        return EnvironmentLayers(self.services.depot)
+
+    @property
+    def _can_be_warm(self) -> bool:
+        # A driver that copies would pay for the caches what they save.
+        return self.services.config.project.warm_checks and self.services.driver == "overlay"
+
+    @property
+    def _caches_key(self) -> str:
+        layer = self.environment.layer.parent.name if self.environment.layer else "-"
+        parts = (self.gates.plan.digest(), layer, self.services.toolchain, self.services.tier_name)
+        return self._layers.caches_key(self.base, *parts)
+
+    def _find_caches(self, tree: str, environment: BaseEnvironment) -> Path | None:
+        """Return what a tree's checks begin with: nothing in another environment, or where files are gone.
+
+        Builders that compare times (cargo, for what its build scripts read) see that a file is newer, not that one
+        is gone.
+        """
+        if self._caches is None or environment.layer != self.environment.layer:
+            return None
+        gone = any(change.new_id is None for change in self.services.depot.diff(self.base.tree, tree))
+        return None if gone else self._caches
 
     async def heed_red_base(self, request: MissionRequest) -> None:
         """Act as the request wants where checks fail on the base already, before an agent costs anything.
@@ -261,7 +231,7 @@ class Validator:
         async with layers:
             environment = await layers.environment(tree)
             code = changed_code(changes)
-            copies = await asyncio.to_thread(_find_copies, environment.layer, code)
+            copies = await asyncio.to_thread(find_installed_copies, environment.layer, code)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
             tests = changed_tests(changes)
             # Faults are put into what the tests open: that is watched only where tests were changed.
@@ -409,6 +379,7 @@ class Validator:
         *,
         acceptance: Sequence[tuple[str, str]],
         reads: ReadObserver | None = None,
+        keeps_caches: bool = False,
     ) -> tuple[CheckResult, ...]:
         if not self.gates.plan.commands:
             return ()
@@ -418,9 +389,9 @@ class Validator:
 
         async with (
             self.queue.turn("checks"),
-            self._open_checks(tree, environment, acceptance=acceptance) as sandbox,
+            self._open_checks(tree, environment, acceptance=acceptance, keeps_caches=keeps_caches) as sandbox,
         ):
-            return await run_checks(
+            checks = await run_checks(
                 self.gates.plan,
                 sandbox,
                 keep=self.services.store.artifacts,
@@ -428,6 +399,8 @@ class Validator:
                 on_result=remember,
                 reads=reads,
             )
+        warm = await asyncio.to_thread(self._find_caches, tree, environment) is not None
+        return tuple(structs.replace(check, warm=warm) for check in checks)
 
     async def _run_outside(
         self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
@@ -481,17 +454,20 @@ class Validator:
         place: str = CHECKS,
         binds: Sequence[Bind] = (),
         gateway: Path | None = None,
+        keeps_caches: bool = False,
     ) -> AsyncIterator[Sandbox]:
         """Open a new sandbox on a new workspace of a tree, with the acceptance files laid over it.
 
         A mission has one workspace in each `place` at a time.
         """
         provisioner = self.provisioner
+        caches = await asyncio.to_thread(self._find_caches, tree, environment)
         with self._acceptance_files(acceptance) as files:
             async with (
-                provisioner.workspace(environment, purpose=place, tree=tree) as workspace,
+                provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
-                provisioner.sandbox(
+            ):
+                async with provisioner.sandbox(
                     workspace,
                     environment,
                     purpose=CHECKS,
@@ -499,9 +475,13 @@ class Validator:
                     egress=egress,
                     gateway=gateway,
                     path=environment.path if gateway is None else (OUTSIDE_PROGRAMS, *environment.path),
-                ) as sandbox,
-            ):
-                yield sandbox
+                    variables=_CACHE_PLACES if self._can_be_warm else None,
+                ) as sandbox:
+                    yield sandbox
+                # Only with the sandbox closed. What cannot be kept makes later checks slower and no other.
+                if keeps_caches and self._can_be_warm:
+                    with contextlib.suppress(ChargehandError, OSError):
+                        await asyncio.to_thread(self._layers.keep_caches, workspace, self._caches_key)
 
     @contextlib.contextmanager
     def _acceptance_files(self, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Bind, ...]]:
@@ -528,19 +508,3 @@ class Validator:
             yield tuple(binds)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def _find_copies(layer: Path | None, code: Sequence[str]) -> dict[str, str]:
-    """Return what setup installed of changed code in a layer: each copy's path inside, and the path it is of."""
-    if layer is None:
-        return {}
-    copies: dict[str, str] = {}
-    for packages in layer.glob(".venv/lib/python3*/site-packages"):
-        for path in code:
-            for name in installed_names(path):
-                source = packages / name
-                # Python opens the compiled file in place of the source.
-                compiled = source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
-                installed = (source, *compiled) if source.is_file() else ()
-                copies |= {f"{WORKSPACE}/{each.relative_to(layer)}": path for each in installed}
-    return copies

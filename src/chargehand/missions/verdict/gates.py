@@ -1,0 +1,83 @@
+"""What a tree must pass, and which of its paths a mission may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chargehand.checks.areas import Areas
+from chargehand.checks.detection import detect_checks
+from chargehand.checks.execution import CheckPlan
+from chargehand.core.records import Base, MissionRequest
+from chargehand.missions.sandboxes.packages import installed_modules
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment
+from chargehand.missions.services import DepotReader, Services
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
+
+    `outside` are the checks that run in another sandbox than the tree, with files of their own. `typed` are the
+    commands that a person gave with the mission.
+    """
+
+    plan: CheckPlan
+    outside: CheckPlan
+    acceptance: tuple[tuple[str, str], ...]
+    explicit_none: bool
+    typed: frozenset[str] = frozenset()
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """All commands, wherever they run."""
+        return (*self.plan.commands, *self.outside.commands)
+
+
+def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
+    """Return what a tree must pass: the configured commands, else the detected ones, and what was added."""
+    configured = services.config.project.checks
+    if request.only_checks is not None:
+        commands = request.only_checks
+    elif configured is not None:
+        commands = configured
+    else:
+        commands = tuple(detect_checks(DepotReader(services.depot), base.tree).commands)
+    added = tuple(check for check in request.extra_checks if check not in commands)
+    plan = CheckPlan(
+        commands=(*commands, *added),
+        seconds_each=services.config.limits.check_time,
+        acceptance=request.check_files,
+    )
+    outside = CheckPlan(
+        commands=services.config.project.outside_checks,
+        seconds_each=services.config.limits.check_time,
+        acceptance=request.outside_files,
+    )
+    typed = frozenset((*(request.only_checks or ()), *request.extra_checks, *request.outside_checks))
+    none_wanted = request.only_checks is None and configured == () and not added
+    return Gates(
+        plan=plan,
+        outside=outside,
+        acceptance=request.check_files,
+        explicit_none=none_wanted,
+        typed=typed,
+    )
+
+
+def areas_of(
+    services: Services, request: MissionRequest, gates: Gates, environment: BaseEnvironment | None = None
+) -> Areas:
+    """Return what the mission may change: the project's areas, narrowed by the request.
+
+    Without the `environment` that checks run in, names of what is installed there are not known.
+    """
+    project = services.config.project
+    return Areas(
+        allow=request.allow or project.allow,  # the request's is already met with the project's
+        forbid=(*project.forbid, *request.forbid),
+        protect=project.protect,
+        commands=gates.plan.commands,
+        outside=gates.outside.commands,
+        installed=installed_modules(environment.layer if environment else None),
+        acceptance=tuple(path for _, path in gates.acceptance),
+    )

@@ -1,0 +1,94 @@
+"""Checks begin with what compilers cached while the base was checked, and mean what they would mean without it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+
+from chargehand.core.records import CheckResult
+
+pytestmark = pytest.mark.needs_bwrap
+
+CARGO = {
+    ".gitignore": "target/\n",
+    "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n',
+    "src/lib.rs": "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n",
+    "src/unused.txt": "nothing\n",
+    "tests/calc.rs": "#[test]\nfn adds() {\n    assert_eq!(calc::add(2, 1), 3);\n}\n",
+}
+GO = {
+    "go.mod": "module calc\n\ngo 1.20\n",
+    "calc.go": "package calc\n\nfunc Add(a, b int) int { return a + b }\n",
+    "answer.sh": "echo 3\n",
+    # Which script it runs is nothing that go knows: it would show the result of the base again.
+    "calc_test.go": (
+        'package calc\n\nimport (\n\t"os/exec"\n\t"testing"\n)\n\nfunc TestAdd(t *testing.T) {\n'
+        '\tsaid, err := exec.Command("sh", "-c", ". ./answer.sh").Output()\n'
+        '\tif err != nil || string(said) != "3\\n" || Add(2, 1) != 3 {\n\t\tt.Fatal(string(said), err)\n\t}\n}\n'
+    ),
+}
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
+    return Desk(tmp_path / "desk", RUSTUP_HOME=rustup)
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not shutil.which(program), reason=f"{program} is not on this machine")
+
+
+def write(path: str, text: str) -> str:
+    return f"printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > {path}"
+
+
+def judged(desk: Desk, repo: Path, check: str, script: str) -> tuple[str, list[CheckResult]]:
+    """Run a mission; return how it ended, and the results of its last checks."""
+    said: Said = desk.say("run", "m", "--agent", shell(script), "--only-check", check, cwd=repo)
+    return said.document["status"], list(desk.state(said).verdicts[-1].checks)
+
+
+@needs("cargo")
+def test_cargo(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", CARGO)
+    wrong, right = CARGO["src/lib.rs"].replace("a + b", "a - b"), CARGO["src/lib.rs"].replace("a + b", "b + a")
+    # With times as old as an agent can make them: what was built of the base is older all the same.
+    old = "touch -d 2001-01-01 src/lib.rs"
+    status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', wrong)}; {old}")
+    assert (status, checks[0].warm) == ("refused", True)
+    status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', right)}; {old}")
+    assert (status, [check.warm for check in checks]) == ("promoted", [True])
+    # One that writes where caches are: neither those of the base nor any other tree's checks see it.
+    forging = (
+        '#[test]\nfn forges() {\n    for entry in std::fs::read_dir("target/debug/deps").unwrap() {\n'
+        "        let path = entry.unwrap().path();\n        let _ = std::fs::remove_file(&path);\n"
+        '        let _ = std::fs::write(&path, "#!/bin/sh\\nexit 0\\n");\n    }\n}\n'
+    )
+    status, checks = judged(
+        desk, repo, "cargo test", f"{write('tests/forge.rs', forging)}; {write('src/lib.rs', right)}"
+    )
+    assert checks[0].warm
+    status, checks = judged(desk, repo, "cargo test", write("src/lib.rs", wrong.replace("a - b", "a * b")))
+    assert (status, checks[0].warm) == ("refused", True)
+    # What is gone is nothing that is newer.
+    status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', right)}; rm src/unused.txt")
+    assert not any(check.warm for check in checks)
+    # Nor has a project them that wants none.
+    assert desk.say("config", "set", "project.warm_checks", "false", cwd=repo).code == 0
+    status, checks = judged(desk, repo, "cargo test", write("src/lib.rs", right.replace("b + a", "b + a + 0")))
+    assert (status, [check.warm for check in checks]) == ("promoted", [False])
+
+
+@needs("go")
+def test_go(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", GO)
+    status, checks = judged(desk, repo, "go test ./...", write("answer.sh", "echo 4\n"))
+    assert (status, checks[0].warm, checks[0].status) == ("refused", True, "failed")
+    status, checks = judged(desk, repo, "go test ./...", write("calc.go", GO["calc.go"].replace("a + b", "b + a")))
+    assert (status, [check.warm for check in checks]) == ("promoted", [True])
