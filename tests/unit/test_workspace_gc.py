@@ -188,6 +188,46 @@ def test_layers_live_as_long_as_a_workspace_on_them(yard: Yard) -> None:
     assert not layer.exists()
 
 
+def test_of_a_check_only_caches_are_kept_and_as_long_as_a_workspace_is_on_them(yard: Yard) -> None:
+    for path in ("Cargo.toml", "crates/a/Cargo.toml", "crates/a/target/tracked"):
+        (yard.repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (yard.repository / path).write_text("x\n")
+    yard.commit()
+    layers, key = EnvironmentLayers(yard.depot()), "caches"
+    checked = yard.workspace("overlay")
+    kept = (
+        ".chargehand/cache/go-build/00/x",
+        "target/debug/deps/x",
+        "crates/a/target/x",
+        "py/.mypy_cache/3.11/x",
+    )
+    gone = ("out.sqlite", ".pytest_cache/x", "py/target/x", "crates/target/x", "target.txt", ".chargehand/x")
+    changed = ("Cargo.toml", "crates/a/target/tracked")
+    operate(checked, [write(path, "x") for path in (*kept, *gone, *changed)])
+    os.symlink("/etc", checked.scan_root() / "py/link")
+    layers.keep_caches(checked, key)
+    place = layers.find(key)
+    assert place is not None
+    found = {str(file.relative_to(place)) for file in place.rglob("*") if not file.is_dir()}
+    assert found == {*kept, ".chargehand/cache/go-build/testexpire.txt"}
+
+    # What differs from the base is newer than what was built of it, whatever the clock said.
+    os.utime(place, (os.path.getmtime(place) + 9999,) * 2)
+    user = yard.workspace("overlay", caches=place)
+    assert place in user.mount_plan().lowers
+    other = yard.workspace("overlay")
+    operate(other, [write("Cargo.toml", "y\n")])
+    later = yard.workspace("overlay", caches=place, tree=other.scan().tree)
+    assert (later.scan_root() / "Cargo.toml").stat().st_mtime > place.stat().st_mtime
+    assert collect(yard, keep={user.id, later.id}).layers == ()
+    assert collect(yard).layers == (key,)
+
+    nothing = yard.workspace("overlay")
+    operate(nothing, [write("out.sqlite", "x")])
+    layers.keep_caches(nothing, "none")
+    assert layers.find("none") is None
+
+
 def test_checkpoints_go_only_when_ordered(yard: Yard) -> None:
     workspace = yard.workspace("overlay")
     operate(workspace, [write("x", "precious")])
