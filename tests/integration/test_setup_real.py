@@ -1,4 +1,4 @@
-"""Real Python and Node projects with packages of the registries that this user has configured."""
+"""Real Python, Node and Java projects with packages of the registries that this user has configured."""
 
 from __future__ import annotations
 
@@ -40,6 +40,26 @@ NODE = {
     ".gitignore": "node_modules/\n",
 }
 IN_PROCESS, IN_CONTAINER = pytest.mark.needs_bwrap, pytest.mark.needs_container
+MAVEN = {
+    "pom.xml": (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>org.example</groupId><artifactId>calc</artifactId><version>1</version><properties>"
+        "<maven.compiler.source>17</maven.compiler.source><maven.compiler.target>17</maven.compiler.target>"
+        "<project.build.sourceEncoding>UTF-8</project.build.sourceEncoding></properties>"
+        "<dependencies><dependency><groupId>org.junit.jupiter</groupId><artifactId>junit-jupiter</artifactId>"
+        "<version>5.10.2</version><scope>test</scope></dependency></dependencies><build><plugins><plugin>"
+        "<artifactId>maven-surefire-plugin</artifactId><version>3.2.5</version></plugin></plugins></build></project>\n"
+    ),
+    "src/main/java/calc/Calc.java": (
+        "package calc;\n\npublic class Calc {\n    public static int add(int a, int b) {\n"
+        "        return a - b;\n    }\n}\n"
+    ),
+    "src/test/java/calc/CalcTest.java": (
+        "package calc;\n\nclass CalcTest {\n    @org.junit.jupiter.api.Test\n    void adds() {\n"
+        "        org.junit.jupiter.api.Assertions.assertEquals(3, Calc.add(2, 1));\n    }\n}\n"
+    ),
+    ".gitignore": "target/\n",
+}
 CASES = [
     # Each client and each tier once, the rest in the long runs.
     pytest.param("container", PYTHON, "pypi", marks=IN_CONTAINER, id="python-container"),
@@ -90,3 +110,28 @@ def test_setup_and_tests_of_a_project(tmp_path: Path, tier: str, files: dict[str
     assert CANARY not in git(repo, "show", f"{first.document['branch']}:seen")
     below = [path for path in desk.home.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in below if CANARY.encode() in path.read_bytes()]
+
+
+@pytest.mark.needs_bwrap
+@pytest.mark.timeout(600)
+def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
+    if not shutil.which("mvn"):
+        pytest.skip("maven is not installed")
+    desk = person(tmp_path / "desk")
+    settings = Path.home() / ".m2/settings.xml"
+    if settings.is_file():
+        (tmp_path / "desk/.m2").mkdir()
+        shutil.copy(settings, tmp_path / "desk/.m2")
+    repo = make_repository(tmp_path / "repo", MAVEN)
+    half = desk.say("run", "mend", "--agent", "command:touch new", cwd=repo)
+    assert (half.code, half.reasons) == (1, {"check_failed"}), half
+    assert "registry maven-file" in requested(desk, half)
+    mend = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java")
+    done = desk.say("run", "mend", "--agent", mend, cwd=repo)
+    assert (done.code, requested(desk, done)) == (0, []), done
+    (check,) = desk.state(done).verdicts[-1].checks
+    assert (check.name, check.status, check.tests) == ("mvn -B test", "passed", 1)
+    # A version that is nowhere is never judged on what the base has.
+    wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
+    red = desk.say("run", "mend", "--agent", wrong, cwd=repo)
+    assert (red.code, red.reasons) == (1, {"check_failed"}), red

@@ -9,6 +9,8 @@ import pytest
 from chargehand.network.contract import MirrorRefusal
 from chargehand.network.mirror.cargo import CRATES_INDEX, read_cargo_config
 from chargehand.network.mirror.go import read_go_config
+from chargehand.network.mirror.maven import MavenConfig, read_maven_config
+from chargehand.network.mirror.settings import basic_auth
 from chargehand.network.registries import MirrorRoute, parse_route
 
 
@@ -49,6 +51,55 @@ def test_a_broken_cargo_configuration_holds_nobody_up(tmp_path: Path, text: str)
     assert len(read_cargo_config({"HOME": "/nonexistent", "CARGO_HOME": str(tmp_path)}).sources) == 1
 
 
+SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0">
+  <mirrors>
+    <mirror><id>none</id><mirrorOf>*,!central</mirrorOf><url>https://none.example/</url></mirror>
+    <mirror><id>near</id><mirrorOf>central</mirrorOf><url>https://near.example/all/</url></mirror>
+  </mirrors>
+  <servers>
+    <server><id>near</id><username>ann</username><password>${env.NEAR}</password></server>
+    <server><id>sealed</id><username>ann</username><password>{jSMOWnoPFgsHVpMvz5VrIt5kRbzGpI8u+9EF1iFQyJQ=}</password></server>
+  </servers>
+  <proxies><proxy><host>proxy.example</host><port>3128</port><nonProxyHosts>*.near.example|b</nonProxyHosts></proxy></proxies>
+  <profiles>
+    <profile><id>own</id><repositories>
+      <repository><id>inner</id><url>https://inner.example/repo</url></repository>
+    </repositories></profile>
+    <profile><id>other</id><repositories><repository><id>x</id><url>https://x.example</url></repository></repositories></profile>
+  </profiles>
+  <activeProfiles><activeProfile>own</activeProfile></activeProfiles>
+</settings>
+"""
+
+
+def read_settings(home: Path, text: str, **environ: str) -> MavenConfig:
+    (home / ".m2").mkdir(exist_ok=True)
+    (home / ".m2/settings.xml").write_text(text)
+    return read_maven_config({"HOME": str(home), **environ})
+
+
+def test_maven_goes_where_its_settings_say(tmp_path: Path) -> None:
+    config = read_settings(tmp_path, SETTINGS, NEAR="s3cret")
+    assert config.urls() == ("https://none.example", "https://near.example/all")
+    assert config.access.logins.header("https://near.example/all/a/b.jar") == basic_auth("ann", "s3cret")
+    assert config.access.logins.header("https://near.example/other") == ""
+    assert config.access.proxies.proxy("https://x.example/") == "http://proxy.example:3128"
+    assert config.access.proxies.proxy("https://a.near.example/") is None
+    assert "s3cret" not in repr(config)
+    alone = read_settings(tmp_path, SETTINGS.replace("*,!central", "nothing"), NEAR="x")
+    assert alone.urls() == ("https://inner.example/repo", "https://near.example/all")
+    sealed = read_settings(tmp_path, SETTINGS.replace("<id>near</id>", "<id>sealed</id>", 1))
+    assert [each.problem.split(",")[0] for each in sealed.repositories] == ["", "its password is encrypted"]
+    assert sealed.urls() == ("https://none.example",)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<settings>", "<!DOCTYPE s [<!ENTITY e 'x'>]><settings>&e;</settings>", "\x00", "<a/>"]
+)
+def test_broken_settings_of_maven_hold_nobody_up(tmp_path: Path, text: str) -> None:
+    assert read_settings(tmp_path, text).urls() == ("https://repo.maven.apache.org/maven2",)
+
+
 @pytest.mark.parametrize(
     ("target", "route"),
     [
@@ -68,12 +119,16 @@ def test_a_broken_cargo_configuration_holds_nobody_up(tmp_path: Path, text: str)
         ),
         ("/go/a.b/c/@v/v1.0.0.zip", MirrorRoute(kind="go-file", project="a.b/c", filename="@v/v1.0.0.zip")),
         (
+            "/maven/org/junit/a-b_c/1.0.0/a-b_c-1.0.0.jar.sha1",
+            MirrorRoute(kind="maven-file", project="org/junit/a-b_c/1.0.0", filename="a-b_c-1.0.0.jar.sha1"),
+        ),
+        (
             "/go/sumdb/s.org/tile/8/0/x001/234",
             MirrorRoute(kind="go-sums", project="s.org", filename="tile/8/0/x001/234"),
         ),
     ],
 )
-def test_paths_of_cargo_and_go(target: str, route: MirrorRoute) -> None:
+def test_paths_of_cargo_go_and_maven(target: str, route: MirrorRoute) -> None:
     assert parse_route(target.encode()) == route
 
 
@@ -88,9 +143,14 @@ def test_paths_of_cargo_and_go(target: str, route: MirrorRoute) -> None:
         "/go/a//b/@v/list",
         "/go/sumdb/s.org/lookup/x",
         "/go/a/@v/v1.0.0.exe",
+        "/maven/a.jar",
+        "/maven/org/junit/../x/a.jar",
+        "/maven/org//junit/a.jar",
+        "/maven/org/junit/.hidden",
+        "/maven/org/junit/",
     ],
 )
-def test_other_paths_of_cargo_and_go_are_refused(target: str) -> None:
+def test_other_paths_of_cargo_go_and_maven_are_refused(target: str) -> None:
     with pytest.raises(MirrorRefusal) as caught:
         parse_route(target.encode())
     assert caught.value.status in (400, 404)

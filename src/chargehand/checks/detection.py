@@ -34,7 +34,12 @@ _NODE_INSTALLS = {
     "pnpm-lock.yaml": "pnpm install --frozen-lockfile",
     "yarn.lock": "yarn install --frozen-lockfile",
 }
-_FETCHES: tuple[tuple[str, str], ...] = (("Cargo.toml", "cargo fetch"), ("go.sum", "go mod download"))
+_FETCHES: tuple[tuple[str, str], ...] = (
+    ("Cargo.toml", "cargo fetch"),
+    ("go.sum", "go mod download"),
+    # Which runner's jars surefire needs it finds out when it runs tests; classes of the base must not stay.
+    ("pom.xml", "mvn -B -q test -Dmaven.test.failure.ignore=true && mvn -B -q clean"),
+)
 
 
 class Stack:
@@ -153,6 +158,8 @@ def detect_checks(reader: TreeReader, tree: str) -> Detected:
         found.append(("cargo test", "Cargo.toml, and sources with #[test]"))
     if stack.has("go.mod") and (tests := stack.tests("go")):
         found.append(("go test ./...", f"go.mod and {tests[0]}"))
+    if stack.has("pom.xml") and (tests := stack.tests("jvm")):
+        found.append(("mvn -B test", f"pom.xml and {tests[0]}"))
     # tox and make mostly run what was found already, in environments that the sandbox would have to fetch.
     found = found or _detect_task_runner(stack)
     return Detected(tuple(command for command, _ in found), tuple(why for _, why in found))
@@ -214,7 +221,7 @@ _LACKS = re.compile(
     r"|Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND"
     r"|no required module provides|missing go\.sum entry|cannot find module providing"
     r"|no matching package named|failed to (?:get|download|load source)|can't find crate"
-    r"|Could not (?:resolve|transfer|find) |cannot access central|command not found|: not found"
+    r"|Could not (?:resolve|transfer|find) |Cannot access |command not found|: not found"
 )
 _NOTHING_RAN = frozenset({"collection_error", "command_not_found", "no_report", "no_tests_ran"})
 

@@ -57,6 +57,10 @@ class Registries(Protocol):
         """Return the text of cargo's config.toml; it holds no secret."""
         ...
 
+    def maven_settings(self, *, offline: bool) -> str:
+        """Return the text of maven's settings.xml while setup runs or, `offline`, after it; it holds no secret."""
+        ...
+
 
 # Serves the user's package registries for one setup; what it is given is called in the event loop with each
 # request as it ends.

@@ -23,6 +23,7 @@ RequestKind = Literal[
     "go-page",
     "go-file",
     "go-sums",
+    "maven-file",
     "other",
 ]
 FILE_MEDIA = "application/octet-stream"

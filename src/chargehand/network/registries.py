@@ -1,8 +1,8 @@
 """The registry mirror: lets `setup` in a sandbox without network install packages from the user's registries.
 
-It answers pip (PEP 503, 658, 691) under `/pypi/simple/`, npm under `/npm/`, cargo (sparse indexes) under `/cargo/`
-and go (GOPROXY) under `/go/` on a unix socket of the host. It fetches only what the user's own registries name;
-credentials and certificates stay on this side.
+It answers pip (PEP 503, 658, 691) under `/pypi/simple/`, npm under `/npm/`, cargo (sparse indexes) under
+`/cargo/`, go (GOPROXY) under `/go/` and maven under `/maven/` on a unix socket of the host. It fetches only what
+the user's own registries name; credentials and certificates stay on this side.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from chargehand.network.contract import (
 )
 from chargehand.network.mirror.cargo import CargoConfig, CrateRegistry, cargo_settings, read_cargo_config
 from chargehand.network.mirror.go import GoConfig, ModuleProxy, go_environment, read_go_config
+from chargehand.network.mirror.maven import JarRepository, MavenConfig, maven_settings, read_maven_config
 from chargehand.network.mirror.npm import NodeRegistry, read_npm_config
 from chargehand.network.mirror.pypi import PythonRegistry, read_pip_config
 from chargehand.network.mirror.server import SocketServer
@@ -52,6 +53,9 @@ _ELEMENT = r"(?:[a-z0-9_.~-]|![a-z]){1,200}"
 _MODULE = rf"(?P<project>{_ELEMENT}(?:/{_ELEMENT}){{0,24}})"
 _VERSION = r"[a-z0-9](?:[a-z0-9._+~-]|![a-z]){0,200}"
 _SUMS = rf"(?:supported|latest|lookup/{_ELEMENT}(?:/{_ELEMENT}){{0,24}}@{_VERSION}|tile/[a-z0-9./]{{1,80}})"
+# Group, artifact and version as directories; what maven asks for in the directory of a group is its metadata.
+_JAVA_NAME = r"[A-Za-z0-9_][A-Za-z0-9._+~-]{0,200}"
+_JAVA_PATH = rf"(?P<project>{_JAVA_NAME}(?:/{_JAVA_NAME}){{1,24}})"
 # npm puts the paths of lock files, which belong to other registries, behind or in place of ours.
 _ELSEWHERE = r"(?:[A-Za-z0-9._~-]{1,100}/){0,8}?"
 _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
@@ -66,6 +70,7 @@ _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
     ("go-sums", re.compile(rf"/go/sumdb/(?P<project>[A-Za-z0-9.-]{{1,200}})/(?P<filename>{_SUMS})")),
     ("go-page", re.compile(rf"/go/{_MODULE}/(?P<filename>@latest|@v/list|@v/{_VERSION}\.(?:info|mod))")),
     ("go-file", re.compile(rf"/go/{_MODULE}/(?P<filename>@v/{_VERSION}\.zip)")),
+    ("maven-file", re.compile(rf"/maven/{_JAVA_PATH}/(?P<filename>{_JAVA_NAME})")),
     ("npm-index", re.compile(rf"/npm/{_PACKAGE}")),
     ("npm-file", re.compile(rf"/npm/{_PACKAGE}/-/{_ID}/{_FILE}")),
     ("npm-file", re.compile(rf"/{_ELSEWHERE}{_PACKAGE}/-/{_TARBALL}")),
@@ -80,14 +85,15 @@ class RegistryConfig:
     npm: NpmConfig = field(default_factory=NpmConfig)
     cargo: CargoConfig = field(default_factory=CargoConfig)
     go: GoConfig = field(default_factory=GoConfig)
+    maven: MavenConfig = field(default_factory=MavenConfig)
 
     @classmethod
     def from_user(cls, environ: Mapping[str, str] | None = None) -> RegistryConfig:
         """Return the configuration of the user whose environment is `environ` (default: this process's).
 
         Asks the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
-        cargo and go; without configuration the public registries. Raises `ConfigError` for an unusable registry
-        URL of pip or npm; what cargo or go name and cannot be served is refused when it is requested.
+        cargo, go and maven; without configuration the public registries. Raises `ConfigError` for an unusable
+        registry URL of pip or npm; what others name and cannot be served is refused when it is requested.
         """
         variables = os.environ if environ is None else environ
         return cls(
@@ -95,6 +101,7 @@ class RegistryConfig:
             npm=read_npm_config(variables),
             cargo=read_cargo_config(variables),
             go=read_go_config(variables),
+            maven=read_maven_config(variables),
         )
 
 
@@ -124,13 +131,14 @@ class RegistryMirror:
             RegistryClient(
                 client.access, policy=AddressPolicy(client.urls(), resolve=resolve), page_bytes=limits.page_bytes
             )
-            for client in (config.pip, config.npm, config.cargo, config.go)
+            for client in (config.pip, config.npm, config.cargo, config.go, config.maven)
         ]
-        pip, npm, cargo, go = self._upstreams
+        pip, npm, cargo, go, maven = self._upstreams
         self._python = PythonRegistry(config.pip, upstream=pip, limits=limits)
         self._node = NodeRegistry(config.npm, upstream=npm, limits=limits, public_url=self.public_url)
         self._crates = CrateRegistry(config.cargo, upstream=cargo, limits=limits, public_url=self.public_url)
         self._modules = ModuleProxy(config.go, upstream=go, limits=limits)
+        self._jars = JarRepository(config.maven, upstream=maven)
         self._server = SocketServer(socket_path, self._reply, limits=limits, log=log)
 
     async def start(self) -> None:
@@ -161,6 +169,10 @@ class RegistryMirror:
         """Return the config.toml that points cargo in the sandbox here: no variable can replace a source."""
         return cargo_settings(self._config.cargo, public_url or self.public_url)
 
+    def maven_settings(self, *, offline: bool) -> str:
+        """Return the settings.xml that points maven in the sandbox here, or tells it to ask nobody any more."""
+        return maven_settings(self.public_url, offline=offline)
+
     async def _reply(self, request: h11.Request, trace: MirrorTrace) -> MirrorReply:
         route = parse_route(request.target)
         trace.kind, trace.project = route.kind, route.project
@@ -183,9 +195,9 @@ class RegistryMirror:
                 return await self._crates.crate(route.registry, project, filename, trace=trace)
             case "go-sums":
                 return await self._modules.sums(project, filename, trace=trace)
-            case "go-file":
-                return await self._modules.archive(project, filename, trace=trace)
-        return await self._modules.page(project, filename, trace=trace)
+            case "maven-file":
+                return await self._jars.file(project, filename, trace=trace)
+        return await self._modules.file(project, filename, trace=trace)
 
 
 def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:

@@ -25,6 +25,8 @@ from chargehand.missions.journal import SETUP, EventSink, Journal
 from chargehand.missions.sandboxes.provisioning import (
     CARGO_HOME,
     GO_MODULES,
+    MAVEN_SETTINGS,
+    MAVEN_VARIABLES,
     OFFLINE,
     PACKAGES,
     VENV,
@@ -40,9 +42,10 @@ from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
 
 _PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
 # Files at the top of a base that show which package clients it is for.
-_CARGO_FILES, _GO_FILES = ("Cargo.toml",), ("go.mod", "go.work")
+_CARGO_FILES, _GO_FILES, _MAVEN_FILES = ("Cargo.toml",), ("go.mod", "go.work"), ("pom.xml",)
 _PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
 _CARGO_COMMAND, _GO_COMMAND = re.compile(r"\bcargo\b"), re.compile(r"\bgo\b")
+_MAVEN_COMMAND = re.compile(r"\bmvnw?\b")
 _VENV_SECONDS = 120.0
 # Package clients wait and try again, for minutes and for each package, where there is no network to wait for.
 _FAIL_AT_ONCE = {
@@ -207,7 +210,7 @@ async def _build_layer(
     """Make a layer by running setup on the base or on a candidate's tree."""
     action = Run(kind="setup", run=setup, trusted=services.is_trusted(setup))
     await admit(services, journal, action, purpose="setup")
-    names = (*_PYTHON_FILES, *_CARGO_FILES, *_GO_FILES)
+    names = (*_PYTHON_FILES, *_CARGO_FILES, *_GO_FILES, *_MAVEN_FILES)
     files = frozenset(name for name in names if services.depot.lookup(bare.base.tree, name))
     python = bool(_PYTHON_COMMAND.search(setup) or files.intersection(_PYTHON_FILES))
     online = tree is None or services.config.project.setup_network
@@ -226,10 +229,15 @@ async def _build_layer(
             variables={**registries.environment(), **clients} if registries else _FAIL_AT_ONCE,
         ) as sandbox:
             if registries and "CARGO_HOME" in clients:
-                await _point_cargo(sandbox, registries)
+                await _write_settings(sandbox, f"{CARGO_HOME}/config.toml", registries.cargo_settings())
+            maven = registries if "MAVEN_OPTS" in clients else None
+            if maven:
+                await _write_settings(sandbox, MAVEN_SETTINGS, maven.maven_settings(offline=False))
             if python:
                 await _run(services, journal, sandbox, f"python3 -m venv {VENV}", _VENV_SECONDS)
             await _run(services, journal, sandbox, setup, services.config.limits.check_time)
+            if maven:  # which would ask for each package anew where it may
+                await _write_settings(sandbox, MAVEN_SETTINGS, maven.maven_settings(offline=True))
         # Only with the sandbox closed: nothing of setup may write any more while the layer is taken.
         frozen = await asyncio.to_thread(layers.freeze, workspace, key, tree=tree)
     if frozen.dropped:
@@ -245,16 +253,16 @@ def _client_variables(setup: str, files: frozenset[str]) -> Mapping[str, str]:
         found["CARGO_HOME"] = f"{WORKSPACE}/{CARGO_HOME}"
     if files.intersection(_GO_FILES) or _GO_COMMAND.search(setup):
         found["GOMODCACHE"] = f"{WORKSPACE}/{GO_MODULES}"
+    if files.intersection(_MAVEN_FILES) or _MAVEN_COMMAND.search(setup):
+        found |= MAVEN_VARIABLES
     return found
 
 
-async def _point_cargo(sandbox: Sandbox, registries: Registries) -> None:
-    """Write the settings that put the mirror in the place of cargo's sources; they stay in the layer."""
-    path = f"{WORKSPACE}/{CARGO_HOME}/config.toml"
+async def _write_settings(sandbox: Sandbox, name: str, text: str) -> None:
+    """Write a file that points a client to the mirror; it stays in the layer."""
+    path = f"{WORKSPACE}/{name}"
     write = 'umask 022 && mkdir -p "${1%/*}" && cat > "$1"'
-    done = await sandbox.exec(
-        ["/bin/sh", "-c", write, "sh", path], stdin=registries.cargo_settings().encode(), timeout=60.0
-    )
+    done = await sandbox.exec(["/bin/sh", "-c", write, "sh", path], stdin=text.encode(), timeout=60.0)
     if done.exit_code != 0:
         raise RefusedError(
             f"setup failed: cannot write {path}",

@@ -86,6 +86,10 @@ VENV = f"{WORKSPACE}/.venv"
 PACKAGES = ".chargehand"
 # Below the workspace, so that they lie in the layer: $HOME ends with each sandbox.
 CARGO_HOME, GO_MODULES = f"{PACKAGES}/cargo", f"{PACKAGES}/go"
+_MAVEN_HOME = f"{PACKAGES}/maven"
+MAVEN_SETTINGS = f"{_MAVEN_HOME}/.m2/settings.xml"
+# Java takes a home from the list of users, not from $HOME; only maven's own process is told another one.
+MAVEN_VARIABLES = {"MAVEN_OPTS": f"-Duser.home={WORKSPACE}/{_MAVEN_HOME}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,8 @@ class BaseEnvironment:
             found |= {"CARGO_HOME": f"{WORKSPACE}/{CARGO_HOME}", "CARGO_NET_OFFLINE": "true"}
         if self.layer is not None and (self.layer / GO_MODULES / "cache").is_dir():
             found |= {"GOMODCACHE": f"{WORKSPACE}/{GO_MODULES}", "GOPROXY": "off", "GOFLAGS": "-modcacherw"}
+        if self.layer is not None and (self.layer / MAVEN_SETTINGS).is_file():
+            found |= MAVEN_VARIABLES
         return found
 
 

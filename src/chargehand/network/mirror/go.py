@@ -96,6 +96,11 @@ class ModuleProxy:
         self._sums_base: str | None = None
         self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
 
+    async def file(self, module: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
+        """Return what a proxy has of an escaped module path; 404 where none has it."""
+        answer = self.archive if name.endswith(".zip") else self.page
+        return await answer(module, name, trace=trace)
+
     async def page(self, module: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return `@v/list`, `@latest`, an .info or a .mod of an escaped module path; 404 where no proxy has it."""
         path = f"{module}/{name}"
