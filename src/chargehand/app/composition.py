@@ -279,7 +279,6 @@ class App(StateReader):
         revision: str | None = None,
         options: Mapping[str, OptionValue] | None = None,
         found: ProjectBase | None = None,
-        start: str | None = None,
         config: Config | None = None,
         choice: TierChoice | None = None,
         watch: OnEvent = ignore_event,
@@ -287,15 +286,12 @@ class App(StateReader):
         """Open everything for one project at one base; what dead processes left half promoted is finished first.
 
         `found` is what `find` returned for the same repository and revision, so that git is not asked again;
-        `start` is the directory that a mission was recorded with, in place of the one that the person stands in;
         `config` is what was in force when a mission was asked for, instead of what is in force now; `choice` is
         the tier that it had.
         """
         with system_errors():
             if found is None:
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
-            found = found if start is None else replace(found, start=start)
-            project, depot, base = found.project, found.depot, found.base
             if config is not None:
                 # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
                 own = self._repository_file(found, head=False)
@@ -325,7 +321,7 @@ class App(StateReader):
                 services = replace(
                     services,
                     watch=watch,
-                    rules=await asyncio.to_thread(self.rules, depot, base),
+                    rules=await asyncio.to_thread(self.rules, found.depot, found.base),
                     choice=choice,
                     is_trusted=self._command_trust(found, resolved, head=revision is None),
                     open_snippets=snippets,
@@ -334,8 +330,8 @@ class App(StateReader):
                 # Before anything new: a dead process may have swapped a branch and not have come to say so.
                 await missions.recover()
                 yield Session(
-                    project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver,
-                    choice=choice, start=found.start, places=places,
+                    project=found.project, depot=found.depot, base=found.base, start=found.start, places=places,
+                    resolved=resolved, missions=missions, driver=driver, choice=choice,
                 )  # fmt: skip
 
     async def _settle_tier(
@@ -426,8 +422,8 @@ class App(StateReader):
         config = state.config if recorded else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         choice = state.tier if recorded else None
-        where, start = Path(state.repository), state.request.directory if state.request else ""
-        async with self.session(
-            where, revision=revision, start=start, config=config, choice=choice, watch=watch
-        ) as session:
+        at = await asyncio.to_thread(self.find, Path(state.repository), revision=revision)
+        # Where it was asked for to work, wherever the person stands now.
+        at = replace(at, start=state.request.directory if state.request else "")
+        async with self.session(revision=revision, found=at, config=config, choice=choice, watch=watch) as session:
             yield found, session
