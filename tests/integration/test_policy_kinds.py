@@ -58,7 +58,7 @@ def trust(shop: Workshop) -> None:
     app = shop.app()
     try:
         found = app.find()
-        resolved = app.configuration(found.project, found.depot, found.base)
+        resolved = app.configuration(found)
         app.store.trust.grant(found.project.id, resolved.digest, identity="os:me")
     finally:
         app.close()

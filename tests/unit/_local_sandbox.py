@@ -17,9 +17,15 @@ class LocalSandbox:
     """Satisfies the sandbox contract; `dies_at` makes the n-th command find the sandbox gone."""
 
     def __init__(
-        self, workspace: Path, *, environment: Mapping[str, str] | None = None, dies_at: int | None = None
+        self,
+        workspace: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        dies_at: int | None = None,
+        cwd: str = WORKSPACE,
     ) -> None:
         self.id = "s-local"
+        self.cwd = cwd
         self.tier = "none"
         self.limits_in_force: Mapping[str, str] = {}
         self.commands: list[tuple[str, ...]] = []
@@ -32,7 +38,7 @@ class LocalSandbox:
         argv: Sequence[str],
         *,
         timeout: float = 60.0,
-        cwd: str = WORKSPACE,
+        cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         output_limit: int = 1_000_000,
@@ -45,7 +51,7 @@ class LocalSandbox:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
-                cwd=str(self._workspace) + cwd.removeprefix(WORKSPACE),
+                cwd=str(self._workspace) + (cwd or self.cwd).removeprefix(WORKSPACE),
                 env={**self._environment, **(environment or {})},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.agents.tool_specs import MUTATING, SPECS, ToolResult
-from chargehand.agents.toolbox import Toolbox, checked_call
+from chargehand.agents.toolbox import Toolbox, action_of, checked_call
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.policy.actions import FileWrite, Several
+from chargehand.sandbox.contract import WORKSPACE, SandboxLimits, SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import discover
 
@@ -476,3 +477,57 @@ class TestInsideARealSandbox:
             assert result.failed
             assert "inside /workspace" in result.text
         assert (await tools.call("read", {"path": "/proc/self/status"})).text.startswith("     1\tName:")
+
+
+class TestFromADirectory:
+    """Relative paths begin where commands start; what is shown can be given back."""
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        made = Bench(tmp_path, cwd=f"{WORKSPACE}/services/api")
+        made.put("services/api/calc/core.py", "def add(a, b):\n    return a - b\n")
+        made.put("lib/shared.py", "add = 1\n")
+        return made
+
+    async def test_reading(self, bench: Bench) -> None:
+        assert "return a - b" in await bench.good("read", path="calc/core.py")
+        assert "add = 1" in await bench.good("read", path="../../lib/shared.py")
+        assert "add = 1" in await bench.good("read", path="/workspace/lib/shared.py")
+        assert "core.py" in await bench.good("read", path="calc")
+        assert "nearest in calc: core.py" in await bench.bad("read", path="calc/cores.py")
+        assert "in /workspace/services/api there is: calc/" in await bench.bad("read", path="zzz")
+        assert await bench.good("search", pattern="add") == "calc/core.py:1:def add(a, b):"
+        assert await bench.good("search", pattern="add", path="/workspace/lib") == "../../lib/shared.py:1:add = 1"
+        assert await bench.good("search", pattern="add", glob="calc/*.py") == "calc/core.py:1:def add(a, b):"
+
+    async def test_writing(self, bench: Bench) -> None:
+        await bench.good("edit", path="calc/core.py", old="a - b", new="a + b")
+        await bench.good("edit", path="../../lib/new.py", old="", new="x = 1\n")
+        assert (bench.root / "lib/new.py").read_text() == "x = 1\n"
+        assert "inside /workspace" in await bench.bad("edit", path="../../../out.py", old="", new="x")
+        assert (bench.root / "services/api/calc/core.py").read_text().endswith("a + b\n")
+
+    @pytest.mark.parametrize(
+        "path", ["calc/core.py", "services/api/calc/core.py", "/workspace/services/api/calc/core.py"]
+    )
+    async def test_a_patch_names_paths_from_here_or_as_git_writes_them(self, bench: Bench, above: str) -> None:
+        patch = (
+            f"*** Begin Patch\n*** Update File: {above}calc/core.py\n@@\n-    return a - b\n+    return a + b\n"
+            f"*** Add File: {above}new.py\n+x = 1\n*** End Patch"
+        )
+        action = action_of("apply_patch", {"patch": patch}, cwd=bench.sandbox.cwd)
+        assert isinstance(action, Several)
+        written = [f"{WORKSPACE}/services/api/{name}" for name in ("calc/core.py", "new.py")]
+        assert [each.path for each in action.actions if isinstance(each, FileWrite)] == written
+        await bench.good("apply_patch", patch=patch)
+        assert (bench.root / "services/api/calc/core.py").read_text().endswith("a + b\n")
+        assert (bench.root / "services/api/new.py").read_text() == "x = 1\n"
+
+    async def test_commands_and_their_description(self, bench: Bench) -> None:
+        assert (await bench.good("bash", command="ls")).startswith("calc\n")
+        told = json.dumps([[spec.description, spec.parameters] for spec in bench.tools.specs])
+        assert (
+            told.count("/workspace")
+            == told.count("/workspace/services/api")
+            == json.dumps([[spec.description, spec.parameters] for spec in SPECS]).count("/workspace")
+        )

@@ -42,6 +42,10 @@ def test_without_allow_everything_is_allowed_but_the_own_configuration():
     assert one("chargehand.toml") == [("config_protected", "error")]
     assert one("chargehand.toml", allow=("**",)) == [("config_protected", "error")]
     assert one("docs/chargehand.toml.md") == []
+    # One in a directory decides for missions that work there.
+    assert one("services/api/chargehand.toml") == [("config_protected", "error")]
+    assert one("services/api/chargehand.toml/x") == [("config_protected", "error")]
+    assert one("services/api/chargehand.cedar") == []
 
 
 def test_a_name_that_ends_in_a_line_break_is_not_the_name_without_it():

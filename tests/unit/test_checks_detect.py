@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks.detection import detect_checks, detect_setup
+from chargehand.checks.detection import detect_checks, detect_setup, find_project
 from chargehand.checks.paths import is_test_path
 from chargehand.checks.trees import MemoryTrees
 
@@ -116,3 +116,80 @@ def test_suggested_setup(files: dict[str, str], command: str | None):
 )
 def test_paths_of_tests(path: str, is_test: bool):
     assert is_test_path(path) is is_test
+
+
+API = {"services/api/pyproject.toml": "[project]\n", "services/api/tests/test_a.py": PLAIN}
+WEB = {"web/package.json": '{"scripts": {"test": "jest"}}'}
+TOP = {"tests/test_top.py": PLAIN, "pyproject.toml": "[project]\n"}
+CRATE = {"Cargo.toml": "[workspace]\nmembers = ['crates/*']\n", "crates/one/Cargo.toml": "[package]\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "start", "project"),
+    [
+        (API, "services/api", "services/api"),
+        (API, "services/api/tests", "services/api"),
+        (API, "services/api/not/committed", "services/api"),
+        (API | WEB, "services", ""),
+        (API | WEB, "web", "web"),
+        (API | TOP, "", ""),
+        (API | TOP, "services/other", ""),
+        ({}, "anywhere", ""),
+        # The documentation's Makefile has no check, and the project above has one.
+        (TOP | {"docs/Makefile": "html:\n\tsphinx-build\n"}, "docs", ""),
+        ({"docs/Makefile": "html:\n\tsphinx-build\n"}, "docs", "docs"),
+        (TOP | {"docs/Makefile": "test:\n\tlinkcheck\n"}, "docs", "docs"),
+        # What is written down counts, whatever is found.
+        (TOP | {"docs/chargehand.toml": "", "docs/a/b.md": ""}, "docs/a", "docs"),
+        ({"chargehand.toml": "", "web/package.json": "{}", **API}, "web", ""),
+        # Members of a workspace are projects of their own; one without tests is judged by the whole.
+        (CRATE | {"crates/one/src/lib.rs": "#[test]\nfn a() {}\n"}, "crates/one/src", "crates/one"),
+        (CRATE | {"crates/one/src/lib.rs": "", "crates/two/src/lib.rs": "#[test]\nfn a() {}\n"}, "crates/one", ""),
+        ({"go.work": "use ./m\n", "m/go.mod": "module m\n", "m/a_test.go": "package m\n"}, "m", "m"),
+        ({"job/requirements.txt": "requests\n", "job/test_a.py": PLAIN, "job/src/a.py": ""}, "job/src", "job"),
+    ],
+)
+def test_the_project_that_a_directory_is_in(files: dict[str, str], start: str, project: str):
+    trees = MemoryTrees()
+    assert find_project(trees, trees.add(files), start) == project
+
+
+@pytest.mark.parametrize(
+    ("files", "directory", "commands", "setup"),
+    [
+        (API | WEB | TOP, "services/api", (PYTEST,), "pip install -e . pytest"),
+        (API | WEB | TOP, "web", ("npm test",), None),
+        ({"m/go.mod": "module m\n", "m/a/b_test.go": "package a\n"}, "m", ("go test ./...",), None),
+        (
+            {"tests/test_a.py": UNIT, "api/tests/test_b.py": UNIT},
+            "api",
+            ("python -m unittest discover -s tests",),
+            None,
+        ),
+        ({"a/package.json": '{"scripts": {"test": "x"}}', "ab/test_a.py": PLAIN}, "a", ("npm test",), None),
+        # The lock of a workspace is at its root, however deep a member lies.
+        (
+            {
+                "js/package.json": '{"workspaces": ["packages/*"]}',
+                "js/package-lock.json": "",
+                "js/packages/web/package.json": '{"dependencies": {"a": "1"}}',
+            },
+            "js/packages/web",
+            (),
+            "(cd ../.. && npm ci)",
+        ),
+        (
+            {"pnpm-workspace.yaml": "", "pnpm-lock.yaml": "", "web/package.json": "{}"},
+            "web",
+            (),
+            "(cd .. && pnpm install --frozen-lockfile)",
+        ),
+    ],
+)
+def test_what_is_detected_in_a_directory_is_that_directory_s(
+    files: dict[str, str], directory: str, commands: tuple[str, ...], setup: str | None
+):
+    trees = MemoryTrees()
+    tree = trees.add(files)
+    assert detect_checks(trees, tree, directory).commands == commands
+    assert detect_setup(trees, tree, directory) == setup

@@ -15,6 +15,7 @@ from tests.unit._local_sandbox import LocalSandbox
 from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.records import CheckResult
+from chargehand.sandbox.contract import WORKSPACE
 
 PYTEST = f"{sys.executable} -m pytest -q -p no:cacheprovider"
 UNITTEST = f"{sys.executable} -m unittest discover"
@@ -43,13 +44,15 @@ class Run:
         *,
         seconds: float = 60.0,
         environment: TestFiles | None = None,
+        directory: str = "",
     ) -> CheckResult:
         for path, content in {"pytest.ini": "[pytest]\n", **(files or {})}.items():
             target = self.place / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(content)
-        plan = CheckPlan(commands=(command,), seconds_each=seconds)
-        sandbox = LocalSandbox(self.place, environment=environment)
+        plan = CheckPlan(commands=(command,), seconds_each=seconds, directory=directory)
+        cwd = f"{WORKSPACE}/{directory}".rstrip("/")
+        sandbox = LocalSandbox(self.place, environment=environment, cwd=cwd)
         coroutine = run_checks(
             plan, sandbox, keep=self.kept, mission="m-1", on_result=lambda r, o: self.outputs.update({r.name: o})
         )
@@ -92,6 +95,16 @@ def test_failing_tests_are_named_with_their_place(run: Run):
     assert (failing.name, failing.file, failing.line) == ("test_a::test_bad", "test_a.py", 9)
     assert "why" in failing.message
     assert "test_bad" in output.tail
+
+
+def test_a_failing_test_of_a_sub_directory_is_placed_in_the_repository(run: Run):
+    files = {"api/tests/test_a.py": "def test_bad():\n    assert 0\n", "test_top.py": PASSING}
+    result = run(PYTEST, files, directory="api")
+    assert ended(result) == ("failed", "tests_failed", 1)
+    (failing,) = run.outputs[result.name].failing
+    assert (failing.file, failing.line) == ("api/tests/test_a.py", 2)
+    plans = [CheckPlan(commands=("true",), directory=place).digest() for place in ("", "api", "web")]
+    assert len(set(plans)) == 3
 
 
 @pytest.mark.parametrize(

@@ -212,3 +212,45 @@ def test_a_file_in_place_of_the_test_directory_has_to_go():
 def test_changes_of_the_own_configuration_are_put_back_too():
     assert plan({"chargehand.toml": "a"}, {"chargehand.toml": "b"}) == {"chargehand.toml": "base"}
     assert ("config_protected", "error", "chargehand.toml") in rules({"chargehand.toml": "a"}, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "command"),
+    [
+        ({}, "tools/check.sh", "sh tools/check.sh"),
+        ({"package.json": '{"scripts": {"test": "node run.js"}}'}, "run.js", "npm test"),
+        ({"Makefile": "test:\n\t./go.sh\n"}, "go.sh", "make test"),
+        (
+            {"pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["code"]\n'},
+            "code/json.py",
+            "python -m pytest",
+        ),
+        ({"pyproject.toml": '[build-system]\nbackend-path = ["backend"]\n'}, "backend/own.py", "python -m pytest"),
+        ({}, "json.py", "python -m pytest"),
+        ({}, "src/json.py", "python -m pytest"),
+        ({}, "tasks.py", "inv test"),
+        ({"own/__init__.py": "", "json/__init__.py": ""}, "lib/own.py", "python -m pytest"),
+    ],
+)
+def test_checks_that_start_in_a_directory_have_their_surface_there(
+    before: dict[str, str], path: str, command: str
+) -> None:
+    def touched(directory: str, place: str) -> bool:
+        files = {f"services/api/{name}": text for name, text in before.items()}
+        changed = {**files, place: "x = 1\n"}
+        found = findings(files, changed, commands=(command,), directory=directory)
+        return any(each.rule == "check_surface" and each.path == place for each in found)
+
+    assert touched("services/api", f"services/api/{path}")
+    assert not touched("services/api", f"services/other/{path}")
+    assert not touched("services/web", f"services/api/{path}")
+
+
+def test_a_makefile_where_checks_start_counts_by_what_they_reach() -> None:
+    def touched(new: str) -> bool:
+        old = {"api/Makefile": "test:\n\ttrue\nhtml:\n\tone\n"}
+        found = findings(old, {"api/Makefile": new}, commands=("make test",), directory="api")
+        return any(each.rule == "check_surface" for each in found)
+
+    assert not touched("test:\n\ttrue\nhtml:\n\ttwo\n")
+    assert touched("test:\n\tfalse\nhtml:\n\tone\n")

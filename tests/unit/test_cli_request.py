@@ -27,6 +27,7 @@ from chargehand.app.runs import (
 )
 from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice
 from chargehand.app.selection.roles import RoleCatalogue
+from chargehand.app.wiring.session import WorkPlaces
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.records import MissionRequest
 from chargehand.store.store import Store, open_store
@@ -118,7 +119,13 @@ def cast(
 
 def build(options: RunRequest, resolved: ResolvedConfig, choice: AgentChoice, text: str = "x") -> MissionRequest:
     return build_request(
-        options, resolved, text=text, assignment=cast(resolved, options, choice), artifacts=Kept(), check_files=()
+        options,
+        resolved,
+        text=text,
+        assignment=cast(resolved, options, choice),
+        artifacts=Kept(),
+        places=WorkPlaces(agent="services/api", checks=""),
+        check_files=(),
     )
 
 

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, Literal, get_args
 
 from chargehand.core.config import CliName
+from chargehand.sandbox.contract import WORKSPACE
 
 # The attempt's gateway as programs inside the sandbox see it.
 GATEWAY = "http://127.0.0.1:8871"
@@ -36,6 +37,7 @@ class CliLaunch:
     gateway: str = GATEWAY
     asks: bool = False
     session: str = ""
+    cwd: str = WORKSPACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ def _launch_terms(template: Mapping[str, Any], launch: CliLaunch) -> dict[str, s
         "token": launch.token,
         "gateway": launch.gateway,
         "session": launch.session,
+        "cwd": launch.cwd,
         **template.get("terms", {}),
     }
 

@@ -33,7 +33,7 @@ class Assignment:
 
     `number` counts the attempts of the mission from 1. `messages` is what persons have said to the mission so far.
     `allow` and `forbid` are path patterns that bound the change; `tree` is the tree that the attempt began at,
-    however often it is resumed. `role` bounds what the agent is given.
+    however often it is resumed. `role` bounds what the agent is given. It starts in `directory` of the workspace.
     """
 
     mission: str
@@ -47,6 +47,7 @@ class Assignment:
     forbid: tuple[str, ...] = ()
     tree: str | None = None
     role: Role = NO_ROLE
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

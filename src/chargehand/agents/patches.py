@@ -6,6 +6,7 @@ Hunks are found exactly, or but for white space at line ends; never by guessing 
 from __future__ import annotations
 
 import difflib
+import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from chargehand.agents.patch.parsing import (
     parse_envelope,
     parse_unified,
 )
+from chargehand.sandbox.contract import WORKSPACE
 
 _SHOWN_PLACES = 8
 
@@ -35,10 +37,17 @@ class PlannedFile:
     executable: bool | None = None
 
 
-def parse_patch(text: str) -> tuple[FileChange, ...]:
-    """Return the changes of a patch in either notation; raises `PatchProblem`, whose text says what is wrong."""
-    lines = text.split("\n")
-    changes = parse_envelope(lines) if is_envelope(lines) else parse_unified(lines)
+def parse_patch(text: str, *, cwd: str = WORKSPACE) -> tuple[FileChange, ...]:
+    """Return the changes of a patch in either notation; raises `PatchProblem`, whose text says what is wrong.
+
+    Its paths are relative to `cwd`, or to the top of the repository, as git writes them, where one begins with the
+    directory of `cwd` there.
+    """
+    lines, within = text.split("\n"), f"{posixpath.relpath(cwd, WORKSPACE)}/"
+    parse = parse_envelope if is_envelope(lines) else parse_unified
+    changes = parse(lines, cwd)
+    if any(path.startswith(within * 2) for path in paths_of(changes)):
+        changes = parse(lines, WORKSPACE)
     if not changes:
         raise PatchProblem(
             f"no change found in the patch: write {BEGIN!r} with '*** Update File: path' sections, or a unified "

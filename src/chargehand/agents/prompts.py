@@ -88,20 +88,29 @@ def no_tool_message() -> str:
     )
 
 
+_START = (
+    "- You start in {cwd}, which the request is about: commands run there and relative paths begin there. "
+    "The areas below and the paths in reports begin at /workspace."
+)
+
+
 def first_message(
     request: str,
     *,
+    directory: str = "",
     allow: Sequence[str] = (),
     forbid: Sequence[str] = (),
     instructions: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the message that a conversation begins with: the request, its bounds, and context.
 
-    `allow` and `forbid` are areas of paths, `instructions` are paths with the text of files. The texts of files
-    have 24,000 characters together, what is over is left out with a note.
+    `directory` of the workspace is where the agent starts. `allow` and `forbid` are areas of paths, `instructions`
+    are paths with the text of files. The texts of files have 24,000 characters together, what is over is left out
+    with a note.
     """
     parts = [f"The request:\n\n{request.strip()}"]
     bounds = [
+        *([_START.format(cwd=f"/workspace/{shown_path(directory)}")] if directory else []),
         *([f"- Change only paths in: {_path_list(allow)}"] if allow else []),
         *([f"- Change no path in: {_path_list(forbid)}"] if forbid else []),
     ]
@@ -274,7 +283,12 @@ def briefing(assignment: Assignment) -> str:
     """Return the prompt of an attempt; it never begins with a dash, and holds no NUL."""
     role = assignment.role
     parts = [
-        first_message(assignment.request, allow=assignment.allow, forbid=assignment.forbid),
+        first_message(
+            assignment.request,
+            directory=assignment.directory,
+            allow=assignment.allow,
+            forbid=assignment.forbid,
+        ),
         _HOW_TO_WRITE if role.writes else _HOW_TO_READ.format(output=role.output),
         *role_words(role),
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from chargehand.core.errors import nearest
+from chargehand.sandbox.contract import WORKSPACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +176,14 @@ SPECS = (
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
 # The tools that the agent's loop carries out itself.
 LOOP_ONLY = frozenset({"finish", "ask"})
+
+
+def relocate(spec: ToolSpec, cwd: str) -> ToolSpec:
+    """Return a tool as it is told of where commands start in `cwd`."""
+    if cwd == WORKSPACE:
+        return spec
+    parameters = json.loads(json.dumps(spec.parameters).replace(WORKSPACE, json.dumps(cwd)[1:-1]))
+    return replace(spec, description=spec.description.replace(WORKSPACE, cwd), parameters=parameters)
 
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

@@ -21,6 +21,7 @@ from chargehand.agents.tool_specs import (
     ToolResult,
     ToolSpec,
     check_arguments,
+    relocate,
 )
 from chargehand.agents.tools.editing import apply_patch, edit
 from chargehand.agents.tools.files import SandboxFiles
@@ -28,7 +29,7 @@ from chargehand.agents.tools.reading import read, search
 from chargehand.core.errors import InfrastructureError, TierUnavailableError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.policy.actions import Action, FileRead, FileWrite, Several, Shell, Snippet
-from chargehand.sandbox.contract import OnOutput, Sandbox
+from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetSpec
 
 # Where long outputs lie inside the sandbox.
@@ -87,7 +88,9 @@ class Toolbox:
         self._seconds = seconds
         self._snippets = snippets
         self.specs: tuple[ToolSpec, ...] = tuple(
-            spec for spec in SPECS if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
+            relocate(spec, sandbox.cwd)
+            for spec in SPECS
+            if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
         )
 
     async def shorten(self, text: str) -> tuple[str, str | None]:
@@ -197,8 +200,8 @@ async def run_snippet(snippets: Snippets | None, language: str, code: str, input
     return ToolResult(text=text, failed=result.error is not None)
 
 
-def action_of(name: str, arguments: object) -> Action | None:
-    """Return what a call would do in terms of policy, `None` where it is malformed and so does nothing.
+def action_of(name: str, arguments: object, *, cwd: str = WORKSPACE) -> Action | None:
+    """Return what a call from `cwd` would do in terms of policy, `None` where it is malformed and so does nothing.
 
     What is wrong with a malformed call its tool says, without a question to the rules.
     """
@@ -214,15 +217,16 @@ def action_of(name: str, arguments: object) -> Action | None:
             return FileWrite(path=checked["path"])
         case "apply_patch":
             try:
-                changes = parse_patch(checked["patch"])
+                changes = parse_patch(checked["patch"], cwd=cwd)
             except PatchProblem:
                 return None
+            top = "" if cwd == WORKSPACE else f"{WORKSPACE}/"
             writes: list[FileWrite] = []
             for change in changes:
                 moved = change.move_to is not None
-                writes.append(FileWrite(path=change.path, removal=moved or change.action == "delete"))
+                writes.append(FileWrite(path=top + change.path, removal=moved or change.action == "delete"))
                 if change.move_to is not None:
-                    writes.append(FileWrite(path=change.move_to))
+                    writes.append(FileWrite(path=top + change.move_to))
             return Several(actions=tuple(writes))
         case _:
             return FileRead(path=str(checked.get("path") or "."))

@@ -319,8 +319,9 @@ async def _execute_in(work: ActionContext, session: Session, tree: str | None) -
     cutters = {name: LineSplitter(name, work.tell) for name in ("stdout", "stderr")}
     command = tuple(work.arguments["command"])
     # Trusted, whoever wrote the repository: a person typed this command.
-    await session.missions.admit(Run(kind="exec", run=command, trusted=True), mission=work.state.mission)
-    async with session.missions.open_sandbox(session.base, tree=tree) as sandbox:
+    action = Run(kind="exec", run=command, trusted=True)
+    await session.missions.admit(action, directory=session.start, mission=work.state.mission)
+    async with session.open_workspace(tree=tree, directory=session.start) as (_, sandbox):
         result = await sandbox.exec(
             command,
             timeout=work.state.limit_seconds,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import posixpath
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,14 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import resolve
+from chargehand.app.directories import named_directory, standing_directory
 from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
-from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session
+from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import (
     MACHINES,
     SessionSnippets,
@@ -39,7 +41,7 @@ from chargehand.app.wiring.tiers import (
     try_tier,
     with_tier,
 )
-from chargehand.checks.detection import detect_checks, detect_setup
+from chargehand.checks.detection import above, detect_checks, detect_setup, find_project
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
@@ -57,7 +59,6 @@ from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.sandbox.vm_kernel import VmKernel
-from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
 
@@ -145,32 +146,45 @@ class App(StateReader):
         finally:
             self._taking_orders -= 1
 
-    def find(self, repository: Path | None = None, *, revision: str | None = None) -> ProjectBase:
-        """Return the project of a repository, its depot and a base; raises what each of these does."""
+    def find(
+        self, repository: Path | None = None, *, revision: str | None = None, directory: str | None = None
+    ) -> ProjectBase:
+        """Return the project of a repository, its depot and a base; raises what each of these does.
+
+        `directory` is where work is to start, as `--dir` names it; by default where the person stands.
+        """
         with system_errors():
-            place = find_repository(self.cwd / repository if repository else self.cwd)
+            at = self.cwd / repository if repository else self.cwd
+            place = find_repository(at)
             project = self.store.projects.register(place.path)
             depot = Depot.open(self.home / "projects" / project.id, repository=place, room=self.room)
-            return ProjectBase(project=project, depot=depot, base=depot.resolve_base(revision))
+            base = depot.resolve_base(revision)
+            if directory is None:
+                start = standing_directory(place, at)
+            else:
+                start = named_directory(depot, base, directory, at=place.path if repository else self.cwd)
+            return ProjectBase(project=project, depot=depot, base=base, start=start)
+
+    def places(self, found: ProjectBase, resolved: ResolvedConfig) -> WorkPlaces:
+        """Return where a mission works: in the project that its start is in, its checks where they are set."""
+        directory = find_project(DepotReader(found.depot), found.base.tree, found.start)
+        checks = directory if resolved.commands_from is None else resolved.commands_from
+        # A file that is not committed yet makes its directory a project as well.
+        return WorkPlaces(agent=checks if checks.startswith(f"{directory}/") else directory, checks=checks)
 
     def configuration(
-        self,
-        project: ProjectRow,
-        depot: Depot,
-        base: Base,
-        *,
-        options: Mapping[str, OptionValue] | None = None,
-        head: bool = True,
+        self, found: ProjectBase, *, options: Mapping[str, OptionValue] | None = None, head: bool = True
     ) -> ResolvedConfig:
         """Return the configuration in force for a project at a base.
 
         `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
         """
+        project = found.project
         return resolve(
             user=load_user_file(user_config_path(self.environ)),
             environ=self.environ,
             options=options,
-            repository=self._repository_file(project, depot, base, head=head),
+            repository=self._repository_file(found, head=head),
             is_trusted=lambda digest: self.store.trust.is_trusted(project.id, digest),
             machine=self.profile.said(),
         )
@@ -180,20 +194,22 @@ class App(StateReader):
         repository: Path | None,
         *,
         revision: str | None = None,
+        directory: str | None = None,
         options: Mapping[str, OptionValue] | None = None,
     ) -> ConfiguredBase:
         """Return a repository's base with the configuration in force there; nothing is started."""
-        found = self.find(repository, revision=revision)
-        resolved = self.configuration(
-            found.project, found.depot, found.base, options=options, head=revision is None
+        found = self.find(repository, revision=revision, directory=directory)
+        resolved = self.configuration(found, options=options, head=revision is None)
+        return ConfiguredBase(
+            project=found.project, depot=found.depot, base=found.base, start=found.start, resolved=resolved
         )
-        return ConfiguredBase(project=found.project, depot=found.depot, base=found.base, resolved=resolved)
 
-    def detected(self, depot: Depot, base: Base) -> DetectedChecks:
-        """Return the checks and the setup that the files of a base suggest."""
+    def detected(self, depot: Depot, base: Base, directory: str) -> DetectedChecks:
+        """Return the checks and the setup that the files of a base suggest for a directory."""
         reader = DepotReader(depot)
-        found = detect_checks(reader, base.tree)
-        return DetectedChecks(checks=found.commands, why=found.why, setup=detect_setup(reader, base.tree))
+        found = detect_checks(reader, base.tree, directory)
+        setup = detect_setup(reader, base.tree, directory)
+        return DetectedChecks(checks=found.commands, why=found.why, setup=setup)
 
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
         """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
@@ -209,18 +225,21 @@ class App(StateReader):
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
         return RoleCatalogue(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
 
-    def _repository_file(
-        self, project: ProjectRow, depot: Depot, base: Base, *, head: bool
-    ) -> RepositoryFile | None:
-        entry = depot.lookup(base.tree, REPOSITORY_FILE)
-        committed = depot.read_blob(entry.id) if entry else None
-        own = project.path / REPOSITORY_FILE
-        # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
-        if head and own.is_file() and not own.is_symlink():
-            content = own.read_bytes()
-            if content != committed:
-                return RepositoryFile(content=content)
-        return RepositoryFile(content=committed, commit=base.commit) if committed is not None else None
+    def _repository_file(self, found: ProjectBase, *, head: bool) -> RepositoryFile | None:
+        """Return the `chargehand.toml` that is nearest to where work starts, from there up."""
+        depot, base = found.depot, found.base
+        for directory in (found.start, *above(found.start)):
+            entry = depot.lookup(base.tree, posixpath.join(directory, REPOSITORY_FILE))
+            committed = depot.read_blob(entry.id) if entry else None
+            own = found.project.path / directory / REPOSITORY_FILE
+            # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
+            if head and own.is_file() and own.resolve() == found.project.path.resolve() / directory / own.name:
+                content = own.read_bytes()
+                if content != committed:
+                    return RepositoryFile(content=content, directory=directory)
+            if committed is not None:
+                return RepositoryFile(content=committed, commit=base.commit, directory=directory)
+        return None
 
     def toolchain(self, resolved: ResolvedConfig | None = None) -> Toolchain:
         """Return the host programs that sandboxes may use."""
@@ -273,13 +292,13 @@ class App(StateReader):
         with system_errors():
             if found is None:
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
-            project, depot, base = found.project, found.depot, found.base
             if config is not None:
                 # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
-                own = self._repository_file(project, depot, base, head=False)
+                own = self._repository_file(found, head=False)
                 resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
-                resolved = self.configuration(project, depot, base, options=options, head=revision is None)
+                resolved = self.configuration(found, options=options, head=revision is None)
+            places = await asyncio.to_thread(self.places, found, resolved)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
             # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
             opening = open_tier(
@@ -302,7 +321,7 @@ class App(StateReader):
                 services = replace(
                     services,
                     watch=watch,
-                    rules=await asyncio.to_thread(self.rules, depot, base),
+                    rules=await asyncio.to_thread(self.rules, found.depot, found.base),
                     choice=choice,
                     is_trusted=self._command_trust(found, resolved, head=revision is None),
                     open_snippets=snippets,
@@ -311,8 +330,8 @@ class App(StateReader):
                 # Before anything new: a dead process may have swapped a branch and not have come to say so.
                 await missions.recover()
                 yield Session(
-                    project=project, depot=depot, base=base, resolved=resolved, missions=missions, driver=driver,
-                    choice=choice,
+                    project=found.project, depot=found.depot, base=found.base, start=found.start, places=places,
+                    resolved=resolved, missions=missions, driver=driver, choice=choice,
                 )  # fmt: skip
 
     async def _settle_tier(
@@ -329,7 +348,7 @@ class App(StateReader):
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
-        file = self._repository_file(found.project, found.depot, found.base, head=head)
+        file = self._repository_file(found, head=head)
         if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
             return lambda command: True
         # Not the configuration in force, which has the repository's commands in it.
@@ -403,6 +422,8 @@ class App(StateReader):
         config = state.config if recorded else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         choice = state.tier if recorded else None
-        where = Path(state.repository)
-        async with self.session(where, revision=revision, config=config, choice=choice, watch=watch) as session:
+        at = await asyncio.to_thread(self.find, Path(state.repository), revision=revision)
+        # Where it was asked for to work, wherever the person stands now.
+        at = replace(at, start=state.request.directory if state.request else "")
+        async with self.session(revision=revision, found=at, config=config, choice=choice, watch=watch) as session:
             yield found, session

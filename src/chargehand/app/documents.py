@@ -102,15 +102,17 @@ class AttemptDetails(Document, frozen=True):
 class MissionDocument(Document, frozen=True):
     """How a mission stands: what `run`, `fork` and every command that changes a mission print.
 
-    `branch` is in the user's repository, `commit` in the depot. `unread` is the changed code that no check opened,
-    null where that was not observed. `cost_usd` is null as soon as one attempt's cost
-    is not known. `seconds` are from the first event to the last, or to the end.
+    `directory` is where its agent starts, "." at the top of the repository. `branch` is in the user's repository,
+    `commit` in the depot. `unread` is the changed code that no check opened, null where that was not observed.
+    `cost_usd` is null as soon as one attempt's cost is not known. `seconds` are from the first event to the last,
+    or to the end.
     """
 
     mission: str
     status: str
     role: str | None
     report: ReportDocument | None
+    directory: str | None
     branch: str | None
     commit: str | None
     base: str | None
@@ -157,6 +159,7 @@ class MissionDetails(Document, frozen=True):
     status: str
     role: str | None
     report: ReportDocument | None
+    directory: str | None
     branch: str | None
     commit: str | None
     base: Base | None
@@ -319,6 +322,7 @@ def _outline(state: MissionSummary) -> dict[str, Any]:
         "role": state.role.role if state.role else None,
         "report": report
         and ReportDocument(role=report.role, kind=report.kind, text=report.text, artifact=report.artifact),
+        "directory": state.request and (state.request.directory or "."),
         "branch": exported_branch(state),
         # With a report nothing was changed: its commit is the base, and there was nothing to export.
         "commit": base if reported else state.commit,

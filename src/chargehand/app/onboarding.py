@@ -27,9 +27,12 @@ from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import USUAL_KEYS, is_loopback
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
+from chargehand.checks.detection import find_project
 from chargehand.core.config import Config, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource
+from chargehand.core.text import shown_path
+from chargehand.missions.services import DepotReader
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -115,22 +118,23 @@ class _ChooseAgainError(Exception):
 
 
 def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResult:
-    """Write chargehand.toml into a repository that has none; nothing that is there is changed.
+    """Write chargehand.toml into the project that a person stands in; one that is there is not changed.
 
     Without `prompts` what is detected is taken. Raises `RepositoryError` (`bare`), `UsageError`, `ConfigError`.
     """
-    project = app.project(repo)
-    depot = app.depot(project)
+    located = app.find(repo)
+    project, depot = located.project, located.depot
     if depot.repository.bare:
         raise RepositoryError(f"{str(project.path)!r} is a bare repository, with no place for a file", code="bare")
-    path = project.path / REPOSITORY_FILE
-    found = app.detected(depot, depot.resolve_base())
+    directory = find_project(DepotReader(depot), located.base.tree, located.start)
+    path = project.path / directory / REPOSITORY_FILE
+    found = app.detected(depot, located.base, directory)
     # A link that leads nowhere is somebody's file, too.
     if os.path.lexists(path):
         return InitResult(path=str(path), created=False, checks=None, setup=None, agent=None)
     checks, setup, agent = found.checks, found.setup, None
     if prompts is not None:
-        prompts.notice(f"Project {project.name}")
+        prompts.notice(f"Project {project.name}{f', in {shown_path(directory)}' if directory else ''}")
         checks = tuple(
             command
             for command, why in zip(found.checks, found.why, strict=True)

@@ -91,12 +91,16 @@ class ProjectList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`."""
+    """What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`.
+
+    Its agent would start in `directory`, "." at the top of the repository.
+    """
 
     id: str
     name: str
     path: str
     base: Base
+    directory: str
     checks: tuple[str, ...]
     checks_from: str
     setup: str | None
@@ -169,16 +173,17 @@ def list_projects(reader: StateReader) -> ProjectList:
 def show_project(app: App, repo: Path | None) -> ProjectView:
     """Return what would be in force for a mission started now; raises `RepositoryError`, `ConfigError`."""
     found = app.configured(repo)
-    project, resolved = found.project, found.resolved
+    project, resolved, places = found.project, found.resolved, app.places(found, found.resolved)
     checks, source = resolved.config.project.checks, "configured"
     if checks is None:
-        checks = app.detected(found.depot, found.base).checks
+        checks = app.detected(found.depot, found.base, places.checks).checks
         source = "detected" if checks else "none"
     return ProjectView(
         id=project.id,
         name=project.name,
         path=str(project.path),
         base=found.base,
+        directory=places.agent or ".",
         checks=checks,
         checks_from=source,
         setup=resolved.config.project.setup,
@@ -193,7 +198,7 @@ def show_project(app: App, repo: Path | None) -> ProjectView:
 async def set_up_project(app: App, repo: Path | None, *, base: str | None) -> SetupResult:
     """Build the environment layer of a base where it is not there yet; `base` is a revision, HEAD by default."""
     started = time.monotonic()
-    async with app.session(repo, revision=base) as session, session.missions.open_sandbox(session.base):
+    async with app.session(repo, revision=base) as session, session.open_workspace():
         command = session.resolved.config.project.setup
     return SetupResult(setup=command, seconds=round(time.monotonic() - started, 3))
 

@@ -25,7 +25,7 @@ from chargehand.app.projects import ConfirmTrust, add_stranger, require_trust, s
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
-from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session
+from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
@@ -52,12 +52,14 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
-    nothing. Without `red_base` a mission goes on where checks fail on its base.
+    nothing. Without `red_base` a mission goes on where checks fail on its base. `directory` is relative to where
+    the person stands, with `repo` to the top of that.
     """
 
     text: str | None = None
     file: str | None = None
     repo: Path | None = None
+    directory: str | None = None
     base: str | None = None
     agent: str | None = None
     model: str | None = None
@@ -209,6 +211,7 @@ def build_request(
     text: str,
     assignment: RoleAssignment,
     artifacts: ArtifactSink,
+    places: WorkPlaces,
     check_files: tuple[tuple[str, str], ...],
     outside_files: tuple[tuple[str, str], ...] = (),
 ) -> MissionRequest:
@@ -245,6 +248,8 @@ def build_request(
         # Its text and not its place: after a crash and in a fork the role has to be the same.
         role_text=artifacts.put(assignment.file.content, kind="role"),
         role_from=assignment.file.place,
+        directory=places.agent,
+        checks_directory=places.checks,
     )
 
 
@@ -265,6 +270,7 @@ class RunStart:
 
     mission: str
     base: Base
+    places: WorkPlaces
     assignment: RoleAssignment
     tier: str
     driver: str
@@ -307,7 +313,9 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     Raises `UsageError`, `ConfigError`, `RepositoryError`, `WaitingError` (`trust_needed`), `TierUnavailableError`.
     """
     text = request_text(request)
-    found = app.configured(request.repo, revision=request.base, options=request.configuration())
+    found = app.configured(
+        request.repo, revision=request.base, directory=request.directory, options=request.configuration()
+    )
     choice = _assign(app, found, found.resolved, request).choice
     require_tier(found.resolved.config.sandbox.tier)
     if request.apply:
@@ -364,13 +372,13 @@ def record_mission(
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
     # Resolved once more: the trust that was just given lets more of the repository's file in.
-    resolved = app.configuration(
-        found.project, found.depot, found.base, options=request.configuration(), head=request.base is None
-    )
+    resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
     return create_mission(
         app.store,
         project=found.project.id,
-        request=_recorded_request(app, prepared, resolved, _assign(app, found, resolved, request)),
+        request=_recorded_request(
+            app, prepared, resolved, _assign(app, found, resolved, request), app.places(found, resolved)
+        ),
         repository=str(found.project.path),
         base=found.base,
         config=_recorded_configuration(resolved) | dict(noted or {}),
@@ -397,7 +405,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
         # Once more: the session reads the repository's file anew, and it may have changed since the person looked.
         require_trust(add_stranger(resolved, assignment.choice))
         mission = session.missions.create(
-            _recorded_request(app, prepared, resolved, assignment),
+            _recorded_request(app, prepared, resolved, assignment, session.places),
             repository=str(session.project.path),
             base=session.base,
             config=_recorded_configuration(resolved),
@@ -405,6 +413,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
         start = RunStart(
             mission=mission,
             base=session.base,
+            places=session.places,
             assignment=assignment,
             tier=resolved.config.sandbox.tier,
             driver=session.driver,
@@ -462,7 +471,7 @@ def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: Run
 
 
 def _recorded_request(
-    app: App, prepared: PreparedRun, resolved: ResolvedConfig, assignment: RoleAssignment
+    app: App, prepared: PreparedRun, resolved: ResolvedConfig, assignment: RoleAssignment, places: WorkPlaces
 ) -> MissionRequest:
     return build_request(
         prepared.request,
@@ -470,6 +479,7 @@ def _recorded_request(
         text=prepared.text,
         assignment=assignment,
         artifacts=app.store.artifacts,
+        places=places,
         check_files=prepared.check_files,
         outside_files=prepared.outside_files,
     )

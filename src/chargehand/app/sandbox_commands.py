@@ -216,8 +216,9 @@ async def _execute_in(
     tree: str | None = None,
     mission: str | None = None,
 ) -> tuple[ExecResult, ExecDocument]:
-    judged = await session.missions.admit(Run(kind="exec", run=request.command, trusted=True), mission=mission)
-    async with session.missions.open_sandbox(session.base, tree=tree) as sandbox:
+    action = Run(kind="exec", run=request.command, trusted=True)
+    judged = await session.missions.admit(action, directory=session.start, mission=mission)
+    async with session.open_workspace(tree=tree, directory=session.start) as (_, sandbox):
         result = await sandbox.exec(
             request.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=on_output
         )
@@ -328,7 +329,7 @@ async def _run_formatters(app: App, session: Session, given: _FormatInput, reque
     limits = {"actions.time": OptionValue(value=request.time, name="--time")}
     user = load_user_file(user_config_path(app.environ))
     seconds = resolve(user=user, environ=app.environ, options=limits).config.actions.time
-    async with session.missions.open_workspace(session.base, tree=given.tree) as (workspace, sandbox):
+    async with session.open_workspace(tree=given.tree) as (workspace, sandbox):
         return await run_formatters(
             session.depot, workspace, sandbox, given.formatters, given.files, tree=given.tree, seconds=seconds
         )

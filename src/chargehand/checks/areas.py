@@ -13,8 +13,7 @@ from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
 
 OWN_CONFIG = "chargehand.toml"
-# Chargehand's own settings and policy: an agent that could change these would choose its own limits.
-_OWN = (OWN_CONFIG, "chargehand.cedar")
+_OWN_POLICY = "chargehand.cedar"
 _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 
 
@@ -22,7 +21,7 @@ _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 class Areas:
     """What a mission may change; an empty `allow` is everything.
 
-    `commands` are the checks that will run: the scripts and targets they name belong to the check surface, as do
+    `commands` are the checks that will run in `directory`: scripts and targets they name are check surface, as are
     new modules that would hide one of `installed` (top names of what the environment layer holds), and new files
     that change how a file at one of the `acceptance` paths runs. So do the programs that `outside` checks name.
     `check_surface_allowed` says that a person let the mission change it. A file of more than `large_bytes`, or a
@@ -34,6 +33,7 @@ class Areas:
     protect: tuple[str, ...] = ()
     check_surface_allowed: bool = False
     commands: tuple[str, ...] = ()
+    directory: str = ""
     outside: tuple[str, ...] = ()
     installed: frozenset[str] = frozenset()
     acceptance: tuple[str, ...] = ()
@@ -59,7 +59,9 @@ class AreaRules:
     def findings(self, change: Change) -> Iterator[Finding]:
         """Yield what the areas say of one path: the first error alone, or what a person must approve."""
         path, shown = change.path, shown_path(change.path)
-        own = next((name for name in _OWN if path == name or path.startswith(name + "/")), None)
+        parts = path.split("/")
+        # Our own settings, in whatever directory: an agent that could change these would choose its own limits.
+        own = OWN_CONFIG if OWN_CONFIG in parts else _OWN_POLICY if parts[0] == _OWN_POLICY else None
         if own is not None:
             yield _error("config_protected", path, f"agents may never change {own}")
         elif _matches(self._forbid, path):

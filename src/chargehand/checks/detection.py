@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import configparser
 import json
+import posixpath
 import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.paths import is_test_file, language_of
+from chargehand.checks.reads import PROJECT_FILES
 from chargehand.checks.surface.makefile import MAKEFILES, targets
 from chargehand.checks.trees import TreeReader, text_of
 
@@ -40,14 +43,22 @@ _FETCHES: tuple[tuple[str, str], ...] = (
     # Which runner's jars surefire needs it finds out when it runs tests; classes of the base must not stay.
     ("pom.xml", "mvn -B -q test -Dmaven.test.failure.ignore=true && mvn -B -q clean"),
 )
+# What a directory of a larger repository may have in their place.
+_PROJECT_FILES = (
+    *PROJECT_FILES,
+    *("requirements.txt", "pytest.ini", "tox.ini", "Pipfile", "go.work", "GNUmakefile", "makefile", "deno.json"),
+)
 
 
 class Stack:
-    """A tree's files, read on demand."""
+    """A tree's files below a directory, read on demand; paths are relative to it."""
 
-    def __init__(self, reader: TreeReader, tree: str) -> None:
+    def __init__(self, reader: TreeReader, tree: str, directory: str = "") -> None:
         self._reader = reader
-        self._files = {path: (mode, blob) for path, mode, blob in reader.entries(tree)}
+        above = f"{directory}/" if directory else ""
+        self._files = {
+            path[len(above) :]: (mode, blob) for path, mode, blob in reader.entries(tree) if path.startswith(above)
+        }
 
     def has(self, path: str) -> bool:
         """Whether the tree has a file at `path`."""
@@ -96,7 +107,7 @@ class Stack:
         return parser.has_section(section)
 
     def requirements(self) -> list[str]:
-        """Return the requirements files at the root and in `requirements/`."""
+        """Return the requirements files at the top and in `requirements/`."""
         names = ((path, path.removeprefix("requirements/")) for path in sorted(self._files))
         return [p for p, name in names if _REQUIREMENTS.fullmatch(name) or (name != p and name.endswith(".txt"))]
 
@@ -147,9 +158,33 @@ class Detected:
 _Found = tuple[str, str]
 
 
-def detect_checks(reader: TreeReader, tree: str) -> Detected:
-    """Return the test commands of a tree: one for each ecosystem, tox or make only where none was found."""
-    stack = Stack(reader, tree)
+def find_project(reader: TreeReader, tree: str, start: str) -> str:
+    """Return the directory of the project that `start` is in: the nearest from there up with project files.
+
+    One in which no check is found (a Makefile for the documentation, say) gives way to one above it that has some;
+    not one with a `chargehand.toml`. Directories are relative to the top of the tree, "", which needs no files.
+    """
+    projects = [
+        place
+        for place in (start, *above(start))
+        if place and any(reader.lookup(tree, f"{place}/{name}") for name in (OWN_CONFIG, *_PROJECT_FILES))
+    ]
+    for place in (*projects, "") if projects else ():
+        if reader.lookup(tree, posixpath.join(place, OWN_CONFIG)) or detect_checks(reader, tree, place).commands:
+            return place
+    return projects[0] if projects else ""
+
+
+def above(directory: str) -> Iterator[str]:
+    """Yield the directories above one of a tree, the top ("") last."""
+    while directory:
+        directory = posixpath.dirname(directory)
+        yield directory
+
+
+def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detected:
+    """Return the test commands of a directory: one for each ecosystem, tox or make only where none was found."""
+    stack = Stack(reader, tree, directory)
     found = [hit] if (hit := _detect_python(stack)) is not None else []
     script = table(stack.json("package.json"), "scripts").get("test")
     if isinstance(script, str) and script.strip() and _PLACEHOLDER not in script:
@@ -231,14 +266,31 @@ def lacks_packages(reason: str, output: str) -> bool:
     return reason in _NOTHING_RAN or bool(_LACKS.search(output))
 
 
-def detect_setup(reader: TreeReader, tree: str) -> str | None:
-    """Return the command that would install what a tree needs to be tested: a suggestion, never run unasked."""
-    stack = Stack(reader, tree)
-    node = next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
+def detect_setup(reader: TreeReader, tree: str, directory: str = "") -> str | None:
+    """Return the command that would install what the tests of a directory need: a suggestion, never run."""
+    stack = Stack(reader, tree, directory)
+    node = _locked_install(stack)
+    if node is None and stack.has("package.json"):
+        node = _install_workspace(reader, tree, directory)
     if node is None and {"dependencies", "devDependencies"} & set(stack.json("package.json")):
         node = "npm install"
     steps = [_pip_command(stack), node, *(command for path, command in _FETCHES if stack.has(path))]
     return " && ".join(step for step in steps if step) or None
+
+
+def _locked_install(stack: Stack) -> str | None:
+    return next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
+
+
+def _install_workspace(reader: TreeReader, tree: str, directory: str) -> str | None:
+    """Return the command that installs a package as a member of a workspace: the lock is that of its root."""
+    for place in above(directory):
+        root = Stack(reader, tree, place)
+        if "workspaces" in root.json("package.json") or root.has("pnpm-workspace.yaml"):
+            command = _locked_install(root) or "npm install"
+            up = "/".join(".." for _ in directory[len(place) :].strip("/").split("/"))
+            return f"(cd {up} && {command})"
+    return None
 
 
 def _pip_command(stack: Stack) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import posixpath
 import re
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from chargehand.core.records import (
     VerdictStatus,
 )
 from chargehand.core.text import printable, shown_path
-from chargehand.sandbox.contract import Sandbox
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
 _VERSION = 2
@@ -39,20 +40,23 @@ _EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
 _OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPlan:
     """Commands that must all pass, each a line for the shell with `seconds_each` to run.
 
-    `acceptance` are the files a person mounts for the checks alone, as (path, hex SHA-256 of the content).
+    `acceptance` are the files a person mounts for the checks alone, as (path, hex SHA-256 of the content). The
+    sandbox starts them in `directory`, to which paths in their reports are relative.
     """
 
     commands: tuple[str, ...]
     seconds_each: float = 900.0
     acceptance: tuple[tuple[str, str], ...] = ()
+    directory: str = ""
 
     def digest(self) -> str:
         """Return a hex SHA-256 that is equal for plans that judge a tree alike."""
         parts = [_VERSION, list(self.commands), float(self.seconds_each), sorted(map(list, self.acceptance))]
+        parts += [self.directory] if self.directory else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -83,7 +87,7 @@ def judge(
     return "green" if explicit_none else "missing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutput:
     """What a check printed: the end of its output, safe to show, and the tests that did not pass."""
 
@@ -143,9 +147,17 @@ async def run_checks(
         )
         results.append(result)
         if on_result is not None:
-            failing = counts.failing if counts else ()
+            failing = tuple(_place_failure(test, plan.directory) for test in counts.failing) if counts else ()
             on_result(result, CheckOutput(tail=shown_tail(content), failing=failing))
     return tuple(results)
+
+
+def _place_failure(test: FailingTest, directory: str) -> FailingTest:
+    """Return a failing test with its file as a path of the repository, not of the directory the runner was in."""
+    if test.file is None:
+        return test
+    file = posixpath.normpath(posixpath.join(WORKSPACE, directory, test.file))
+    return dataclasses.replace(test, file=file.removeprefix(f"{WORKSPACE}/"))
 
 
 def _keep_names(names: Sequence[str], keep: ArtifactSink, mission: str | None) -> str:
@@ -181,7 +193,7 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FailingCheck:
     """A check that did not pass, with the end of its output and the failing tests its runner named."""
 
@@ -195,7 +207,7 @@ class FailingCheck:
     failing_tests: tuple[FailingTest, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What to fix: failing checks, findings, and what inspection set back. Every text is safe to show."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -200,7 +201,7 @@ def base_tests_tree_plan(
     surface = Surface(areas or Areas(), reader, base_tree)
     plan: dict[str, tuple[int, str] | None] = {}
     for change in changes:
-        own_config = change.path == OWN_CONFIG
+        own_config = posixpath.basename(change.path) == OWN_CONFIG
         if own_config or is_test_path(change.path) or surface.reason(change, reader) is not None:
             entry = reader.lookup(base_tree, change.path)
             # Where the base has a directory, the files in it are changes of their own.

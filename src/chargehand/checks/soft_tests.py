@@ -18,7 +18,7 @@ from chargehand.checks.suites.weakening import Pair, find_renamed, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
-from chargehand.sandbox.contract import Sandbox
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _FAULTS = 20
 _SHOWN = 3
@@ -143,7 +143,9 @@ class _FaultyTree:
         # for another, and builders by time (make) look for what is newer.
         self._written += 2
         await self._sandbox.exec(
-            ["sh", "-c", _WRITE, "sh", path, str(self._written)], stdin=content.encode("utf-8", "surrogateescape")
+            ["sh", "-c", _WRITE, "sh", path, str(self._written)],
+            cwd=WORKSPACE,
+            stdin=content.encode("utf-8", "surrogateescape"),
         )
 
 

@@ -52,6 +52,8 @@ def show(repo: Path | None, out: Output) -> int:
     out.text(f"{shown.name}  {shown.id}", bold=True)
     out.text(f"path      {shown_path(shown.path)}")
     out.text(f"base      {base_line(shown.base)}")
+    if shown.directory != ".":
+        out.text(f"works     in {shown_path(shown.directory)}")
     out.text(f"checks    {shown.checks_from}")
     for check in shown.checks:
         out.text(f"            {check}")

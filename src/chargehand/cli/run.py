@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.argument("text", required=False)
 @click.option("--file", metavar="F", help="Read the request from a file, or from stdin with '-'.")
 @repo_option
+@click.option("--dir", "directory", metavar="DIR", help="Work in the project that is there; '/' is the top.")
 @base_option
 @click.option("--agent", metavar="NAME", help="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
 @click.option("--model", metavar="NAME", help="The first model to use: of [models], or PROVIDER:MODEL.")

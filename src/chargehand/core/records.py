@@ -231,7 +231,8 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
 
     `check_files` and `outside_files` are artifacts and the paths at which checks and outside checks see them;
     `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
-    base already, before anything is spent.
+    base already, before anything is spent. Its agent starts in `directory`, setup and checks in
+    `checks_directory`, each below the top of the repository, which is "".
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
     `role_from` where that was read, `role_why` in words how agent and model follow from it.
     """
@@ -260,3 +261,5 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     role_from: str = ""
     role_why: str = ""
     red_base: RedBase = "go"
+    directory: str = ""
+    checks_directory: str = ""

@@ -304,6 +304,7 @@ def _options(call: RunMission) -> RunRequest:
     return RunRequest(
         text=call.request,
         repo=None if call.repo is None else Path(call.repo),
+        directory=call.directory,
         base=call.base,
         agent=call.agent,
         model=call.model,

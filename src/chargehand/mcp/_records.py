@@ -46,6 +46,10 @@ class RunMission(McpArguments, frozen=True):
     repo: Annotated[
         _Words | None, Meta(description="The path of a git repository; the server's own by default.")
     ] = None
+    directory: Annotated[
+        _Words | None,
+        Meta(description="Work in the project that is in this directory, from the top of `repo`; '/' is the top."),
+    ] = None
     base: Annotated[_Words | None, Meta(description="Commit, branch or tag to start from; HEAD by default.")] = (
         None
     )

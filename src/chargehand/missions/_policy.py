@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,7 @@ class Judge:
         around = Surroundings(
             sandboxed=self.services.config.sandbox.tier != "none",
             hosts=self.services.config.sandbox.network,
+            cwd=self.sandbox.cwd,
             script=scripts_of(self.sandbox),
         )
         # In a thread: a long shell line takes time to parse, and reading its scripts waits for the sandbox.
@@ -132,14 +134,17 @@ class Judge:
         self.journal.record(judgement_event(action, judgement, attempt=self.attempt, answer=answer, rules=digest))
 
 
-async def admit(services: Services, journal: EventSink, action: Action, *, purpose: Purpose) -> Judgement:
+async def admit(
+    services: Services, journal: EventSink, action: Action, *, purpose: Purpose, directory: str = ""
+) -> Judgement:
     """Judge and record what runs outside of an attempt, where nobody can be asked; return the judgement.
 
-    Raises `RefusedError` (`policy_denied`) unless it is allowed.
+    It starts in `directory` of the workspace. Raises `RefusedError` (`policy_denied`) unless it is allowed.
     """
     around = Surroundings(
         sandboxed=services.config.sandbox.tier != "none",
         hosts=services.config.sandbox.network,
+        cwd=posixpath.join(WORKSPACE, directory).rstrip("/"),
         purpose=purpose,
         who="person" if purpose == "exec" else "project",
     )

@@ -56,7 +56,7 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
-from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
+from chargehand.missions.sandboxes.provisioning import SandboxProvisioner, SlotQueue
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
@@ -218,19 +218,16 @@ class MissionFlow:
 
     async def _prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
         """Return what works and judges on a base; how the checks end on the base itself is known then."""
-        configured = self._services.config.project.setup
-        environment = await self._environment(base, configured)
+        configured, gates = self._services.config.project.setup, find_gates(self._services, base, request)
+        validator = await self._validator(base, configured, gates)
         self._fault("environment")
-        gates = find_gates(self._services, base, request)
-        validator = self._validator(environment, gates)
         verdict = await validator.judge_base()
-        detected = (
-            None if configured is not None else await needed_setup(self._services, self._journal, base, verdict)
-        )
-        if detected:
-            environment = await self._environment(base, detected)
-            validator = self._validator(environment, gates)
-            await validator.judge_base()
+        if configured is None:
+            detected = await needed_setup(self._services, self._journal, validator.environment, verdict)
+            if detected:
+                validator = await self._validator(base, detected, gates)
+                await validator.judge_base()
+        environment = validator.environment
         inspector = Inspector(self._services, base, areas_of(self._services, request, gates, environment))
         runner = AttemptRunner(
             self._services,
@@ -244,19 +241,15 @@ class MissionFlow:
         )
         return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
 
-    def _validator(self, environment: BaseEnvironment, gates: Gates) -> Validator:
-        return Validator(
-            self._services,
-            self._journal,
-            environment=environment,
-            gates=gates,
-            provisioner=self._provisioner,
-            queue=self._queue,
+    async def _validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
+        """Return what judges on a base, in the environment that `setup` makes where its commands run."""
+        services, journal, provisioner = self._services, self._journal, self._provisioner
+        directory = gates.plan.directory
+        environment = await base_environment(
+            services, journal, base, setup=setup, directory=directory, provisioner=provisioner
         )
-
-    async def _environment(self, base: Base, setup: str | None) -> BaseEnvironment:
-        return await base_environment(
-            self._services, self._journal, base, setup=setup, provisioner=self._provisioner
+        return Validator(
+            services, journal, environment=environment, gates=gates, provisioner=provisioner, queue=self._queue
         )
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
@@ -302,7 +295,7 @@ class MissionFlow:
         """Run one attempt, or recall its result."""
 
         async def work() -> object:
-            begun = self._journal.state.attempt(number)
+            begun, depot = self._journal.state.attempt(number), self._services.depot
             assignment = Assignment(
                 mission=self._journal.mission,
                 attempt=begun.id if begun else new_id("attempt"),
@@ -315,6 +308,8 @@ class MissionFlow:
                 forbid=request.forbid,
                 tree=tree,
                 role=self._role,
+                # An attempt before may have removed it; what is wrong with that the report says.
+                directory=request.directory if depot.has_directory(tree, request.directory) else "",
             )
             return (await context.runner.run(agent, assignment, tree=tree)).to_record()
 

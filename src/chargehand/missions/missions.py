@@ -183,33 +183,32 @@ class Missions:
                         done.append(row.id)
         return done
 
-    async def admit(self, action: Action, *, mission: str | None = None) -> Judgement:
+    async def admit(self, action: Action, *, directory: str = "", mission: str | None = None) -> Judgement:
         """Judge a command that a person runs, recorded in the log of the mission that it looks at, if any.
 
         Raises `RefusedError` (`policy_denied`) unless it is allowed.
         """
         journal = Unlogged() if mission is None else self._journal(mission)
-        return await admit(self._services, journal, action, purpose="exec")
-
-    @contextlib.asynccontextmanager
-    async def open_sandbox(self, base: Base, *, tree: str | None = None) -> AsyncIterator[Sandbox]:
-        """Open a sandbox on a fresh workspace of a base, or of a tree over it, for one command of a person."""
-        async with self.open_workspace(base, tree=tree) as (_, sandbox):
-            yield sandbox
+        return await admit(self._services, journal, action, purpose="exec", directory=directory)
 
     @contextlib.asynccontextmanager
     async def open_workspace(
-        self, base: Base, *, tree: str | None = None
+        self, base: Base, *, tree: str | None = None, directory: str = "", setup_directory: str = ""
     ) -> AsyncIterator[tuple[Workspace, Sandbox]]:
-        """Open a sandbox as `open_sandbox` does, with the workspace it is on."""
+        """Open a sandbox on a fresh workspace of a base, or of a tree over it, for one command of a person.
+
+        Commands start in `directory`, setup in `setup_directory`.
+        """
         journal = Unlogged()
         setup = self._services.config.project.setup
-        environment = await base_environment(self._services, journal, base, setup=setup)
+        environment = await base_environment(self._services, journal, base, setup=setup, directory=setup_directory)
         provisioner = SandboxProvisioner(self._services, journal)
         async with (
             provisioner.workspace(environment, purpose="exec", tree=tree) as workspace,
             provisioner.egress(purpose="exec") as egress,
-            provisioner.sandbox(workspace, environment, purpose="exec", egress=egress) as sandbox,
+            provisioner.sandbox(
+                workspace, environment, purpose="exec", egress=egress, directory=directory
+            ) as sandbox,
         ):
             yield workspace, sandbox
 

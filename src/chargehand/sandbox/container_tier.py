@@ -183,6 +183,7 @@ class ContainerTier:
             limits=spec.limits,
             environment=environment,
             limits_in_force=_limits_in_force(spec.limits, engine),
+            cwd=spec.cwd,
         )
         try:
             await sandbox.start(self._code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +48,7 @@ class SandboxSpec:
     comes along. `path` is prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only),
     `gateway` that of the attempt's model gateway, `egress` that of a proxy to allowed hosts: inside they are
     reached at 127.0.0.1, on `REGISTRY_PORT`, `GATEWAY_PORT` and `EGRESS_PORT`. With `egress` the usual variables
-    name that proxy.
+    name that proxy. Commands start in `directory`, a path below the workspace, unless they are told otherwise.
     """
 
     mounts: MountPlan
@@ -59,6 +60,12 @@ class SandboxSpec:
     registries: Path | None = None
     gateway: Path | None = None
     egress: Path | None = None
+    directory: str = ""
+
+    @property
+    def cwd(self) -> str:
+        """The absolute path of `directory` inside."""
+        return posixpath.join(WORKSPACE, self.directory).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +116,12 @@ class Sandbox(Protocol):
     """A place where programs of an untrusted author run; opened by `open_sandbox`, used by one task at a time.
 
     Every method raises `SandboxDiedError` when the sandbox itself has ended: a provider's failure never looks like
-    a command's output. Commands run one after another.
+    a command's output. Commands run one after another, in `cwd` unless they are told otherwise.
     """
 
     id: str
     tier: str
+    cwd: str
     limits_in_force: Mapping[str, str]
 
     async def exec(
@@ -121,7 +129,7 @@ class Sandbox(Protocol):
         argv: Sequence[str],
         *,
         timeout: float = 60.0,
-        cwd: str = WORKSPACE,
+        cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         output_limit: int = 1_000_000,
@@ -203,7 +211,7 @@ class Converses(Protocol):
         stdin: AsyncIterator[bytes],
         *,
         timeout: float = 60.0,
-        cwd: str = WORKSPACE,
+        cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         output_limit: int = 1_000_000,
         on_output: OnOutput | None = None,

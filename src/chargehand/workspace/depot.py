@@ -214,6 +214,11 @@ class Depot:
         found = self.reader.find(bytes.fromhex(tree), os.fsencode(path))
         return None if found is None else PathEntry(path=path, mode=found.mode, id=found.id.hex())
 
+    def has_directory(self, tree: str, path: str) -> bool:
+        """Tell whether a tree has a directory at `path`, not reached by any link; the top is ""."""
+        found = self.lookup(tree, path) if path else None
+        return not path or (found is not None and stat.S_ISDIR(found.mode))
+
     def find_lfs_pointers(self, tree: str) -> tuple[Finding, ...]:
         """Return a finding that says which files of a tree are shown as pointers of Git LFS, none without any."""
         return find_lfs_pointers(self.reader, tree)

@@ -83,11 +83,12 @@ class EnvironmentLayers:
         toolchain: str = "",
         tier: str = "",
         tree: str | None = None,
+        directory: str = "",
     ) -> str:
         """Return the key of the layer that `command` makes on `tree` (default: the base's own), as hex.
 
-        It covers the command, the toolchain, the tier and the content of every input in that tree: the default
-        file names, and `inputs` as whole paths or glob patterns.
+        It covers the command, the `directory` that it starts in, the toolchain, the tier and the content of every
+        input in that tree: the default file names, and `inputs` as whole paths or glob patterns.
         """
         patterns = tuple(inputs)
         by_path = {entry[0]: entry for entry in self._base_inputs(base, patterns)}
@@ -97,7 +98,8 @@ class EnvironmentLayers:
             elif _is_input(change.path, patterns):
                 by_path[change.path] = (change.path, change.new_mode, change.new_id)
         found = [by_path[path] for path in sorted(by_path, key=os.fsencode)]
-        text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found])
+        place = [directory] if directory else []
+        text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found, *place])
         # The tier is in it because a setup that ran as another user, or in an image, makes other files.
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 

@@ -43,7 +43,7 @@ from chargehand.agents.prompts import briefing, person_message
 from chargehand.core.config import AgentKind, CliName
 from chargehand.core.messages import ClarificationRequest
 from chargehand.models.contract import Usage
-from chargehand.sandbox.contract import WORKSPACE, Converses, ExecResult, OnOutput, Stream
+from chargehand.sandbox.contract import Converses, ExecResult, OnOutput, Stream
 
 PROTOCOL_VERSION = 1
 _OUTPUT_LIMIT = 256 << 20
@@ -159,7 +159,7 @@ class _AcpSession:
         """Send the prompt, then what persons say meanwhile, and repairs; return why the agent stopped."""
         connection, updates = self.client.connection, self.client.updates
         hello = await greet(connection)
-        session = await _open_session(connection, hello)
+        session = await _open_session(connection, hello, self.context.sandbox.cwd)
         self.log.take(AgentEvent(kind="session", text=session))
         seen, text = len(self.assignment.messages), "\n\n".join([briefing(self.assignment), *self.answers])
         while True:
@@ -287,10 +287,13 @@ async def greet(connection: AcpConnection) -> dict[str, Any]:
     return hello
 
 
-async def _open_session(connection: AcpConnection, hello: Mapping[str, Any]) -> str:
-    """Return the id of a new session; raises `RpcError`, which names the ways to log in where one is asked for."""
+async def _open_session(connection: AcpConnection, hello: Mapping[str, Any], cwd: str) -> str:
+    """Return the id of a new session in a directory.
+
+    Raises `RpcError`, which names the ways to log in where one is asked for.
+    """
     try:
-        session = await connection.request("session/new", {"cwd": WORKSPACE, "mcpServers": []})
+        session = await connection.request("session/new", {"cwd": cwd, "mcpServers": []})
     except RpcError as error:
         ways = ", ".join(text_at(each, "id") for each in objects_at(hello, "authMethods"))
         logins = f" (logs in by: {ways})" if ways else ""

@@ -229,15 +229,22 @@ class _AttemptLoop:
             if assignment.report is not None:
                 return {"texts": [report_message(assignment.report), *texts], "said": len(said)}
             # Read inside the step: the files may change while the agent works, the recorded opening must not.
-            instructions = []
-            if skills := skill_list(await find_skills(self._context.sandbox)):
+            instructions, sandbox = [], self._context.sandbox
+            # From the top of the repository down to where the agent starts: what is nearer comes later.
+            depth = len(assignment.directory.split("/")) if assignment.directory else 0
+            ups = tuple("../" * up for up in range(depth, -1, -1))
+            if skills := skill_list(await find_skills(sandbox, ups)):
                 instructions.append((SKILLS, skills))
-            for path in INSTRUCTION_FILES:
-                head = await self._context.sandbox.exec(["head", "-c", str(_INSTRUCTION_BYTES), "--", path])
+            for path in (up + name for up in ups for name in INSTRUCTION_FILES):
+                head = await sandbox.exec(["head", "-c", str(_INSTRUCTION_BYTES), "--", path])
                 if head.exit_code == 0 and head.stdout:
                     instructions.append((path, head.stdout.decode(errors="replace")))
             first = first_message(
-                assignment.request, allow=assignment.allow, forbid=assignment.forbid, instructions=instructions
+                assignment.request,
+                directory=assignment.directory,
+                allow=assignment.allow,
+                forbid=assignment.forbid,
+                instructions=instructions,
             )
             return {"texts": [first, *texts], "said": len(said)}
 
@@ -352,8 +359,8 @@ class _AttemptLoop:
                 answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
                 return _recorded_result(ToolResult(text=person_message(answer)))
             # Tools of MCP servers know best what a call means: they judge it themselves, as an action of its own.
-            is_own = not self._mcp.knows(call.name)
-            if is_own and (action := action_of(call.name, call.arguments)) is not None:
+            is_own, sandbox = not self._mcp.knows(call.name), self._context.sandbox
+            if is_own and (action := action_of(call.name, call.arguments, cwd=sandbox.cwd)) is not None:
                 judgement = await self._context.judge(name, action)
                 if judgement.effect != "allow":
                     return _recorded_result(ToolResult(text=denial_text(judgement), failed=True), seconds=0.0)

@@ -44,7 +44,7 @@ class PatchAgent:
 
         async def work() -> object:
             # Judged inside the act: what is recorded is neither asked again nor done again.
-            action = action_of(_TOOL, arguments)
+            action = action_of(_TOOL, arguments, cwd=context.sandbox.cwd)
             if action is not None:
                 judgement = await context.judge(_STEP, action)
                 if judgement.effect != "allow":

@@ -6,6 +6,7 @@ Whatever stands there is the repository's word, and is put before a model as suc
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chargehand.core.text import printable, shown_path
@@ -29,17 +30,20 @@ _KEY = re.compile(r"(name|description):[ \t]*(.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """One skill: its file, relative to the workspace, its name and what it is for."""
+    """One skill: its file, relative to where commands start, its name and what it is for."""
 
     path: str
     name: str
     description: str
 
 
-async def find_skills(sandbox: Sandbox) -> tuple[Skill, ...]:
-    """Return the skills in a sandbox's workspace, 50 at most; a file without a description is none."""
-    limit = _MOST * (_HEAD_BYTES + 500)
-    result = await sandbox.exec(["/bin/sh", "-c", _LIST, "sh", *PLACES], output_limit=limit)
+async def find_skills(sandbox: Sandbox, ups: Sequence[str] = ("",)) -> tuple[Skill, ...]:
+    """Return the skills in directories of a workspace, 50 at most; a file without a description is none.
+
+    `ups` lead to the directories, as `../` does to the one above.
+    """
+    limit, places = _MOST * (_HEAD_BYTES + 500), (up + place for up in reversed(ups) for place in PLACES)
+    result = await sandbox.exec(["/bin/sh", "-c", _LIST, "sh", *places], output_limit=limit)
     fields = result.stdout.decode("utf-8", "replace").split("\0")
     found: dict[str, Skill] = {}
     for path, head in zip(fields[::2], fields[1::2], strict=False):

@@ -61,15 +61,15 @@ class FileChange:
     executable: bool | None = None
 
 
-def workspace_path(path: str) -> str:
-    """Return a patch's path relative to the workspace; raises `PatchProblem` for one that is not inside it."""
+def workspace_path(path: str, cwd: str) -> str:
+    """Return a path from `cwd` relative to the workspace; raises `PatchProblem` for one that is not inside it."""
     if "\0" in path or not path.strip():
         raise PatchProblem(f"{path!r} is not the path of a file")
     # Worked out as text: the path is the model's, and must not be looked up on the host.
-    relative = posixpath.relpath(posixpath.normpath(posixpath.join("/workspace", path)), "/workspace")
+    relative = posixpath.relpath(posixpath.normpath(posixpath.join(cwd, path)), "/workspace")
     parts = relative.split("/")
     if parts[0] == ".." or relative == ".":
-        raise PatchProblem(f"{path!r} is not a file inside /workspace: give a path relative to /workspace")
+        raise PatchProblem(f"{path!r} is not a file inside /workspace: give a path relative to {cwd}")
     if in_git(relative):
         raise PatchProblem(f"{path!r} is inside .git, which patches and edits may not touch")
     return relative
@@ -87,9 +87,9 @@ _SIGNS: dict[str, Sign] = {" ": " ", "-": "-", "+": "+"}
 _NOWHERE = "/dev/null"
 
 
-def parse_unified(lines: Sequence[str]) -> tuple[FileChange, ...]:
+def parse_unified(lines: Sequence[str], cwd: str) -> tuple[FileChange, ...]:
     """Return the changes; text before the first header is skipped. Raises `PatchProblem`."""
-    reader = _UnifiedReader(lines)
+    reader = _UnifiedReader(lines, cwd)
     found = []
     while reader.seek():
         found.append(reader.read_file())
@@ -113,8 +113,9 @@ class _FileHeaders:
 class _UnifiedReader:
     """Reads file after file of a unified diff."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], cwd: str) -> None:
         self._lines = lines
+        self._cwd = cwd
         self._at = 0
 
     def seek(self) -> bool:
@@ -145,13 +146,13 @@ class _UnifiedReader:
             hunks.append(self._read_hunk())
         old, new = self._read_paths(headers)
         if headers.created or old == _NOWHERE:
-            path = workspace_path(new)
+            path = workspace_path(new, self._cwd)
             return FileChange(action="add", path=path, hunks=tuple(hunks), executable=headers.executable)
         if headers.deleted or new == _NOWHERE:
-            return FileChange(action="delete", path=workspace_path(old), hunks=tuple(hunks))
+            return FileChange(action="delete", path=workspace_path(old, self._cwd), hunks=tuple(hunks))
         if not hunks and headers.executable is None and headers.rename_to is None:
             raise self._problem(f"the diff of {new!r} has no hunks ('@@ -1,3 +1,4 @@')", back=1)
-        path, target = workspace_path(old), workspace_path(new)
+        path, target = workspace_path(old, self._cwd), workspace_path(new, self._cwd)
         move_to = None if path == target else target
         return FileChange(
             action="update", path=path, move_to=move_to, hunks=tuple(hunks), executable=headers.executable
@@ -285,7 +286,7 @@ def is_envelope(lines: Sequence[str]) -> bool:
     return any(line.startswith((BEGIN, END, _ADD, _UPDATE, _DELETE)) for line in lines)
 
 
-def parse_envelope(lines: Sequence[str]) -> tuple[FileChange, ...]:
+def parse_envelope(lines: Sequence[str], cwd: str) -> tuple[FileChange, ...]:
     """Return the changes; raises `PatchProblem`."""
     bodies = [line.rstrip() for line in lines]
     if BEGIN not in bodies:
@@ -294,15 +295,16 @@ def parse_envelope(lines: Sequence[str]) -> tuple[FileChange, ...]:
     if END not in bodies[start:]:
         raise PatchProblem(f"the patch must end with a line {END!r}: without it, it may have been cut off")
     end = bodies.index(END, start)
-    return _EnvelopeReader(lines[start:end], start + 1).changes()
+    return _EnvelopeReader(lines[start:end], start + 1, cwd).changes()
 
 
 class _EnvelopeReader:
     """Reads section after section; `first` is the number of the first line, for messages."""
 
-    def __init__(self, lines: Sequence[str], first: int) -> None:
+    def __init__(self, lines: Sequence[str], first: int, cwd: str) -> None:
         self._lines = lines
         self._first = first
+        self._cwd = cwd
         self._at = 0
 
     def changes(self) -> tuple[FileChange, ...]:
@@ -312,11 +314,11 @@ class _EnvelopeReader:
             head = self._lines[self._at].rstrip()
             self._at += 1
             if head.startswith(_ADD):
-                found.append(FileChange(action="add", path=_path_after(head, _ADD), hunks=self._read_added()))
+                found.append(FileChange(action="add", path=self._path_after(head, _ADD), hunks=self._read_added()))
             elif head.startswith(_DELETE):
-                found.append(FileChange(action="delete", path=_path_after(head, _DELETE)))
+                found.append(FileChange(action="delete", path=self._path_after(head, _DELETE)))
             elif head.startswith(_UPDATE):
-                found.append(self._read_update(_path_after(head, _UPDATE)))
+                found.append(self._read_update(self._path_after(head, _UPDATE)))
             elif head:
                 raise self._problem(
                     f"expected {_ADD!r}, {_UPDATE!r} or {_DELETE!r} and a path, found {head[:80]!r}", back=1
@@ -339,7 +341,7 @@ class _EnvelopeReader:
         move_to = None
         line = self._peek_line(own=_MOVE)
         if line is not None and line.startswith(_MOVE):
-            move_to = _path_after(line.rstrip(), _MOVE)
+            move_to = self._path_after(line.rstrip(), _MOVE)
             self._at += 1
         hunks: list[PatchHunk] = []
         while (line := self._peek_line()) is not None:
@@ -415,6 +417,5 @@ class _EnvelopeReader:
     def _problem(self, text: str, *, back: int = 0) -> PatchProblem:
         return PatchProblem(f"line {self._first + self._at - back} of the patch: {text}")
 
-
-def _path_after(line: str, head: str) -> str:
-    return workspace_path(line.removeprefix(head).strip())
+    def _path_after(self, line: str, head: str) -> str:
+        return workspace_path(line.removeprefix(head).strip(), self._cwd)

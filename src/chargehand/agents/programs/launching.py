@@ -44,6 +44,7 @@ def launch_of(
         dialect=dialect,
         token=endpoint.token if endpoint else "",
         asks=asks,
+        cwd=context.sandbox.cwd,
     )
 
 

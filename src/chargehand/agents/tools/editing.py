@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import posixpath
 import re
 import sys
 import tomllib
@@ -23,6 +24,7 @@ from chargehand.agents.patches import (
 from chargehand.agents.tool_specs import Mistake, ToolResult
 from chargehand.agents.tools.files import PathStatus, PendingWrite, SandboxFiles, writable
 from chargehand.agents.tools.reading import missing
+from chargehand.sandbox.contract import WORKSPACE
 
 # Bytes of a file whose syntax is checked.
 LARGEST_CHECKED = 200_000
@@ -83,11 +85,11 @@ def replace_text(text: str, old: str, new: str, *, path: str, every: bool = Fals
 async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
     """Apply a patch in either notation to all of its files; raises `Mistake` and then has written nothing."""
     try:
-        changes = parse_patch(patch)
+        changes = parse_patch(patch, cwd=files.cwd)
         paths = paths_of(changes)
         if len(paths) > _MOST_FILES:
             raise Mistake(f"the patch changes {len(paths)} files: at most {_MOST_FILES} at once")
-        statuses = {path: await files.look(path) for path in paths}
+        statuses = {path: await files.look(posixpath.join(WORKSPACE, path)) for path in paths}
         made = {change.path if change.action == "add" else change.move_to for change in changes}
         needed = {change.path for change in changes if change.action != "add"} - made
         before: dict[str, str | None] = {}

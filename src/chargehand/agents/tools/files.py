@@ -93,9 +93,13 @@ class PendingWrite:
 
 
 class SandboxFiles:
-    """Reads and writes files of one sandbox; what a model asked wrongly raises `Mistake`."""
+    """Reads and writes files of one sandbox; what a model asked wrongly raises `Mistake`.
+
+    A path that a model gives is relative to `cwd`, where commands start, and so is what it is shown.
+    """
 
     def __init__(self, sandbox: Sandbox, *, seconds: float) -> None:
+        self.cwd = sandbox.cwd
         self._sandbox = sandbox
         self._seconds = seconds
 
@@ -104,6 +108,7 @@ class SandboxFiles:
         result = await self._sandbox.exec(
             ["/bin/sh", "-c", script, "sh", *words],
             timeout=self._seconds,
+            cwd=WORKSPACE,
             stdin=stdin,
             output_limit=limit,
             # Without it messages and sorting depend on the image.
@@ -117,7 +122,7 @@ class SandboxFiles:
         """Return what stands at a path; raises `Mistake` for what cannot be a path."""
         if not path or "\0" in path:
             raise Mistake(f"{path!r} is not a path")
-        full = posixpath.normpath(posixpath.join(WORKSPACE, path)).replace("//", "/")
+        full = posixpath.normpath(posixpath.join(self.cwd, path)).replace("//", "/")
         word = "." if full == WORKSPACE else full
         if full.startswith(WORKSPACE + "/"):  # "./" so that no name can look like an option
             word = "./" + full[len(WORKSPACE) + 1 :]
@@ -138,6 +143,12 @@ class SandboxFiles:
         relative = posixpath.normpath(posixpath.join(posixpath.relpath(real, root), missing)) if inside else None
         known: Kind = kind if kind in _KINDS else "other"
         return PathStatus(word=word, kind=known, size=int(size or 0), real=relative, missing=missing)
+
+    def shown(self, word: str) -> str:
+        """Return a path of the workspace as a model names it."""
+        place = posixpath.normpath(posixpath.join(WORKSPACE, word))
+        inside = place == WORKSPACE or place.startswith(f"{WORKSPACE}/")
+        return posixpath.relpath(place, self.cwd) if inside and place != self.cwd else place
 
     async def content(self, path: str, entry: PathStatus) -> bytes:
         """Return all bytes of a file; raises `Mistake` for one that is too large or cannot be read."""

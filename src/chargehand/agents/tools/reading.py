@@ -89,7 +89,7 @@ async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
     names = await files.names(above)
     plain = {name.rstrip("/").lower(): name for name in names}
     close = [plain[each] for each in difflib.get_close_matches(wanted.lower(), plain, n=5, cutoff=0.5)]
-    where = above.removeprefix("./") if above != "." else "/workspace"
+    where = files.shown(above)
     if close:
         return f"{path} does not exist; nearest in {where}: {', '.join(close)}"
     few = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "nothing"
@@ -186,10 +186,11 @@ async def search(
     code = int(complaint.pop()) if complaint and complaint[-1].isdigit() else 2
     path_pattern = None
     if glob and "/" in glob:  # grep's --include sees names alone
-        parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob.removeprefix("/workspace/").removeprefix("./").lstrip("/"))
+        within = glob.removeprefix(f"{files.cwd}/").removeprefix("./").lstrip("/")
+        parts = re.split(r"(\*\*/|\*\*|\*|\?)", within)
         plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
         path_pattern = re.compile("".join(plain.get(part) or re.escape(part) for part in parts), re.DOTALL)
-    blocks = list(_group_matches(result.stdout.split(b"\n")[:-1], path_pattern))
+    blocks = list(_group_matches(result.stdout.split(b"\n")[:-1], path_pattern, files.shown))
     if blocks:
         return ToolResult(text=_render_matches(blocks, cut=len(result.stdout) >= _MOST_BYTES))
     if code > 1 and complaint:
@@ -200,7 +201,9 @@ async def search(
     return ToolResult(text=f"no line matches {pattern!r}")
 
 
-def _group_matches(lines: Iterable[bytes], pattern: re.Pattern[str] | None) -> Iterator[list[_FoundLine]]:
+def _group_matches(
+    lines: Iterable[bytes], pattern: re.Pattern[str] | None, shown: Callable[[str], str]
+) -> Iterator[list[_FoundLine]]:
     """Yield lines that belong together: with context, those that grep put between two `--`."""
     block: list[_FoundLine] = []
     for line in lines:
@@ -210,7 +213,7 @@ def _group_matches(lines: Iterable[bytes], pattern: re.Pattern[str] | None) -> I
                 yield block
             block = []
             continue
-        path = shown_path(found[1].decode("utf-8", "surrogateescape")).removeprefix("./")
+        path = shown_path(shown(found[1].decode("utf-8", "surrogateescape")))
         if pattern is not None and not pattern.fullmatch(path):
             continue
         text = printable(found[4].decode("utf-8", "replace"))

@@ -13,10 +13,19 @@ REPOSITORY_FILE = "chargehand.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryFile:
-    """The repository's `chargehand.toml`, byte for byte; `commit` is `None` for an uncommitted one."""
+    """A `chargehand.toml` of a repository, byte for byte, and the `directory` that it is in.
+
+    `commit` is `None` for an uncommitted one.
+    """
 
     content: bytes
     commit: str | None = None
+    directory: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it lies, from the top of the repository."""
+        return f"{self.directory}/{REPOSITORY_FILE}" if self.directory else REPOSITORY_FILE
 
     @property
     def digest(self) -> str:
@@ -26,7 +35,7 @@ class RepositoryFile:
     @property
     def origin(self) -> str:
         """Where its values are said to come from."""
-        return f"{REPOSITORY_FILE} @ {self.commit[:12]}" if self.commit else f"{REPOSITORY_FILE} (uncommitted)"
+        return f"{self.path} @ {self.commit[:12]}" if self.commit else f"{self.path} (uncommitted)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class ResolvedConfig:
     empty unless trust would change a value. `strangers` has, by agent, the program that the repository's untrusted
     file puts behind it: such an agent works in the sandbox, and is given no model. `digest` is the hex SHA-256 of
     the repository file's bytes, `""` where there is none. `extra_checks` and `only_checks` are the command line's.
+    `commands_from` is the directory of the repository's file where that sets checks or setup, which run there.
     """
 
     config: Config
@@ -74,6 +84,7 @@ class ResolvedConfig:
     digest: str = ""
     extra_checks: tuple[str, ...] = ()
     only_checks: tuple[str, ...] | None = None
+    commands_from: str | None = None
 
     @property
     def trusted_by(self) -> str:

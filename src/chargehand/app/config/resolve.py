@@ -26,7 +26,6 @@ from chargehand.app.config.keys import (
     section_keys,
 )
 from chargehand.app.config.records import (
-    REPOSITORY_FILE,
     OptionValue,
     RepositoryFile,
     ResolvedConfig,
@@ -193,6 +192,10 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
                     raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
 
 
+# What a repository's file runs: written for the directory that the file is in.
+_COMMANDS = frozenset({"project.checks", "project.outside_checks", "project.setup"})
+
+
 def resolve(
     *,
     user: UserFile | None = None,
@@ -231,7 +234,7 @@ def resolve(
     origins = {dotted: value.origin for dotted, value in values.items()}
     origins |= {name: one.origin for name, one in (("extra_checks", extra), (ONLY_CHECKS, only)) if one}
     if repository is not None and repository.commit is None:
-        read = f"{REPOSITORY_FILE} is not committed: it was read from the checkout (sha256 {digest[:12]}…)"
+        read = f"{repository.path} is not committed: it was read from the checkout (sha256 {digest[:12]}…)"
         notes = (read, *notes)
     return ResolvedConfig(
         config=_build(values),
@@ -242,6 +245,7 @@ def resolve(
         digest=digest,
         extra_checks=_items(extra) if extra else (),
         only_checks=_items(only) if only else None,
+        commands_from=repository.directory if repository and not _COMMANDS.isdisjoint(theirs) else None,
     )
 
 
@@ -250,14 +254,14 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
         return {}
     if len(repository.content) > LARGEST_FILE:
         message = f"the file has {len(repository.content)} bytes, more than {LARGEST_FILE}"
-        raise config_error(REPOSITORY_FILE, message, "make it shorter")
+        raise config_error(repository.path, message, "make it shorter")
     try:
         text = repository.content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = repository.content.count(b"\n", 0, error.start) + 1
         message = "not valid TOML: the file is not UTF-8"
-        raise config_error(f"{REPOSITORY_FILE}:{line}", message, "save it as UTF-8") from error
-    said = read_toml(text, name=REPOSITORY_FILE, origin=repository.origin)
+        raise config_error(f"{repository.path}:{line}", message, "save it as UTF-8") from error
+    said = read_toml(text, name=repository.path, origin=repository.origin)
     # Who types `--agent claude`, or lets the native agent work, means those and no program of a stranger's.
     for name in RESERVED_AGENTS.intersection(entry_names(said, AGENTS)):
         entry = {dotted.rpartition(".")[2]: value for dotted, value in entry_values(said, AGENTS, name).items()}

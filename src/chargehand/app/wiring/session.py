@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from chargehand.app.config.records import ResolvedConfig
@@ -10,17 +12,20 @@ from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.missions.missions import Missions
+from chargehand.sandbox.contract import Sandbox
 from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
+from chargehand.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectBase:
-    """A project, its depot and the base that work starts from."""
+    """A project, its depot and the base that work starts from; a person stands in the directory `start` of it."""
 
     project: ProjectRow
     depot: Depot
     base: Base
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,14 @@ class ConfiguredBase(ProjectBase):
     """A project at a base, with the configuration in force there."""
 
     resolved: ResolvedConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPlaces:
+    """The directories of a base in which a mission works: its agent starts in one, checks and setup in another."""
+
+    agent: str = ""
+    checks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +54,22 @@ class Session:
     missions: Missions
     driver: DriverName
     choice: TierChoice
+    start: str
+    places: WorkPlaces
+
+    @asynccontextmanager
+    async def open_workspace(
+        self, *, tree: str | None = None, directory: str = ""
+    ) -> AsyncIterator[tuple[Workspace, Sandbox]]:
+        """Open a sandbox on the base, or on a tree over it, for one command of a person; with its workspace.
+
+        It starts in `directory`, or at the top where the tree has no such directory.
+        """
+        exists = self.depot.has_directory(tree or self.base.tree, directory)
+        async with self.missions.open_workspace(
+            self.base, tree=tree, directory=directory if exists else "", setup_directory=self.places.checks
+        ) as opened:
+            yield opened
 
     def agent(self, option: str) -> AgentConfig:
         """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from collections.abc import Collection
@@ -43,9 +44,9 @@ def new_module(change: Change) -> tuple[str, str] | None:
     return "/".join(directories), module
 
 
-def is_usual_root(directory: str) -> bool:
-    """Whether projects keep modules in this directory that are imported by their bare names."""
-    return directory in _ROOTS
+def is_usual_root(directory: str, top: str = "") -> bool:
+    """Whether projects, also the one in `top`, keep modules here that are imported by their bare names."""
+    return directory in _ROOTS or directory == top or directory.removeprefix(f"{top}/") in _ROOTS
 
 
 def can_hide(module: str, installed: Collection[str]) -> bool:
@@ -53,11 +54,15 @@ def can_hide(module: str, installed: Collection[str]) -> bool:
     return module in _SHADOWABLE or module in installed
 
 
-def module_names(path: str) -> tuple[str, str] | None:
-    """Return (directory, name) of the top module that an existing Python file belongs to, by the usual roots."""
-    if not path.endswith(".py"):
+def module_names(path: str, top: str = "") -> tuple[str, str] | None:
+    """Return (directory, name) of the top module that a Python file belongs to, by the usual roots below `top`.
+
+    `None` for a file that is not below it.
+    """
+    within = path.removeprefix(f"{top}/") if top else path
+    if not path.endswith(".py") or (top and within == path):
         return None
-    root, _, rest = path.partition("/")
+    root, _, rest = within.partition("/")
     if rest and root in _ROOTS:
-        return root, rest.partition("/")[0].removesuffix(".py")
-    return "", root.removesuffix(".py")
+        return posixpath.join(top, root), rest.partition("/")[0].removesuffix(".py")
+    return top, root.removesuffix(".py")

@@ -142,11 +142,11 @@ class Programs:
         return None
 
 
-def find_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Programs:
-    """Return what the commands run in `tree`. Raises what `reader` raises."""
-    search = _ProgramSearch(reader, tree)
+def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, directory: str = "") -> Programs:
+    """Return what the commands, started in a `directory` of `tree`, run there. Raises what `reader` raises."""
+    search = _ProgramSearch(reader, tree, directory)
     for command in commands:
-        search.take_words(command, "")
+        search.take_words(command, directory)
     search.follow()
     return Programs(
         paths=frozenset(search.paths),
@@ -157,15 +157,15 @@ def find_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Pro
     )
 
 
-def find_outside_programs(commands: Sequence[str], reader: TreeReader, tree: str) -> Programs:
+def find_outside_programs(commands: Sequence[str], reader: TreeReader, tree: str, directory: str = "") -> Programs:
     """Return what outside checks name themselves, and all that lies beside it.
 
     Their programs run on the base's files, and what these name is the tree that they ask: nothing is followed.
     """
-    search = _ProgramSearch(reader, tree)
+    search = _ProgramSearch(reader, tree, directory)
     for command in commands:
-        search.take_words(_UNDER_TEST.sub(" ", command), "")
-    beside = {posixpath.dirname(path) for path in search.paths} - {""}
+        search.take_words(_UNDER_TEST.sub(" ", command), directory)
+    beside = {posixpath.dirname(path) for path in search.paths} - {"", directory, posixpath.dirname(directory)}
     return Programs(
         paths=frozenset(search.paths),
         patterns=tuple(re.compile(translate(f"{place}/*")) for place in sorted(beside)),
@@ -178,14 +178,18 @@ class _ProgramSearch:
 
     reader: TreeReader
     tree: str
+    start: str
     paths: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
-    directories: set[str] = field(default_factory=set)
+    directories: set[str] = field(init=False)
     made: set[str] = field(default_factory=set)
     _texts: list[str] = field(default_factory=list)
     _waiting: list[str] = field(default_factory=list)
     _read: set[str] = field(default_factory=set)
     _known: dict[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.directories = {self.start} - {""}
 
     def follow(self) -> None:
         """Read what was named until nothing new is."""
@@ -203,9 +207,9 @@ class _ProgramSearch:
         text = _COMMENT.sub("", text) if "\n" in text else text
         self._texts.append(text)
         entered = {self._place(name, directory) for name in _ENTERED.findall(text)}
-        entered |= {self._place(name, "") for name in _ENTERED.findall(text)}
+        entered |= {self._place(name, base) for name in _ENTERED.findall(text) for base in ("", self.start)}
         self.directories |= entered
-        bases = {"", directory, posixpath.dirname(directory), *entered}
+        bases = {"", self.start, directory, posixpath.dirname(directory), *entered}
         for word in _SEPARATORS.split(_SUBJECT.sub(" ", text)):
             for piece in {word, *word.split(":")}:
                 self._name(piece, bases)
@@ -220,14 +224,19 @@ class _ProgramSearch:
         for place in re.findall(r"\brun-parts\s+([\w./-]+)", text):
             self.patterns |= {f"{self._place(place, base)}/*" for base in bases}
         for value in re.findall(r"PYTHONPATH\s*=\s*[\"']?([\w./:$-]+)", text):
-            self.directories |= {self._place(_without_variables(each), "") for each in value.split(":") if each}
+            self.directories |= {
+                self._place(_without_variables(each), base)
+                for each in value.split(":")
+                for base in ("", self.start)
+                if each
+            }
 
     def backends(self) -> Iterator[str]:
         """Yield the directories of build backends that lie in the tree."""
-        system = self._toml("pyproject.toml").get("build-system")
+        system = self._toml(posixpath.join(self.start, "pyproject.toml")).get("build-system")
         paths = system.get("backend-path") if isinstance(system, dict) else None
         for each in paths if isinstance(paths, list) else ():
-            if isinstance(each, str) and (place := self._place(each, "")):
+            if isinstance(each, str) and (place := self._place(each, self.start)):
                 yield place
 
     def _place(self, word: str, directory: str) -> str:
@@ -251,7 +260,7 @@ class _ProgramSearch:
 
     def _name_module(self, module: str, bases: Iterable[str]) -> None:
         path = module.replace(".", "/")
-        roots = {"", "src", "lib", "python", *bases}
+        roots = {*bases, *(posixpath.join(self.start, name) for name in ("src", "lib", "python"))}
         self._name(path, roots, ends=(".py", "/__main__.py", "/__init__.py"))
 
     def _text(self, path: str) -> str | None:

@@ -26,7 +26,7 @@ _STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
 _GO_HOOK = re.compile(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
 _KEPT = 32
 # Following the scripts of a base reads them from disk, and every look at a running attempt asks for the same base.
-_found: OrderedDict[tuple[str, tuple[str, ...]], Programs] = OrderedDict()
+_found: OrderedDict[tuple[str, ...], Programs] = OrderedDict()
 
 
 class Surface:
@@ -36,8 +36,8 @@ class Surface:
         self._areas = areas
         self._reader = reader
         self._tree = tree
-        self._programs = _programs(areas.commands, reader, tree)
-        self._outside = find_outside_programs(areas.outside, reader, tree)
+        self._programs = _programs(areas, reader, tree)
+        self._outside = find_outside_programs(areas.outside, reader, tree, areas.directory)
         # Every directory above an acceptance file, its own among them.
         self._beside = {
             posixpath.dirname(path[:end])
@@ -49,7 +49,8 @@ class Surface:
     def digest(self) -> str:
         """A digest of all that the reasons depend on besides the change and the rules."""
         programs = [self._programs.digest(), self._outside.digest()]
-        parts = [self._tree, programs, sorted(self._areas.installed), self._areas.acceptance]
+        areas = self._areas
+        parts = [self._tree, programs, sorted(areas.installed), areas.acceptance, areas.directory]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def reason(self, change: Change, reader: TreeReader) -> str | None:
@@ -63,7 +64,9 @@ class Surface:
             if text is None or _GO_HOOK.search(text):
                 return "it runs before the tests of an acceptance file beside it"
         parts = parts_of(name)
-        if name in MAKEFILES and posixpath.dirname(change.path) in self._programs.directories - {""}:
+        if name in MAKEFILES and posixpath.dirname(change.path) in self._programs.directories - {
+            *("", self._areas.directory)
+        }:
             parts = _read_whole_makefile
         if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
             return "the part that checks use has changed"
@@ -86,7 +89,9 @@ class Surface:
         path, name = change.path, posixpath.basename(change.path)
         # Of manifests the parts decide, however many scripts name them.
         by_name = self._programs.reason(path) if parts_of(name) is None else None
-        by_name = by_name or CHECKS.reason(path) or self._outside.reason(path)
+        # Some names count at the top alone: checks that start in a directory take that for the top.
+        names = dict.fromkeys((path, path.removeprefix(f"{self._areas.directory}/")))
+        by_name = by_name or next(filter(None, map(CHECKS.reason, names)), None) or self._outside.reason(path)
         if by_name is not None:
             return by_name
         new = change.kind not in {"modified", "deleted"}
@@ -105,8 +110,9 @@ class Surface:
         """Name what a new module hides; a module that the base has at that very place is the project's own."""
         found = new_module(change)
         # A package without `__init__.py`, such as `zope`, takes its parts from every directory that has some.
-        part = module_names(change.path) if change.kind == "added" else None
-        if part and part[1] in self._areas.installed and change.path.count("/") > bool(part[0]):
+        top = self._areas.directory
+        part = module_names(change.path, top) if change.kind == "added" else None
+        if part and part[1] in self._areas.installed and change.path != f"{posixpath.join(*part)}.py":
             found = part
         if found is None or not self._is_import_root(found[0]):
             return None
@@ -120,7 +126,7 @@ class Surface:
         return None if not hides and is_test_file(change.path) else f"it hides the module {module!r}"
 
     def _is_import_root(self, directory: str) -> bool:
-        if directory in self._programs.directories or is_usual_root(directory):
+        if directory in self._programs.directories or is_usual_root(directory, self._areas.directory):
             return True
 
         # A test runner puts the first directory that is no package on the path.
@@ -138,20 +144,19 @@ class Surface:
         """The top modules that the base holds: (directory, name)."""
         found = set[tuple[str, str]]()
         for path, _, _ in self._reader.entries(self._tree):
-            if (module := module_names(path)) is not None:
-                found.add(module)
+            found |= {module for top in {"", self._areas.directory} if (module := module_names(path, top))}
             directory, name = posixpath.split(path)
             if name.endswith(".py") and directory in self._programs.directories:
                 found.add((directory, name.removesuffix(".py")))
         return frozenset(found)
 
 
-def _programs(commands: tuple[str, ...], reader: TreeReader, tree: str) -> Programs:
+def _programs(areas: Areas, reader: TreeReader, tree: str) -> Programs:
     # A tree's id is that of its content, so that entries hold for every reader.
-    key = (tree, commands)
+    key = (tree, areas.directory, *areas.commands)
     found = _found.get(key)
     if found is None:
-        found = _found[key] = find_programs(commands, reader, tree)
+        found = _found[key] = find_programs(areas.commands, reader, tree, areas.directory)
         while len(_found) > _KEPT:
             _found.popitem(last=False)
     return found

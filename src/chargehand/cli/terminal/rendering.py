@@ -245,6 +245,12 @@ def base_line(base: Base) -> str:
     return ", ".join(parts)
 
 
+def place_line(agent: str, checks: str) -> str:
+    """Return in which directory a mission works, and where its checks run if that is another one."""
+    other = f"; checks and setup run in {shown_path(checks or '.')}" if checks != agent else ""
+    return f"works     in {shown_path(agent or '.')}{other}"
+
+
 def start_lines(start: RunStart) -> tuple[str, ...]:
     """Return what a person is told before work begins."""
     assignment, choice = start.assignment, start.assignment.choice
@@ -253,6 +259,7 @@ def start_lines(start: RunStart) -> tuple[str, ...]:
     lines = [
         f"mission   {start.mission}",
         f"base      {base_line(start.base)}",
+        *([place_line(start.places.agent, start.places.checks)] if start.places.agent else []),
         f"role      {role.name} ({assignment.file.place}{bounds})",
         f"agent     {choice.agent} ({choice.why})",
         *([f"model     {choice.model}"] if choice.model else []),
@@ -294,6 +301,8 @@ def _show_request(out: Output, state: MissionState) -> None:
     request = state.request
     if request is None:
         return
+    if request.directory:
+        out.text(place_line(request.directory, request.checks_directory))
     first, *rest = request.text.strip().splitlines() or [""]
     out.text(f"request   {first}")
     for line in rest:

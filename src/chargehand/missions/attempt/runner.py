@@ -196,6 +196,7 @@ class AttemptRunner:
                     egress=egress,
                     attempt=attempt,
                     read_only=not assignment.role.writes,
+                    directory=assignment.directory,
                 )
             )
             snapshot = FailureSnapshot(

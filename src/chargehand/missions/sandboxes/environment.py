@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chargehand.checks.detection import detect_setup, lacks_packages
@@ -70,37 +70,43 @@ async def base_environment(
     base: Base,
     *,
     setup: str | None,
+    directory: str = "",
     provisioner: SandboxProvisioner | None = None,
 ) -> BaseEnvironment:
-    """Return the environment of a base, its layer made by running `setup` where it is not there.
+    """Return the environment of a base, its layer made by running `setup` in a directory where it is not there.
 
     What setup wrote to tracked paths is dropped and recorded as set back by the rule `setup_tracked`.
     Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails, `policy_denied` where
     a rule is against it.
     """
+    bare = BaseEnvironment(base=base, directory=directory)
     if not setup:
-        return BaseEnvironment(base=base)
+        return bare
     layers = EnvironmentLayers(services.depot)
-    key = _layer_key(services, layers, base, setup)
+    key = _layer_key(services, layers, bare, setup)
     found = layers.find(key)
     if found is None:
         provisioner = provisioner or SandboxProvisioner(services, journal)
-        bare = BaseEnvironment(base=base)
         found = (await _build_layer(services, journal, layers, provisioner, bare, setup, key)).path
-    return BaseEnvironment(base=base, layer=found, setup=setup)
+    return replace(bare, layer=found, setup=setup)
 
 
-async def needed_setup(services: Services, journal: Journal, base: Base, verdict: Verdict) -> str | None:
-    """Return the setup that a base's files suggest, where its checks seem to lack what it would install.
+async def needed_setup(
+    services: Services, journal: Journal, environment: BaseEnvironment, verdict: Verdict
+) -> str | None:
+    """Return the setup that the files of a bare base suggest, where its checks seem to lack what it would install.
 
     A recorded step: whoever resumes the mission works in the same environment.
     """
+
+    base = environment.base
 
     async def detect() -> object:
         failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
         texts = (services.store.artifacts.get(check.artifact or "").decode(errors="replace") for check in failed)
         needed = any(lacks_packages(check.reason, text) for check, text in zip(failed, texts, strict=True))
-        return {"command": detect_setup(DepotReader(services.depot), base.tree) if needed else None}
+        reader = DepotReader(services.depot)
+        return {"command": detect_setup(reader, base.tree, environment.directory) if needed else None}
 
     def events(output: dict[str, Any]) -> Sequence[Payload]:
         return (SetupDetected(command=output["command"]),) if output["command"] else ()
@@ -149,13 +155,13 @@ class CandidateLayers:
         changed = self._layers.changed(base, tree, inputs=project.setup_inputs)
         if not changed:
             return self.base_environment
-        bare = BaseEnvironment(base=base)
-        key = _layer_key(self.services, self._layers, base, setup, tree=tree)
+        bare = replace(self.base_environment, layer=None, setup=None)
+        key = _layer_key(self.services, self._layers, bare, setup, tree=tree)
         if key in self._made:
             return self._made[key]
         found = self._layers.find(key)  # of a base commit with the same inputs
         if found is not None:
-            self._made[key] = BaseEnvironment(base=base, layer=found, setup=setup)
+            self._made[key] = replace(bare, layer=found, setup=setup)
             return self._made[key]
         try:
             layer = await _build_layer(
@@ -169,7 +175,7 @@ class CandidateLayers:
             self._made[key] = self.base_environment
         else:
             self._own.append(layer)
-            self._made[key] = BaseEnvironment(base=base, layer=layer.path, setup=setup)
+            self._made[key] = replace(bare, layer=layer.path, setup=setup)
         return self._made[key]
 
     def _explain_failure(self, path: str, error: RefusedError) -> Finding:
@@ -184,15 +190,16 @@ class CandidateLayers:
 
 
 def _layer_key(
-    services: Services, layers: EnvironmentLayers, base: Base, setup: str, *, tree: str | None = None
+    services: Services, layers: EnvironmentLayers, bare: BaseEnvironment, setup: str, *, tree: str | None = None
 ) -> str:
     return layers.key(
-        base,
+        bare.base,
         command=setup,
         inputs=services.config.project.setup_inputs,
         toolchain=services.toolchain,
         tier=services.tier_name,
         tree=tree,
+        directory=bare.directory,
     )
 
 
@@ -209,9 +216,10 @@ async def _build_layer(
 ) -> FrozenLayer:
     """Make a layer by running setup on the base or on a candidate's tree."""
     action = Run(kind="setup", run=setup, trusted=services.is_trusted(setup))
-    await admit(services, journal, action, purpose="setup")
+    await admit(services, journal, action, purpose="setup", directory=bare.directory)
     names = (*_PYTHON_FILES, *_CARGO_FILES, *_GO_FILES, *_MAVEN_FILES)
-    files = frozenset(name for name in names if services.depot.lookup(bare.base.tree, name))
+    place = f"{bare.directory}/" if bare.directory else ""
+    files = frozenset(name for name in names if services.depot.lookup(bare.base.tree, place + name))
     python = bool(_PYTHON_COMMAND.search(setup) or files.intersection(_PYTHON_FILES))
     online = tree is None or services.config.project.setup_network
     clients = _client_variables(setup, files) if online else {}
@@ -226,7 +234,10 @@ async def _build_layer(
             registries=registries,
             egress=egress,
             path=(f"{VENV}/bin",) if python else (),
-            variables={**registries.environment(), **clients} if registries else _FAIL_AT_ONCE,
+            variables={
+                **({**registries.environment(), **clients} if registries else _FAIL_AT_ONCE),
+                **({"UV_PROJECT_ENVIRONMENT": VENV} if python else {}),
+            },
         ) as sandbox:
             if registries and "CARGO_HOME" in clients:
                 await _write_settings(sandbox, f"{CARGO_HOME}/config.toml", registries.cargo_settings())

@@ -1,4 +1,4 @@
-"""The names that programs of an environment layer import from what is installed there."""
+"""What is installed in an environment layer: names that programs import, and copies of the project's own code."""
 
 from __future__ import annotations
 

@@ -94,11 +94,15 @@ MAVEN_VARIABLES = {"MAVEN_OPTS": f"-Duser.home={WORKSPACE}/{_MAVEN_HOME}"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseEnvironment:
-    """What every workspace of a mission starts from: the base and the environment layer that `setup` made."""
+    """What every workspace of a mission starts from: the base and the environment layer that `setup` made.
+
+    Setup and checks start in `directory` of the repository.
+    """
 
     base: Base
     layer: Path | None = None
     setup: str | None = None
+    directory: str = ""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -109,7 +113,8 @@ class BaseEnvironment:
     @property
     def variables(self) -> dict[str, str]:
         """What points programs to that virtual environment, and to the packages in the layer."""
-        found = {"VIRTUAL_ENV": VENV} if self.path else {}
+        # Uv would make an environment beside the project instead, where the checks do not look.
+        found = {"VIRTUAL_ENV": VENV, "UV_PROJECT_ENVIRONMENT": VENV} if self.path else {}
         # Nothing else can be fetched here: told so, cargo and go fail at once instead of trying their registries.
         if self.layer is not None and (self.layer / CARGO_HOME / "registry").is_dir():
             found |= {"CARGO_HOME": f"{WORKSPACE}/{CARGO_HOME}", "CARGO_NET_OFFLINE": "true"}
@@ -254,10 +259,12 @@ class SandboxProvisioner:
         variables: Mapping[str, str] | None = None,
         attempt: str | None = None,
         read_only: bool = False,
+        directory: str | None = None,
     ) -> AsyncIterator[Sandbox]:
         """Open a sandbox over a workspace and close it, with all that runs in it, at the end.
 
-        With `read_only` nothing inside can write to the workspace.
+        With `read_only` nothing inside can write to the workspace. Commands start in `directory`, that of the
+        environment by default.
         """
         services, began = self.services, self.services.clock.monotonic()
         spec = SandboxSpec(
@@ -269,6 +276,7 @@ class SandboxProvisioner:
             registries=registries.socket_path if registries else None,
             gateway=gateway,
             egress=egress.socket_path if egress else None,
+            directory=environment.directory if directory is None else directory,
         )
         sandbox = await services.tier.open(spec)
         # An agent's writes are watched with its work, and end the attempt rather than one of its commands.

@@ -41,17 +41,19 @@ def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates
     elif configured is not None:
         commands = configured
     else:
-        commands = tuple(detect_checks(DepotReader(services.depot), base.tree).commands)
+        commands = detect_checks(DepotReader(services.depot), base.tree, request.checks_directory).commands
     added = tuple(check for check in request.extra_checks if check not in commands)
     plan = CheckPlan(
         commands=(*commands, *added),
         seconds_each=services.config.limits.check_time,
         acceptance=request.check_files,
+        directory=request.checks_directory,
     )
     outside = CheckPlan(
         commands=services.config.project.outside_checks,
         seconds_each=services.config.limits.check_time,
         acceptance=request.outside_files,
+        directory=request.checks_directory,
     )
     typed = frozenset((*(request.only_checks or ()), *request.extra_checks, *request.outside_checks))
     none_wanted = request.only_checks is None and configured == () and not added
@@ -77,6 +79,7 @@ def areas_of(
         forbid=(*project.forbid, *request.forbid),
         protect=project.protect,
         commands=gates.plan.commands,
+        directory=gates.plan.directory,
         outside=gates.outside.commands,
         installed=installed_modules(environment.layer if environment else None),
         acceptance=tuple(path for _, path in gates.acceptance),

@@ -48,7 +48,7 @@ from chargehand.core.records import (
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core.text import printable
+from chargehand.core.text import printable, shown_path
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import CHECKS, Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
@@ -116,7 +116,7 @@ class Validator:
         for command in self.gates.commands:
             trusted = command in self.gates.typed or self.services.is_trusted(command)
             action = Run(kind="check", run=command, trusted=trusted)
-            await admit(self.services, self.journal, action, purpose="check")
+            await admit(self.services, self.journal, action, purpose="check", directory=self.gates.plan.directory)
         verdicts, project, tree = self.services.store.verdicts, self.services.project, self.base.tree
         # All that the result depends on: the same commands end differently on another layer or toolchain.
         layer = self.environment.layer.name if self.environment.layer else "-"
@@ -224,8 +224,8 @@ class Validator:
 
         `degraded` says that `findings` are not all that inspection should have looked for.
         """
-        # Without its acceptance files no check says anything, and mounting them over what is there would fail.
-        if blocked := self._blocked_acceptance(tree):
+        # Without its acceptance files, or where it cannot start, no check says anything.
+        if blocked := self._find_blocked(tree):
             return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
@@ -271,8 +271,12 @@ class Validator:
             elsewhere=reads.elsewhere,
         )
 
-    def _blocked_acceptance(self, tree: str) -> tuple[Finding, ...]:
-        """Return what stands in a tree where an acceptance file has to be."""
+    def _find_blocked(self, tree: str) -> tuple[Finding, ...]:
+        """Return what stands in a tree where an acceptance file or the directory of the checks has to be."""
+        start = self.gates.plan.directory
+        if not self.services.depot.has_directory(tree, start):
+            message = f"{shown_path(start)} is no directory any more, and the checks start there"
+            return (Finding(rule="directory_gone", severity="error", path=start, message=message),)
         obstacles = ((path, self.services.depot.find_obstacle(tree, path)) for _, path in self.gates.acceptance)
         return tuple(
             Finding(
@@ -295,6 +299,7 @@ class Validator:
         depot = self.services.depot
         areas = Areas(
             commands=self.gates.plan.commands,
+            directory=self.gates.plan.directory,
             installed=installed_modules(self.environment.layer),
             acceptance=tuple(path for _, path in self.gates.acceptance),
         )

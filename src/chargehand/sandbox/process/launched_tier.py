@@ -195,6 +195,7 @@ class LaunchedTier:
             limits=limits,
             environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
             limits_in_force=name_limits(cgroup),
+            cwd=spec.cwd,
         )
 
     def _first(self, name: str) -> int | None:

@@ -87,8 +87,10 @@ class ServedSandbox:
         limits: SandboxLimits,
         environment: Mapping[str, str],
         limits_in_force: Mapping[str, str],
+        cwd: str = WORKSPACE,
     ) -> None:
         self.id = name
+        self.cwd = cwd
         self.limits_in_force = limits_in_force
         self._environment = encode_environment(environment)
         self._channel = ExecChannel(sock, self._receive_frame)
@@ -195,7 +197,7 @@ class ServedSandbox:
         argv: Sequence[str],
         *,
         timeout: float = 60.0,
-        cwd: str = WORKSPACE,
+        cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: bytes | AsyncIterator[bytes] = b"",
         output_limit: int = 1_000_000,
@@ -206,7 +208,7 @@ class ServedSandbox:
         body = encode_request(
             reply.nonce,
             argv,
-            cwd=cwd,
+            cwd=cwd or self.cwd,
             environment=self._environment | encode_environment(environment or {}),
             timeout=timeout,
             output_limit=output_limit,
@@ -248,7 +250,7 @@ class ServedSandbox:
         stdin: AsyncIterator[bytes],
         *,
         timeout: float = 60.0,
-        cwd: str = WORKSPACE,
+        cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         output_limit: int = 1_000_000,
         on_output: OnOutput | None = None,

@@ -1,0 +1,61 @@
+"""In which directory of a repository work starts: where a person stands, or what `--dir` names."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from chargehand.core.errors import UsageError
+from chargehand.core.records import Base
+from chargehand.core.text import printable, shown_path
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.repository import Repository
+
+_TOP = "/"
+
+
+def standing_directory(place: Repository, at: Path) -> str:
+    """Return the directory of a checkout that `at` is, "" for its top; a bare repository has no other."""
+    top, here = place.path.resolve(), at.resolve()
+    return "" if place.bare or not here.is_relative_to(top) else _relative(here, top)
+
+
+def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
+    """Return the directory of a base that `name` stands for, from `at`; "/" and the top itself are "".
+
+    Raises `UsageError` (`directory_invalid`) for one that the base does not have.
+    """
+    top = depot.repository.path.resolve()
+    if name == _TOP:
+        return ""
+    if not name.strip() or "\0" in name:
+        raise _invalid(name, "is no path", "name a directory of the repository, such as services/api")
+    # The place is resolved and the name is not: a link below the top is an entry of its own to git.
+    named = Path(os.path.normpath(at.resolve() / name))
+    if not named.is_relative_to(top):
+        raise _invalid(
+            name, f"is not in the repository {str(top)!r}", "name a directory of the repository, or '/'"
+        )
+    directory = _relative(named, top)
+    found = depot.lookup(base.tree, directory) if directory else None
+    if not directory or (found is not None and stat.S_ISDIR(found.mode)):
+        return directory
+    if found is not None:
+        kind = {stat.S_IFLNK: "a symbolic link", stat.S_IFREG: "a file"}.get(
+            stat.S_IFMT(found.mode), "a submodule"
+        )
+        raise _invalid(name, f"is {kind} in the base", "name the directory itself")
+    revision = printable(base.branch or base.revision)
+    if named.is_dir():
+        hint = "commit what is in it, or start from its nearest directory that is committed"
+        raise _invalid(name, f"has no file that is committed in {revision!r}", hint)
+    raise _invalid(name, f"is not there in {revision!r}", "name a directory of the base, or another --base")
+
+
+def _relative(path: Path, top: Path) -> str:
+    return "" if path == top else path.relative_to(top).as_posix()
+
+
+def _invalid(name: str, problem: str, hint: str) -> UsageError:
+    return UsageError(f"--dir: {shown_path(name)!r} {problem}", code="directory_invalid", hint=hint)
