@@ -135,3 +135,26 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
     wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
     red = desk.say("run", "mend", "--agent", wrong, cwd=repo)
     assert (red.code, red.reasons) == (1, {"check_failed"}), red
+
+
+@pytest.mark.needs_bwrap
+@pytest.mark.timeout(600)
+def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None:
+    desk = person(tmp_path / "desk")
+    files = {name: text for name, text in PYTHON.items() if name != "chargehand.toml"}
+    files |= {"requirements.txt": "six==1.16.0\npytest\n", "requirements-docs.txt": "six==1.15.0\n"}
+    repo = make_repository(tmp_path / "repo", files)
+    done = desk.say("run", "look", "--agent", "command:touch new", cwd=repo)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done
+    log = [
+        json.loads(line)
+        for line in desk.say("mission", "log", done.document["mission"], cwd=repo).stdout.splitlines()
+    ]
+    tried = [line["payload"]["argv"][-1] for line in log if line["type"] == "command.finished"]
+    (found,) = [line["payload"]["command"] for line in log if line["type"] == "setup.detected"]
+    # The requirements contradict each other, and setuptools takes no two modules at the top for a package.
+    assert found == "pip install -r requirements.txt pytest"
+    assert tried.index("pip install -r requirements-docs.txt -r requirements.txt -e .") < tried.index(found)
+    # What failed once is not tried again where something is known to work.
+    again = desk.say("run", "look", "--agent", "command:touch newer", cwd=repo)
+    assert (again.code, requested(desk, again)) == (0, []), again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks.detection import detect_checks, detect_setup, find_project
+from chargehand.checks.detection import detect_checks, detect_setups, find_project
 from chargehand.checks.paths import is_test_path
 from chargehand.checks.trees import MemoryTrees
 
@@ -72,7 +72,10 @@ def test_detected_checks(files: dict[str, str], commands: tuple[str, ...]):
             {"pyproject.toml": "[project]\nname='a'\n[project.optional-dependencies]\ntest=['pytest']\n"},
             "pip install -e .[test]",
         ),
-        ({"pyproject.toml": "[project]\nname='a'\n[dependency-groups]\ndev=[]\n"}, "pip install -e . --group dev"),
+        (
+            {"pyproject.toml": "[project]\nname='a'\n[dependency-groups]\ndev=[]\n"},
+            'pip install --quiet --upgrade "pip>=25.1" && pip install -e . --group dev',
+        ),
         ({"setup.py": "", "tests/test_a.py": PLAIN}, "pip install -e . pytest"),
         ({"pyproject.toml": "[tool.ruff]\n"}, None),
         (
@@ -88,7 +91,53 @@ def test_detected_checks(files: dict[str, str], commands: tuple[str, ...]):
 )
 def test_suggested_setup(files: dict[str, str], command: str | None):
     trees = MemoryTrees()
-    assert detect_setup(trees, trees.add(files)) == command
+    assert next(iter(detect_setups(trees, trees.add(files))), None) == command
+
+
+POETRY = """
+[tool.poetry]
+name = "a"
+[tool.poetry.extras]
+test = ["x"]
+[tool.poetry.group.dev.dependencies]
+python = "^3.11"
+pytest = "^8"
+ruff = {version = "^1", extras = ["x"]}
+other = {path = "../other"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "commands"),
+    [
+        ({"pyproject.toml": POETRY}, ["pip install -e .[test] pytest ruff", "pip install -e ."]),
+        (
+            {"requirements.txt": "pytest", "requirements-docs.txt": "sphinx", "setup.py": "", "test_a.py": PLAIN},
+            [
+                "pip install -r requirements-docs.txt -r requirements.txt -e .",
+                "pip install -r requirements.txt -e .",
+                "pip install -e . pytest",
+                "pip install -r requirements.txt pytest",
+            ],
+        ),
+        (
+            {"package.json": "{}", "pnpm-lock.yaml": ""},
+            [
+                "pnpm install --frozen-lockfile",
+                "npx --yes pnpm install --frozen-lockfile",
+                "npm install --no-package-lock",
+            ],
+        ),
+        (
+            {"package.json": "{}", "package-lock.json": "", "Cargo.toml": ""},
+            ["npm ci && cargo fetch", "npm install --no-package-lock && cargo fetch"],
+        ),
+        ({"pom.xml": ""}, ["mvn -B -q test -Dmaven.test.failure.ignore=true && mvn -B -q clean"]),
+    ],
+)
+def test_what_else_may_install_it_comes_after(files: dict[str, str], commands: list[str]):
+    trees = MemoryTrees()
+    assert list(detect_setups(trees, trees.add(files))) == commands
 
 
 @pytest.mark.parametrize(
@@ -192,4 +241,4 @@ def test_what_is_detected_in_a_directory_is_that_directory_s(
     trees = MemoryTrees()
     tree = trees.add(files)
     assert detect_checks(trees, tree, directory).commands == commands
-    assert detect_setup(trees, tree, directory) == setup
+    assert next(iter(detect_setups(trees, tree, directory)), None) == setup

@@ -41,7 +41,7 @@ from chargehand.app.wiring.tiers import (
     try_tier,
     with_tier,
 )
-from chargehand.checks.detection import above, detect_checks, detect_setup, find_project
+from chargehand.checks.detection import above, detect_checks, detect_setups, find_project
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
@@ -208,8 +208,8 @@ class App(StateReader):
         """Return the checks and the setup that the files of a base suggest for a directory."""
         reader = DepotReader(depot)
         found = detect_checks(reader, base.tree, directory)
-        setup = detect_setup(reader, base.tree, directory)
-        return DetectedChecks(checks=found.commands, why=found.why, setup=setup)
+        setups = detect_setups(reader, base.tree, directory)
+        return DetectedChecks(checks=found.commands, why=found.why, setup=next(iter(setups), None))
 
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
         """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""

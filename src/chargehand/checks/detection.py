@@ -7,7 +7,7 @@ import json
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,12 @@ _IMPORTS_PYTEST = re.compile(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
 _USES_UNITTEST = re.compile(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
 _PLAIN_TEST = re.compile(r"^(?:async\s+)?def\s+test", re.MULTILINE)
 _EXTRAS = ("test", "tests", "testing", "dev")
+# Requirements that no test needs, and that contradict others more often than those of tests do.
+_OTHER_PURPOSE = re.compile(
+    r"(?<![a-z])(?:docs?|documentation|lint\w*|typing|mypy|build|release|publish|bench\w*|examples?)(?![a-z])"
+)
+_REGISTRY_KEYS = frozenset({"version", "extras", "python", "markers"})
+_NEW_PIP = 'pip install --quiet --upgrade "pip>=25.1" && '  # the first that knows `--group`
 # `ci` and `--frozen-lockfile` install what the lock names and never rewrite it.
 _NODE_INSTALLS = {
     "package-lock.json": "npm ci",
@@ -266,44 +272,84 @@ def lacks_packages(reason: str, output: str) -> bool:
     return reason in _NOTHING_RAN or bool(_LACKS.search(output))
 
 
-def detect_setup(reader: TreeReader, tree: str, directory: str = "") -> str | None:
-    """Return the command that would install what the tests of a directory need: a suggestion, never run."""
+def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[str, ...]:
+    """Return commands that may install what the tests of a directory need, the most complete one first.
+
+    What comes later leaves out what often fails: requirements of the documentation, those that contradict each
+    other, a lock that does not fit, a client that this machine lacks.
+    """
     stack = Stack(reader, tree, directory)
-    node = _locked_install(stack)
-    if node is None and stack.has("package.json"):
+    node = _locked_installs(stack)
+    if not node and stack.has("package.json"):
         node = _install_workspace(reader, tree, directory)
-    if node is None and {"dependencies", "devDependencies"} & set(stack.json("package.json")):
-        node = "npm install"
-    steps = [_pip_command(stack), node, *(command for path, command in _FETCHES if stack.has(path))]
-    return " && ".join(step for step in steps if step) or None
+    if not node and {"dependencies", "devDependencies"} & set(stack.json("package.json")):
+        node = ["npm install"]
+    kinds = [_pip_commands(stack), node, *([command] for path, command in _FETCHES if stack.has(path))]
+    found = [kind for kind in kinds if kind]
+    tries = range(max(map(len, found), default=0))
+    # The kinds do not depend on each other: where one has no more to try, its last one stands.
+    return tuple(" && ".join(kind[min(number, len(kind) - 1)] for kind in found) for number in tries)
 
 
-def _locked_install(stack: Stack) -> str | None:
-    return next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
+def _locked_installs(stack: Stack) -> list[str]:
+    command = next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
+    if command is None:
+        return []
+    # A client that is no part of node can be had from the registry.
+    fetched = [] if command == "npm ci" else [f"npx --yes {command}"]
+    return [command, *fetched, "npm install --no-package-lock"]
 
 
-def _install_workspace(reader: TreeReader, tree: str, directory: str) -> str | None:
-    """Return the command that installs a package as a member of a workspace: the lock is that of its root."""
+def _install_workspace(reader: TreeReader, tree: str, directory: str) -> list[str]:
+    """Return the commands that install a package as a member of a workspace: the lock is that of its root."""
     for place in above(directory):
         root = Stack(reader, tree, place)
         if "workspaces" in root.json("package.json") or root.has("pnpm-workspace.yaml"):
-            command = _locked_install(root) or "npm install"
             up = "/".join(".." for _ in directory[len(place) :].strip("/").split("/"))
-            return f"(cd {up} && {command})"
-    return None
+            return [f"(cd {up} && {command})" for command in _locked_installs(root) or ["npm install"]]
+    return []
 
 
-def _pip_command(stack: Stack) -> str | None:
-    words = [word for path in stack.requirements() for word in ("-r", path)]
+def _pip_commands(stack: Stack) -> list[str]:
+    files = [path for path in stack.requirements() if not _OTHER_PURPOSE.search(path)]
+    own, prefix = _install_project(stack)
+    detected = _detect_python(stack)
+    pytest = ["pytest"] if detected and detected[0] == _PYTEST else []
+    unnamed = pytest if stack.pytest_required() is None else []
+    tries = [
+        [*_options("-r", stack.requirements()), *own, *unnamed],
+        [*_options("-r", files), *own, *unnamed],
+        [*own, *pytest] if own else [],
+        [*_options("-r", files), *pytest] if files else [],
+        [*own[:1], ".", *pytest] if own else [],
+    ]
+    # Of an older pip's options a command needs a newer one for.
+    lines = ((prefix if "--group" in words else "") + "pip install " + " ".join(words) for words in tries if words)
+    return list(dict.fromkeys(lines))
+
+
+def _options(name: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (name, value)]
+
+
+def _install_project(stack: Stack) -> tuple[list[str], str]:
+    """Return the words that install a Python project and what its tests need, and what goes before `pip`."""
     pyproject = stack.toml("pyproject.toml")
-    installable = {"project", "build-system"} & set(pyproject) or table(pyproject, "tool", "poetry")
-    if installable or stack.has("setup.py"):
-        extras = table(pyproject, "project", "optional-dependencies")
-        extra = next((name for name in _EXTRAS if name in extras), None)
-        words += ["-e", f".[{extra}]" if extra else "."]
-        groups = table(pyproject, "dependency-groups")
-        words += [word for name in _EXTRAS if name in groups for word in ("--group", name)]
-    found = _detect_python(stack)
-    if found and found[0] == _PYTEST and stack.pytest_required() is None:
-        words.append("pytest")
-    return "pip install " + " ".join(words) if words else None
+    poetry = table(pyproject, "tool", "poetry")
+    if not ({"project", "build-system"} & set(pyproject) or poetry or stack.has("setup.py")):
+        return [], ""
+    extras = {**table(pyproject, "project", "optional-dependencies"), **table(poetry, "extras")}
+    extra = next((name for name in _EXTRAS if name in extras), None)
+    groups = [name for name in _EXTRAS if name in table(pyproject, "dependency-groups")]
+    # Poetry's own groups are nothing that pip knows: their names, without what lies elsewhere than in a registry.
+    tables = [
+        table(poetry, "dev-dependencies"),
+        *(table(poetry, "group", name, "dependencies") for name in _EXTRAS),
+    ]
+    named = {
+        name: None
+        for each in tables
+        for name, wanted in each.items()
+        if name != "python" and (isinstance(wanted, str) or _REGISTRY_KEYS.issuperset(wanted))
+    }
+    return ["-e", f".[{extra}]" if extra else ".", *_options("--group", groups), *named], _NEW_PIP

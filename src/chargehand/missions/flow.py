@@ -223,7 +223,9 @@ class MissionFlow:
         self._fault("environment")
         verdict = await validator.judge_base()
         if configured is None:
-            detected = await needed_setup(self._services, self._journal, validator.environment, verdict)
+            detected = await needed_setup(
+                self._services, self._journal, validator.environment, verdict, provisioner=self._provisioner
+            )
             if detected:
                 validator = await self._validator(base, detected, gates)
                 await validator.judge_base()

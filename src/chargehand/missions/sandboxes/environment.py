@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chargehand.checks.detection import detect_setup, lacks_packages
+from chargehand.checks.detection import detect_setups, lacks_packages
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
@@ -92,26 +92,50 @@ async def base_environment(
 
 
 async def needed_setup(
-    services: Services, journal: Journal, environment: BaseEnvironment, verdict: Verdict
+    services: Services,
+    journal: Journal,
+    environment: BaseEnvironment,
+    verdict: Verdict,
+    *,
+    provisioner: SandboxProvisioner,
 ) -> str | None:
-    """Return the setup that the files of a bare base suggest, where its checks seem to lack what it would install.
+    """Return the first setup of those that the files of a bare base suggest which works there.
 
-    A recorded step: whoever resumes the mission works in the same environment.
+    None is looked for unless the base's checks seem to lack what one would install. A recorded step: whoever
+    resumes the mission works in the same environment. Raises `RefusedError` (`setup_failed`), that of the first
+    suggestion, where none works.
     """
+    base, directory = environment.base, environment.directory
 
-    base = environment.base
-
-    async def detect() -> object:
+    async def find() -> object:
         failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
         texts = (services.store.artifacts.get(check.artifact or "").decode(errors="replace") for check in failed)
-        needed = any(lacks_packages(check.reason, text) for check, text in zip(failed, texts, strict=True))
-        reader = DepotReader(services.depot)
-        return {"command": detect_setup(reader, base.tree, environment.directory) if needed else None}
+        if not any(lacks_packages(check.reason, text) for check, text in zip(failed, texts, strict=True)):
+            return {"command": None}
+        suggested = detect_setups(DepotReader(services.depot), base.tree, directory)
+        layers = EnvironmentLayers(services.depot)
+        # One that worked before comes first: what fails is not run again in each mission.
+        known = [each for each in suggested if layers.find(_layer_key(services, layers, environment, each))]
+        failure: RefusedError | None = None
+        for command in (*known, *suggested):
+            try:
+                await base_environment(
+                    services, journal, base, setup=command, directory=directory, provisioner=provisioner
+                )
+            except RefusedError as error:
+                if error.code != "setup_failed":
+                    raise
+                failure = failure or error
+            else:
+                return {"command": command}
+        if failure is not None:
+            raise failure
+        return {"command": None}
 
     def events(output: dict[str, Any]) -> Sequence[Payload]:
         return (SetupDetected(command=output["command"]),) if output["command"] else ()
 
-    found: Any = await journal.step("setup/detected", [base.tree], detect, events=events)
+    found: Any = await journal.step("setup/detected", [base.tree], find, events=events)
     command: str | None = found["command"]
     return command
 
