@@ -90,7 +90,7 @@ def no_tool_message() -> str:
 
 _START = (
     "- You start in {cwd}, which the request is about: commands run there and relative paths begin there. "
-    "The areas below and the paths in reports begin at /workspace."
+    "Areas, and paths in reports, begin at /workspace."
 )
 
 

@@ -169,8 +169,8 @@ class App(StateReader):
         """Return where a mission works: in the project that its start is in, its checks where they are set."""
         directory = find_project(DepotReader(found.depot), found.base.tree, found.start)
         checks = directory if resolved.commands_from is None else resolved.commands_from
-        # A file that is not committed yet makes its directory a project as well.
-        return WorkPlaces(agent=checks if checks.startswith(f"{directory}/") else directory, checks=checks)
+        # The nearer one: a file that is not committed yet makes its directory a project as well.
+        return WorkPlaces(agent=max(directory, checks, key=len), checks=checks)
 
     def configuration(
         self, found: ProjectBase, *, options: Mapping[str, OptionValue] | None = None, head: bool = True
@@ -233,7 +233,8 @@ class App(StateReader):
             committed = depot.read_blob(entry.id) if entry else None
             own = found.project.path / directory / REPOSITORY_FILE
             # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
-            if head and own.is_file() and own.resolve() == found.project.path.resolve() / directory / own.name:
+            direct = own.is_file() and own.resolve() == found.project.path.resolve() / directory / own.name
+            if head and direct and depot.has_directory(base.tree, directory):
                 content = own.read_bytes()
                 if content != committed:
                     return RepositoryFile(content=content, directory=directory)

@@ -215,7 +215,7 @@ class Depot:
         return None if found is None else PathEntry(path=path, mode=found.mode, id=found.id.hex())
 
     def has_directory(self, tree: str, path: str) -> bool:
-        """Tell whether a tree has a directory at `path`, not reached by any link; the top is ""."""
+        """Tell whether a tree has a directory at `path` without any link on the way; "" is its top."""
         found = self.lookup(tree, path) if path else None
         return not path or (found is not None and stat.S_ISDIR(found.mode))
 
