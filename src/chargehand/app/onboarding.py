@@ -132,7 +132,8 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     # A link that leads nowhere is somebody's file, too.
     if os.path.lexists(path):
         return InitResult(path=str(path), created=False, checks=None, setup=None, agent=None)
-    checks, setup, agent = found.checks, found.setup, None
+    # Untried, it is not written down: a mission tries what is found, and the next one where that fails.
+    checks, setup, agent = found.checks, None, None
     if prompts is not None:
         prompts.notice(f"Project {project.name}{f', in {shown_path(directory)}' if directory else ''}")
         checks = tuple(
@@ -142,8 +143,8 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         )
         more = prompts.text("Another check (empty: none)", default="")
         checks = (*checks, more) if more else checks
-        if setup is not None and not prompts.confirm(f"Set up with `{setup}`?", default=True):
-            setup = None
+        if found.setup is not None and prompts.confirm(f"Always set up with `{found.setup}`?", default=False):
+            setup = found.setup
         agent = _AgentQuestions(app, prompts).ask()
         if agent is not None:
             # The key first: a model without its key is of no use, and a key without its model does no harm.
@@ -171,7 +172,7 @@ def _render_configuration(checks: tuple[str, ...], setup: str | None, detected_s
     if setup is not None:
         lines.append(f"setup = {toml(setup)}")
     elif detected_setup is not None:
-        lines.append(f"# setup = {toml(detected_setup)}")
+        lines.append(f"# setup = {toml(detected_setup)}   # tried by itself where checks need it, then others")
     return "\n".join(lines) + "\n"
 
 
