@@ -213,7 +213,10 @@ def pause(mission: str, reason: str, out: Output) -> int:
 @named_mission_argument
 @json_option
 def resume(mission: str, out: Output) -> int:
-    """Resume a paused mission, or one whose worker was lost, from its last recorded step."""
+    """Resume a mission from its last recorded step.
+
+    One that was paused or cancelled, that lost its worker, or that failed by no fault of its work.
+    """
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
     from chargehand.cli.terminal.rendering import print_result
