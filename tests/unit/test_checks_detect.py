@@ -110,6 +110,15 @@ other = {path = "../other"}
 @pytest.mark.parametrize(
     ("files", "commands"),
     [
+        (
+            {"pyproject.toml": "[project]\nname='a'\n[dependency-groups]\ntests=['pytest']\n", "uv.lock": ""},
+            [
+                "pip install --quiet uv && uv export --quiet --frozen --no-hashes --group tests"
+                " --output-file /tmp/locked.txt && pip install -r /tmp/locked.txt",
+                'pip install --quiet --upgrade "pip>=25.1" && pip install -e . --group tests',
+                "pip install -e .",
+            ],
+        ),
         ({"pyproject.toml": POETRY}, ["pip install -e .[test] pytest ruff", "pip install -e ."]),
         (
             {"requirements.txt": "pytest", "requirements-docs.txt": "sphinx", "setup.py": "", "test_a.py": PLAIN},

@@ -324,8 +324,19 @@ def _pip_commands(stack: Stack) -> list[str]:
         [*own[:1], ".", *pytest] if own else [],
     ]
     # Of an older pip's options a command needs a newer one for.
+    locked = _export_locked(stack)
     lines = ((prefix if "--group" in words else "") + "pip install " + " ".join(words) for words in tries if words)
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys((*locked, *lines)))
+
+
+def _export_locked(stack: Stack) -> list[str]:
+    """Return what installs the versions of uv's lock, whose own addresses only a network reaches."""
+    if not stack.has("uv.lock"):
+        return []
+    groups = table(stack.toml("pyproject.toml"), "dependency-groups")
+    words = _options("--group", (name for name in _EXTRAS if name in groups))
+    export = " ".join(["uv export --quiet --frozen --no-hashes", *words, "--output-file /tmp/locked.txt"])
+    return [f"pip install --quiet uv && {export} && pip install -r /tmp/locked.txt"]
 
 
 def _options(name: str, values: Iterable[str]) -> list[str]:
