@@ -133,7 +133,8 @@ other = {path = "../other"}
             {"package.json": "{}", "pnpm-lock.yaml": ""},
             [
                 "pnpm install --frozen-lockfile",
-                "npx --yes pnpm install --frozen-lockfile",
+                "npm install --silent --global --prefix /workspace/.chargehand/npm pnpm@9"
+                " && pnpm install --frozen-lockfile",
                 "npm install --no-package-lock",
             ],
         ),

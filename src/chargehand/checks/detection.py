@@ -43,6 +43,10 @@ _NODE_INSTALLS = {
     "pnpm-lock.yaml": "pnpm install --frozen-lockfile",
     "yarn.lock": "yarn install --frozen-lockfile",
 }
+NODE_PROGRAMS = "/workspace/.chargehand/npm"
+"""Where setup installs programs of node; their `bin` is on the path of checks and agents."""
+# In versions that run on every node that is still supported, and that read the locks of newer ones.
+_NODE_CLIENTS = {"pnpm": "pnpm@9", "yarn": "yarn@1"}
 _FETCHES: tuple[tuple[str, str], ...] = (
     ("Cargo.toml", "cargo fetch"),
     ("go.sum", "go mod download"),
@@ -295,9 +299,10 @@ def _locked_installs(stack: Stack) -> list[str]:
     command = next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
     if command is None:
         return []
-    # A client that is no part of node can be had from the registry.
-    fetched = [] if command == "npm ci" else [f"npx --yes {command}"]
-    return [command, *fetched, "npm install --no-package-lock"]
+    client = command.partition(" ")[0]
+    # A client that is no part of node can be had from the registry; scripts of checks call it too.
+    install = f"npm install --silent --global --prefix {NODE_PROGRAMS} {_NODE_CLIENTS.get(client)} && {command}"
+    return [command, *([install] if client in _NODE_CLIENTS else []), "npm install --no-package-lock"]
 
 
 def _install_workspace(reader: TreeReader, tree: str, directory: str) -> list[str]:

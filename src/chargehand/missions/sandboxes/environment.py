@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chargehand.checks.detection import detect_setups, lacks_packages
+from chargehand.checks.detection import NODE_PROGRAMS, detect_setups, lacks_packages
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
@@ -257,7 +257,7 @@ async def _build_layer(
             purpose=SETUP if online else OFFLINE,
             registries=registries,
             egress=egress,
-            path=(f"{VENV}/bin",) if python else (),
+            path=(*((f"{VENV}/bin",) if python else ()), f"{NODE_PROGRAMS}/bin"),
             variables={
                 **({**registries.environment(), **clients} if registries else _FAIL_AT_ONCE),
                 **({"UV_PROJECT_ENVIRONMENT": VENV} if python else {}),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from chargehand.checks.detection import NODE_PROGRAMS
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 from chargehand.core.clock import Clock
 from chargehand.core.config import SandboxConfig
@@ -106,15 +107,19 @@ class BaseEnvironment:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """What comes first on PATH: the virtual environment of the layer where it has one."""
-        has_venv = self.layer is not None and (self.layer / ".venv/bin/python").is_symlink()
-        return (f"{VENV}/bin",) if has_venv else ()
+        """What comes first on PATH: the virtual environment and the programs of node that the layer has."""
+        if self.layer is None:
+            return ()
+        venv = (f"{VENV}/bin",) if (self.layer / ".venv/bin/python").is_symlink() else ()
+        node = self.layer / NODE_PROGRAMS.removeprefix(f"{WORKSPACE}/") / "bin"
+        return (*venv, f"{NODE_PROGRAMS}/bin") if node.is_dir() else venv
 
     @property
     def variables(self) -> dict[str, str]:
         """What points programs to that virtual environment, and to the packages in the layer."""
         # Uv would make an environment beside the project instead, where the checks do not look.
-        found = {"VIRTUAL_ENV": VENV, "UV_PROJECT_ENVIRONMENT": VENV} if self.path else {}
+        has_venv = f"{VENV}/bin" in self.path
+        found = {"VIRTUAL_ENV": VENV, "UV_PROJECT_ENVIRONMENT": VENV} if has_venv else {}
         # Nothing else can be fetched here: told so, cargo and go fail at once instead of trying their registries.
         if self.layer is not None and (self.layer / CARGO_HOME / "registry").is_dir():
             found |= {"CARGO_HOME": f"{WORKSPACE}/{CARGO_HOME}", "CARGO_NET_OFFLINE": "true"}
