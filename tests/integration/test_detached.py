@@ -104,6 +104,12 @@ def test_a_paused_mission_is_taken_by_nobody_until_it_is_resumed(desk: Desk, rep
     assert (resumed.code, resumed.document["status"]) == (0, "running"), resumed
     cancelled = desk.say("mission", "cancel", mission, cwd=repo)
     assert (cancelled.code, cancelled.document["status"]) == (0, "cancelled"), cancelled
+    # A cancelled mission can be resumed too, a discarded one is nobody's any more.
+    resumed = desk.say("mission", "resume", mission, cwd=repo)
+    assert (resumed.code, resumed.document["status"]) in ((0, "planned"), (0, "running")), resumed
+    wait_until(lambda: len([each for each in desk.state(said).attempts if each.status == "running"]) == 1)
+    assert desk.say("mission", "cancel", mission, cwd=repo).document["status"] == "cancelled"
+    assert desk.say("mission", "discard", mission, cwd=repo).code == 0
     late = desk.say("mission", "resume", mission, cwd=repo)
     assert (late.code, late.error["code"]) == (1, "not_resumable")
 
