@@ -383,6 +383,8 @@ def _write_git(layer: Path, base: Base, *, index: bytes, shallow: bytes) -> None
         "objects/info/alternates": f"{OBJECTS_TARGET}\n".encode(),
         f"refs/heads/{branch}": f"{base.commit}\n".encode(),
         "index": index,
+        # What setup and compilers leave there is not the project's: a check that wants a clean tree has one.
+        "info/exclude": b"/.chargehand/\n/.venv/\n",
     }
     if shallow:
         files["shallow"] = shallow
@@ -390,7 +392,7 @@ def _write_git(layer: Path, base: Base, *, index: bytes, shallow: bytes) -> None
         path = git / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    for name in ("objects/pack", "refs/tags", "info", "hooks"):
+    for name in ("objects/pack", "refs/tags", "hooks"):
         (git / name).mkdir(parents=True, exist_ok=True)
     give_tree(layer)
 
