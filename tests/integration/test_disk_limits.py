@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, repository
+from tests import vm_kit
 from tests.conftest import git, write_files
 
 pytestmark = pytest.mark.needs_bwrap
@@ -50,6 +51,24 @@ def test_a_check_that_writes_too_much_fails_and_nothing_is_promoted(
     ), document
     left = [path for path in desk.home.rglob("big*") if path.is_file()]
     assert left == []
+
+
+ELSEWHERE = [
+    pytest.param("container", marks=pytest.mark.needs_container),
+    pytest.param("vm", marks=[pytest.mark.needs_vm, pytest.mark.soak, pytest.mark.timeout(1500)]),
+]
+
+
+@pytest.mark.parametrize("tier", ELSEWHERE)
+def test_in_every_tier(desk: Desk, repo: Path, tier: str) -> None:
+    if tier == "vm":
+        vm_kit.provide(Path(desk.environ["CHARGEHAND_HOME"]) / "vm")
+    words = ("run", "mend", "--agent", "command:touch new.txt", "--sandbox", tier, "--only-check")
+    said = desk.say(*words, f"{FILL}; sleep 300", cwd=repo)
+    assert [(each.status, each.reason) for each in desk.state(said).verdicts[-1].checks] == [("failed", "disk")], (
+        said
+    )
+    assert desk.say(*words, LITTLE, cwd=repo).document["status"] == "promoted"
 
 
 @pytest.mark.parametrize(("command", "limit"), [(FILL, "disk"), (MANY, "files"), ("touch one", None)])
