@@ -23,10 +23,10 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import resolve
-from chargehand.app.directories import named_directory, standing_directory
 from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
+from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
