@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 RESULT = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
-    "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
+    "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report", "directory",
 }  # fmt: skip
 
 

@@ -507,9 +507,7 @@ class TestFromADirectory:
         assert "inside /workspace" in await bench.bad("edit", path="../../../out.py", old="", new="x")
         assert (bench.root / "services/api/calc/core.py").read_text().endswith("a + b\n")
 
-    @pytest.mark.parametrize(
-        "path", ["calc/core.py", "services/api/calc/core.py", "/workspace/services/api/calc/core.py"]
-    )
+    @pytest.mark.parametrize("above", ["", "services/api/", "/workspace/services/api/"])
     async def test_a_patch_names_paths_from_here_or_as_git_writes_them(self, bench: Bench, above: str) -> None:
         patch = (
             f"*** Begin Patch\n*** Update File: {above}calc/core.py\n@@\n-    return a - b\n+    return a + b\n"

@@ -443,8 +443,9 @@ class Validator:
                     on_result=remember,
                 )
             await reads.note_check(subject)
-        # A tree that was ended at a limit fails, whatever a check made of its silence.
-        limit = serving.result().limit if not serving.cancelled() else None
+            # A tree that was ended at a limit fails, whatever a check made of its silence. What goes on to the end
+            # is looked at once more: it may have written since the last look.
+            limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
         if limit is not None:
             checks = tuple(structs.replace(check, status="failed", reason=limit) for check in checks)
         return tuple(structs.replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
