@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import git
 from tests.integration.desk import FILES, MEND, Desk, repository, shell
 from tests.integration.test_bad_input_machine import small_disk
+from tests.integration.test_cli_terminal import Terminal
 
 IGNORING = {**FILES, ".gitignore": "*.log\n"}
 FOREVER = shell("n=0; while true; do n=$((n+1)); head -c 3000000 /dev/zero > $n.log; sleep 0.02; done")
@@ -119,6 +120,28 @@ def test_a_tree_whose_setup_needs_a_network_waits_for_a_person(tmp_path: Path) -
     assert (verdict.status, [check.status for check in verdict.checks]) == ("missing", ["passed"])
     promoted = desk.say("mission", "promote", waiting.document["mission"], cwd=repo)
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
+
+
+@pytest.mark.parametrize("said", ["y", "n"])
+def test_at_a_terminal_a_person_lets_a_projects_setup_reach_the_registries_once(tmp_path: Path, said: str) -> None:
+    repos = [repository(tmp_path / name, {**IGNORING, "go.sum": "x\n"}) for name in ("one", "two")]
+    online = f'{{ test $(wc -l < go.sum) = 1 || test -n "$PIP_INDEX_URL"; }} && {SETUP}'
+    desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=online)
+    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", SAME)
+    shown = Terminal(tuple(desk.argv(*words)), cwd=repos[0], environment=desk.environ)
+    shown.until("now and from now on? [y/N]")
+    assert "setup failed without network" in shown.shown
+    shown.say(f"{said}\n")
+    if said == "n":
+        shown.until("Promote it? [y/N]")
+        shown.say("n\n")
+    assert shown.end() == (0 if said == "y" else 3), shown.shown
+    later = desk.say(*words, cwd=repos[0])
+    assert later.document["status"] == ("promoted" if said == "y" else "waiting"), later
+    # Another project was not meant, and a person's setting says no to all.
+    assert desk.say(*words, cwd=repos[1]).reasons == {"setup_offline"}
+    never = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=online, CHARGEHAND_PROJECT_SETUP_NETWORK="false")
+    assert never.say(*words, cwd=repos[0]).reasons == {"setup_offline"}
 
 
 def test_a_setup_that_fails_with_network_too_is_red(tmp_path: Path) -> None:

@@ -131,10 +131,11 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
     assert (done.code, requested(desk, done)) == (0, []), done
     (check,) = desk.state(done).verdicts[-1].checks
     assert (check.name, check.status, check.tests) == ("mvn -B test", "passed", 1)
-    # A version that is nowhere is never judged on what the base has.
+    # A version that is nowhere is never judged by what the base has: a person may let setup look for it.
     wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
-    red = desk.say("run", "mend", "--agent", wrong, cwd=repo)
-    assert (red.code, red.reasons) == (1, {"check_failed"}), red
+    waits = desk.say("run", "mend", "--agent", wrong, cwd=repo)
+    assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits
+    assert desk.refused("not_green", 1, "mission", "promote", waits.document["mission"], cwd=repo)
 
 
 @pytest.mark.needs_bwrap

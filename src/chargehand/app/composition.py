@@ -22,7 +22,7 @@ from chargehand.app.config.records import (
     ResolvedConfig,
     content_digest,
 )
-from chargehand.app.config.resolve import resolve
+from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
@@ -179,15 +179,16 @@ class App(StateReader):
 
         `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
         """
-        project = found.project
-        return resolve(
+        project, trust = found.project, self.store.trust
+        resolved = resolve(
             user=load_user_file(user_config_path(self.environ)),
             environ=self.environ,
             options=options,
             repository=self._repository_file(found, head=head),
-            is_trusted=lambda digest: self.store.trust.is_trusted(project.id, digest),
+            is_trusted=lambda digest: trust.is_trusted(project.id, digest),
             machine=self.profile.said(),
         )
+        return allow_registries(resolved) if trust.is_trusted(project.id, REGISTRIES) else resolved
 
     def configured(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
+from chargehand.app.config.resolve import REGISTRIES
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.choice import AgentChoice
 from chargehand.app.selection.roles import RoleFile
@@ -23,11 +24,17 @@ from chargehand.workspace.repository import find_repository
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
+    from chargehand.core.state import MissionState
 
 TRUST_HINT = "chargehand project trust"
 
 # Asks a person whether they trust what these lines describe; `False` where they do not.
 ConfirmTrust = Callable[[tuple[str, ...]], bool]
+
+
+def remember_registries(app: App, state: MissionState) -> None:
+    """Let setup of a mission's project reach the registries from now on, by the word of the calling user."""
+    app.store.trust.grant(state.project, REGISTRIES, identity=app.identity())
 
 
 def trust_needed(resolved: ResolvedConfig) -> bool:

@@ -200,9 +200,10 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
     import functools
     from dataclasses import replace
 
+    from chargehand.app.projects import remember_registries
     from chargehand.app.runs import RunOutcome
     from chargehand.cli.terminal.progress import run_with_progress
-    from chargehand.cli.terminal.prompts import ask_question, confirm_promotion
+    from chargehand.cli.terminal.prompts import ask_question, confirm_promotion, confirm_registries
     from chargehand.core.mission_events import PROMOTE
 
     last = outcome
@@ -218,7 +219,12 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             app.steering.answer(state.id, answer)
             last = continue_mission(app, out, state.id)
             continue
-        if PROMOTE in state.questions and confirm_promotion(state):
+        if {reason.code for reason in state.reasons} == {"setup_offline"} and confirm_registries(state):
+            remember_registries(app, state)
+            # Judged again in the environment that it asks for, it waits for nobody where that is green.
+            promoted = run_with_progress(out, functools.partial(_promote, app, state.id))
+            last = RunOutcome(state=promoted)
+        elif PROMOTE in state.questions and confirm_promotion(state):
             promoted = run_with_progress(out, functools.partial(_promote, app, state.id))
             last = RunOutcome(state=promoted)
         break

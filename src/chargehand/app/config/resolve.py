@@ -12,6 +12,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, get_args
 
+from msgspec import structs
+
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.keys import (
     AGENTS,
@@ -194,6 +196,23 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
 
 # What a repository's file runs: written for the directory that the file is in.
 _COMMANDS = frozenset({"project.checks", "project.outside_checks", "project.setup"})
+
+
+_SETUP_NETWORK = "project.setup_network"
+# What stands in the place of a file's digest where a person lets a project's setup reach the registries.
+REGISTRIES = "registries"
+
+
+def allow_registries(resolved: ResolvedConfig) -> ResolvedConfig:
+    """Return `resolved` with the network that a person gave a project's setup, unless a setting is against it."""
+    if resolved.origins.get(_SETUP_NETWORK) != "default":
+        return resolved
+    project = structs.replace(resolved.config.project, setup_network=True)
+    return replace(
+        resolved,
+        config=structs.replace(resolved.config, project=project),
+        origins={**resolved.origins, _SETUP_NETWORK: "you allowed it for this project"},
+    )
 
 
 def resolve(

@@ -38,6 +38,15 @@ def confirm_trust(lines: tuple[str, ...]) -> bool:
     return click.confirm("Trust this content of chargehand.toml?", default=False, err=True)
 
 
+def confirm_registries(state: MissionState) -> bool:
+    """Ask whether setup of a project may reach the registries, now and from now on."""
+    click.echo(err=True)
+    for reason in state.reasons:
+        click.echo(f"{reason.code}: {printable(reason.message)}", err=True)
+    question = "May setup of this project reach your package registries, now and from now on?"
+    return click.confirm(question, default=False, err=True)
+
+
 def confirm_promotion(state: MissionState) -> bool:
     """Ask whether the person promotes what only a person may."""
     click.echo(err=True)

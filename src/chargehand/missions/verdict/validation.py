@@ -240,7 +240,8 @@ class Validator:
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             renamed = renamed_tests(changes, DepotReader(self.services.depot))
             ran = load_ran_tests(self.services.store, checks)
-            lost = find_lost_tests(self._ran_on_base, ran, renamed)
+            # In another environment than the tree's own tests vanish that are all there.
+            lost = find_lost_tests(self._ran_on_base, ran, renamed) if layers.matches else ()
             # A tree that fails its own checks is red already: more of them would only cost time.
             soft: tuple[Finding, ...] = ()
             outside: tuple[CheckResult, ...] = ()
@@ -264,7 +265,7 @@ class Validator:
         return Verdict(
             tree=tree,
             scope=scope,
-            status=self._status(checks, findings, degraded=degraded, judged=reads.judged and layers.matches),
+            status=self._status(checks, findings, degraded=degraded, judged=reads.judged, at_home=layers.matches),
             checks=checks,
             findings=findings,
             unread=reads.unread,
@@ -373,9 +374,10 @@ class Validator:
         *,
         degraded: bool = False,
         judged: bool = True,
+        at_home: bool = True,
     ) -> VerdictStatus:
         none = self.gates.explicit_none
-        return judge(checks, findings, explicit_none=none, degraded=degraded, judged=judged)
+        return judge(checks, findings, explicit_none=none, degraded=degraded, judged=judged, at_home=at_home)
 
     async def _run_checks(
         self,
