@@ -56,7 +56,8 @@ class Floor:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.services = {pid for pid in below(os.getpid()) if "postgres" not in command_of(pid)}
+        # A process that ended and that another test left unreaped has no command line any more.
+        self.services = {pid for pid in below(os.getpid()) if "postgres" not in (command_of(pid) or "postgres")}
 
     def seen(self) -> dict[str, Any]:
         counted = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in (os.getpid(), *self.services)}
@@ -94,7 +95,7 @@ def command_of(pid: int) -> str:
 
 def resident(pid: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
+    assert found is not None, f"{pid} ended"
     return int(found[1])
 
 
