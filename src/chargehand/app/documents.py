@@ -6,19 +6,22 @@ Field order is the order in which they are printed. What is not known is null, n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
-from chargehand.core.events import Event, Payload, decode
+from chargehand.core.codec import decode_as
+from chargehand.core.events import Event
+from chargehand.core.fold import is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted, TierChoice, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
+from chargehand.store.chain import AuditProblem
 
 _BRANCHES = "refs/heads/"
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -130,13 +133,17 @@ class MissionDocument(Document, frozen=True):
 
 
 class ListedMission(MissionDocument, frozen=True):
-    """One mission of `mission list`; `waits` says why it does not go on although it should."""
+    """One mission of `mission list`; `waits` says why it does not go on although it should.
+
+    `damaged` says that lines of its log cannot be read: nobody goes on with it.
+    """
 
     repository: str
     created: str
     updated: str
     request: str | None
     waits: Reason | None
+    damaged: bool
 
 
 class MissionListDocument(Document, frozen=True):
@@ -152,8 +159,19 @@ class SandboxKind(Document, frozen=True):
     driver: str
 
 
+class DamagedLine(Document, frozen=True):
+    """A line of a mission's log that is not what was written, and in what; `audit verify` tells more."""
+
+    seq: int | None
+    kind: str
+    message: str
+
+
 class MissionDetails(Document, frozen=True):
-    """`mission show`: everything that is known of one mission."""
+    """`mission show`: everything that is known of one mission.
+
+    With `damaged` lines it is what the others tell, and nobody goes on with the mission.
+    """
 
     mission: str
     status: str
@@ -195,10 +213,14 @@ class MissionDetails(Document, frozen=True):
     unknown_events: int
     places: list[SandboxKind]
     waits: Reason | None
+    damaged: tuple[DamagedLine, ...]
 
 
 class EventDocument(Document, frozen=True):
-    """One line of `mission log`, `mission watch` and `project log`; an erased payload is null."""
+    """One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
+
+    `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
+    """
 
     mission: str
     seq: int
@@ -206,6 +228,7 @@ class EventDocument(Document, frozen=True):
     type: str
     step: str | None
     payload: Any
+    damaged: bool
     hash: str
 
 
@@ -264,11 +287,17 @@ def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission
         updated=state.updated,
         request=state.request.text if state.request else None,
         waits=waits,
+        damaged=state.damaged_events > 0,
     )
 
 
-def mission_details(state: MissionState, places: list[SandboxKind], waits: Reason | None) -> MissionDetails:
-    """Return everything that is known of a mission; `places` are the kinds of sandboxes that it had."""
+def mission_details(
+    state: MissionState, places: list[SandboxKind], waits: Reason | None, damaged: Sequence[AuditProblem] = ()
+) -> MissionDetails:
+    """Return everything that is known of a mission.
+
+    `places` are the kinds of sandboxes that it had, `damaged` is where its log is not what was written.
+    """
     known: dict[str, Any] = _outline(state) | {
         "base": state.base,
         "checkpoints": state.checkpoints,
@@ -307,6 +336,7 @@ def mission_details(state: MissionState, places: list[SandboxKind], waits: Reaso
         unknown_events=state.unknown_events,
         places=places,
         waits=waits,
+        damaged=tuple(DamagedLine(seq=each.seq, kind=each.kind, message=each.message) for each in damaged),
     )
 
 
@@ -358,30 +388,26 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
 
 def event_document(event: Event) -> EventDocument:
     """Return one line of a log as it is printed."""
+    payload, damaged = None, False
+    try:
+        payload = None if event.payload is None else decode_as(event.payload, Any)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        damaged = True
     return EventDocument(
         mission=event.mission,
         seq=event.seq,
         time=event.time,
         type=event.type,
         step=event_step(event) or None,
-        payload=None if event.payload is None else msgspec.json.decode(event.payload),
+        payload=payload,
+        damaged=damaged or is_damaged(event),
         hash=event.hash,
     )
 
 
-def event_payload(event: Event) -> Payload | None:
-    """Return an event's payload, `None` for an erased one or one of a later version."""
-    if event.payload is None:
-        return None
-    try:
-        return decode(event.type, event.payload)
-    except KeyError:
-        return None
-
-
 def event_step(event: Event) -> str:
     """Return which of a mission's seven steps a line of the log belongs to, "" for one of none."""
-    payload = event_payload(event)
+    payload = read_payload(event)
     return (step_of(payload) or "") if payload is not None else ""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from chargehand.app.documents import event_payload
 from chargehand.core.actions import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
 from chargehand.core.attempt_events import (
     ActionJudged,
@@ -31,6 +30,7 @@ from chargehand.core.attempt_events import (
     TierChosen,
 )
 from chargehand.core.events import Event, Payload
+from chargehand.core.fold import is_damaged, read_payload
 from chargehand.core.mission_events import (
     CLOCK,
     AgentSelected,
@@ -88,9 +88,11 @@ def describe(payload: Payload) -> str:
 
 def describe_event(event: Event) -> str:
     """Return a line of the log in words."""
-    payload = event_payload(event)
+    payload = read_payload(event)
     if payload is None:
-        return "(erased)" if event.payload is None else "(from a later version)"
+        if event.payload is None:
+            return "(erased)"
+        return "(damaged)" if is_damaged(event) else "(from a later version)"
     return describe(payload)
 
 

@@ -25,7 +25,6 @@ from chargehand.app.documents import (
     QuestionDocument,
     SandboxKind,
     TranscriptDocument,
-    event_payload,
     listed_mission,
     mission_details,
 )
@@ -35,6 +34,7 @@ from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.events import Event
+from chargehand.core.fold import read_payload
 from chargehand.core.records import Reason
 from chargehand.core.state import SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
@@ -90,11 +90,12 @@ def list_missions(reader: StateReader, *, repository: Path | None, everywhere: b
 def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
     """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
     state = mission_state(reader, name)
-    payloads = map(event_payload, reader.store.log.read(state.id))
+    payloads = map(read_payload, reader.store.log.read(state.id))
     opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
     kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
-    return state, mission_details(state, places, waiting_reason(state, reader.mission_reader.waits()))
+    waits = waiting_reason(state, reader.mission_reader.waits())
+    return state, mission_details(state, places, waits, reader.store.log.problems(state.id))
 
 
 def mission_state(reader: StateReader, name: str) -> MissionState:

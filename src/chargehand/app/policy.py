@@ -13,7 +13,7 @@ from chargehand.app.config.policy_files import add_override
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
-from chargehand.core.events import decode
+from chargehand.core.fold import read_payload
 from chargehand.policy.actions import (
     LARGEST_SCRIPT,
     Action,
@@ -160,9 +160,7 @@ def _parse_mcp_call(text: str) -> McpCall:
 def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudgement]:
     """Yield what was judged in a mission of this exact id, in the order of its log."""
     for event in reader.store.log.read(mission):
-        if event.type == ActionJudged.type and event.payload is not None:
-            judged = decode(event.type, event.payload)
-            assert isinstance(judged, ActionJudged)
+        if isinstance(judged := read_payload(event), ActionJudged):
             yield LoggedJudgement(mission=mission, seq=event.seq, time=event.time, judged=judged)
 
 

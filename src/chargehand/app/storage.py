@@ -14,7 +14,8 @@ import msgspec
 from chargehand.app.reading import StateReader
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.store.audit import AuditProblem, verify
+from chargehand.store.audit import verify
+from chargehand.store.chain import AuditProblem
 from chargehand.store.export import export_log, verify_export
 from chargehand.store.heads import SignedHead
 from chargehand.store.projects import ProjectRow

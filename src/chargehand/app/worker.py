@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError
+from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
 from chargehand.core.records import Reason
 from chargehand.store.log import MissionRow
 
@@ -37,6 +37,7 @@ _TRIES = 1000
 # How long a worker that was alive is taken to be so, where asking is a query.
 _ASK_SECONDS = 0.5
 _AWAY = "engine_database"
+_DAMAGED = "mission_damaged"
 # Missions that one worker runs at once, where nobody says otherwise.
 SLOTS = 5
 
@@ -114,7 +115,12 @@ class Worker:
         self._asleep = len(found)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
-                self._app.steering.wake(mission, now=now)
+                try:
+                    self._app.steering.wake(mission, now=now)
+                except StoreError as error:
+                    if error.code != _DAMAGED:
+                        raise
+                    self._give_up(mission, error.code, error.message)
 
     async def _look(self, engine: Engine, *, check: bool) -> bool:
         """Look once; return whether anything should go on, which is supposed while the database is away."""
@@ -210,7 +216,14 @@ class Worker:
         return (row.runnable or row.owner is not None) and not self._app.mission_reader.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
-        """Settle a mission that could not be begun, unless somebody else has it by now."""
+        """Settle a mission that could not be begun, unless somebody else has it by now.
+
+        To a log that is damaged nothing is added: no worker takes the mission up, and the others go on.
+        """
+        if code == _DAMAGED:
+            _LOG.warning("%s; no worker goes on with it until a person resumes it", message)
+            self._app.store.log.set_aside(mission)
+            return
         with contextlib.suppress(RefusedError):
             self._app.steering.give_up(mission, Reason(code=code, message=message))
 

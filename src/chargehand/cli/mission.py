@@ -43,7 +43,8 @@ def list_(repo: Path | None, everywhere: bool, out: Output) -> int:
     for each in found.missions:
         title = (each.request or "").strip().partition("\n")[0]
         title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
-        rows.append((each.mission, each.status, each.created[:16].replace("T", " "), each.branch or "-", title))
+        status = f"{each.status}, damaged" if each.damaged else each.status
+        rows.append((each.mission, status, each.created[:16].replace("T", " "), each.branch or "-", title))
     out.table(("MISSION", "STATUS", "CREATED", "BRANCH", "REQUEST"), rows)
     for each in found.missions:
         if each.waits is not None:

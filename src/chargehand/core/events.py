@@ -110,6 +110,11 @@ def decode(type: str, payload: bytes) -> Payload:
         raise msgspec.DecodeError(str(error)) from error
 
 
+def is_known(type: str) -> bool:
+    """Tell whether this version knows events of a type."""
+    return type in _REGISTRY
+
+
 def event_types() -> Mapping[str, type[Payload]]:
     """Return the payload class of each registered event type, by its name."""
     return dict(_REGISTRY)

@@ -15,7 +15,7 @@ from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
-from chargehand.core.events import Event, Payload, decode
+from chargehand.core.events import Event, Payload, decode, is_known
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import (
     AttemptState,
@@ -67,6 +67,7 @@ def apply(state: MissionSummary, line: Event) -> None:
     payload = read_payload(line)
     if payload is None:
         state.unknown_events += 1
+        state.damaged_events += is_damaged(line)
         return
     # The summary's part first: what is kept beside it looks at what it has become, such as a checkpoint's base.
     for handlers in (_SUMMARY, _STATE) if isinstance(state, MissionState) else (_SUMMARY,):
@@ -94,6 +95,13 @@ def read_payload(line: Event) -> Payload | None:
         return decode(line.type, line.payload)
     except (KeyError, msgspec.DecodeError):
         return None
+
+
+def is_damaged(line: Event) -> bool:
+    """Tell whether a line's payload cannot be read although it is of a type that this version knows."""
+    if line.payload is None or not is_known(line.type):
+        return "\N{REPLACEMENT CHARACTER}" in line.type
+    return read_payload(line) is None
 
 
 def unheld_status(state: MissionSummary) -> MissionStatus:

@@ -233,6 +233,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     questions: dict[str, Question] = {}
     before_discard: Ending | None = None
     unknown_events: int = 0
+    damaged_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:
         """Return the attempt of that number, `None` before it was started."""

@@ -138,6 +138,8 @@ class Unlogged:
 class Journal:
     """Writes the events of one mission in order and keeps its state current.
 
+    Raises `StoreError` (`mission_damaged`) where the log is not what was written: nobody goes on from that.
+
     With `epoch`, the claim it writes under: once another worker claimed the mission, every `record` raises
     `FencedError` and nothing is written. `queued_seconds` is how long the mission waited for slots: no step's own
     time.
@@ -159,6 +161,7 @@ class Journal:
         self.epoch = epoch
         self.queued_seconds = 0.0
         self.state = MissionState()
+        store.log.check(mission)
         for line in store.log.read(mission):
             apply(self.state, line)
 

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
-from chargehand.core.events import GENESIS, chain_hash, decode
+from chargehand.core.events import GENESIS, decode
 from chargehand.core.mission_events import MissionCreated
+from chargehand.store.chain import (
+    LINE_COLUMNS,
+    AuditProblem,
+    ChainLine,
+    as_integer,
+    as_text,
+    audit_problem,
+    line_problems,
+)
 from chargehand.store.database.connection import Database, Transaction, damage, raw_columns, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys
 from chargehand.store.heads import Heads, LogHead, SignedFile, SignedHead
 from chargehand.store.store import Store
-
-ProblemKind = Literal[
-    "store_damaged",  # the database file itself is broken
-    "line_missing",  # lines were dropped before this one
-    "line_malformed",  # a column is not even of its type
-    "line_changed",  # a column differs from what the line's hash covers
-    "payload_changed",  # the payload differs from its digest
-    "payload_missing",  # the payload is gone and no erasure was ordered
-    "chain_broken",  # the line does not follow the one before it
-    "tail_missing",  # the log ends before a head that was kept
-    "head_changed",  # the kept head and the line at its place differ, or it is not a head
-    "head_forged",  # a signed head whose signature is not its key's
-    "key_unknown",  # a signed head of a key that is not this log's
-    "key_missing",  # signed heads without any key to check them
-    "key_changed",  # the files of the key do not hold one key
-    "mission_changed",  # the mission's row differs from its first line
-    "mission_missing",  # lines or a kept head without a mission's row
-    "export_malformed",  # a line of an export that is not one
-]
-
-
-class AuditProblem(Struct, frozen=True, kw_only=True):
-    """A place where the log is not what was written; `seq` is `None` where it concerns the whole mission."""
-
-    mission: str
-    seq: int | None
-    kind: ProblemKind
-    message: str
 
 
 class AuditReport(Struct, frozen=True, kw_only=True):
@@ -64,75 +44,6 @@ class AuditReport(Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
-
-
-class ChainLine(Struct, frozen=True):
-    """A line as it is kept, whatever it claims to be."""
-
-    mission: bytes | None
-    seq: bytes | None
-    time: bytes | None
-    type: bytes | None
-    payload: bytes | None
-    digest: bytes | None
-    prev: bytes | None
-    hash: bytes | None
-
-
-def line_problems(
-    mission: str, lines: Iterable[ChainLine], *, hashes: dict[int, str], erased: Collection[tuple[str, int]]
-) -> Iterator[AuditProblem]:
-    """Yield where lines differ from their hashes and neighbours; `hashes` is filled with what they claim.
-
-    `erased` holds the (mission, seq) whose payloads were ordered to go.
-    """
-    seq, accepted = 0, {GENESIS}
-    for line in lines:
-        expected, found = seq + 1, as_integer(line.seq)
-        if found is None:
-            yield audit_problem(mission, expected, "line_malformed", f"seq is {line.seq!r}")
-            continue
-        seq = found
-        if seq != expected:
-            yield audit_problem(mission, expected, "line_missing", f"line {seq} follows line {expected - 1}")
-        elif as_text(line.prev) not in accepted:
-            yield audit_problem(mission, seq, "chain_broken", "it does not follow the line before it")
-        if line.payload is None:
-            if (mission, seq) not in erased:
-                told = "its payload is gone and no erasure was ordered"
-                yield audit_problem(mission, seq, "payload_missing", told)
-        elif hashlib.sha256(line.payload).hexdigest() != as_text(line.digest):
-            yield audit_problem(mission, seq, "payload_changed", "its payload and its digest do not agree")
-        made = chain_hash(
-            prev=as_text(line.prev),
-            mission=mission,
-            seq=seq,
-            time=as_text(line.time),
-            type=as_text(line.type),
-            digest=as_text(line.digest),
-        )
-        hashes[seq] = as_text(line.hash)
-        if made != hashes[seq]:
-            yield audit_problem(mission, seq, "line_changed", "its columns and its hash do not agree")
-        # Both the hash that is kept and the one that should be: one changed byte is one place, not two.
-        accepted = {hashes[seq], made}
-
-
-def as_integer(kept: bytes | None) -> int | None:
-    """Return the number that a column holds, `None` for what is no number as we write it."""
-    shown = as_text(kept)
-    return int(shown) if shown.isascii() and shown.isdigit() and shown == str(int(shown)) else None
-
-
-def as_text(kept: bytes | None) -> str:
-    """Return the text that a column holds."""
-    # What is not UTF-8 becomes a character that no id, time, type or hash of ours has: it can only fail to agree.
-    return "" if kept is None else kept.decode(errors="replace")
-
-
-def audit_problem(mission: str, seq: int | None, kind: ProblemKind, message: str) -> AuditProblem:
-    """Return a problem at a place."""
-    return AuditProblem(mission=mission, seq=seq, kind=kind, message=message)
 
 
 class Witnesses:
@@ -223,16 +134,6 @@ class _Evidence(Struct, frozen=True):
     erased: frozenset[tuple[str, int]]
 
 
-_LINE_COLUMNS = {
-    "mission": "text",
-    "seq": "integer",
-    "time": "text",
-    "type": "text",
-    "payload": "blob",
-    "digest": "text",
-    "prev": "text",
-    "hash": "text",
-}
 _MISSION_COLUMNS = {
     "id": "text",
     "project": "text",
@@ -315,7 +216,7 @@ def _collect(database: Database, mission: str | None) -> _Evidence:
         known = KeyFiles(database.home).known()
     lines: dict[str, list[ChainLine]] = {}
     with database.read() as connection:
-        for row in _raw_rows(connection, "events", _LINE_COLUMNS, mission, order=", seq"):
+        for row in _raw_rows(connection, "events", LINE_COLUMNS, mission, order=", seq"):
             lines.setdefault(as_text(row[0]), []).append(ChainLine(*row))
         rows = {
             as_text(name): _MissionColumns(*columns)

@@ -10,7 +10,8 @@ from msgspec.structs import asdict
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import UsageError
-from chargehand.store.audit import AuditProblem, AuditReport, ChainLine, Witnesses, audit_problem, line_problems
+from chargehand.store.audit import AuditReport, Witnesses
+from chargehand.store.chain import AuditProblem, ChainLine, audit_problem, line_problems
 from chargehand.store.database.connection import corrupt, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys, PublicKey
 from chargehand.store.heads import Heads, SignedHead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from chargehand.core.actions import ActionCreated
 from chargehand.core.clock import Clock
-from chargehand.core.errors import FencedError, NotFoundError, RefusedError, UsageError, nearest
+from chargehand.core.errors import FencedError, NotFoundError, RefusedError, StoreError, UsageError, nearest
 from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
 from chargehand.core.fold import mark_unheld
 from chargehand.core.mission_events import (
@@ -28,8 +28,16 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.store.chain import (
+    LINE_COLUMNS,
+    AuditProblem,
+    ChainLine,
+    as_event,
+    is_moment,
+    line_problems,
+)
 from chargehand.store.database import summaries
-from chargehand.store.database.connection import Database, Transaction, corrupt, raw_columns, typed_errors
+from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
 
 _SHOWN = 8
@@ -43,11 +51,8 @@ _ROW = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes
 _ROWS = f"SELECT {_ROW} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
-_RAW_LINE = raw_columns(
-    dict.fromkeys(("events.mission", "time", "type"), "text")
-    | {"payload": "blob"}
-    | dict.fromkeys(("digest", "prev", "hash"), "text")
-)
+_RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
+_NO_TIME = "1970-01-01T00:00:00+00:00"
 # Tells whether the worker of that id is alive right now.
 IsLive = Callable[[str], bool]
 
@@ -157,18 +162,57 @@ class EventLog:
     def read(self, mission: str, *, after: int = 0, types: Collection[str] = ()) -> tuple[Event, ...]:
         """Return the lines with `seq > after`, in order, of these `types` or of all; none for an unknown mission.
 
-        To follow a mission, ask again with the last `seq` that came. Raises `StoreError` (`store_corrupt` for a
-        line that cannot have been written).
+        To follow a mission, ask again with the last `seq` that came. A damaged line comes with what can be read of
+        it: `check` tells. Raises `StoreError`.
         """
-        query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq > ?{_only_types(types)} ORDER BY seq"
+        query = (
+            f"SELECT {_LINE} FROM events WHERE mission = ? AND seq > ? AND typeof(seq) = 'integer'"
+            f"{_only_types(types)} ORDER BY seq"
+        )
         with self._database.read() as connection:
             rows = connection.execute(query, (mission, after, *types)).fetchall()
-        for row in rows:
             # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
-            if tuple(map(type, row)) not in _SHAPES:
-                detail = f"line {row[1]!r} of mission {row[0]!r} has values of wrong types"
-                raise corrupt(self._database.home, detail)
-        return tuple(Event(*row) for row in rows)
+            if all(tuple(map(type, row)) in _SHAPES and is_moment(row[2]) for row in rows):
+                return tuple(Event(*row) for row in rows)
+            lines, before = [], _NO_TIME
+            for line in _read_lines(connection, mission):
+                event = as_event(line, before=before)
+                before = event.time
+                if event.seq > after and (not types or event.type in types):
+                    lines.append(event)
+        return tuple(lines)
+
+    def problems(self, mission: str) -> tuple[AuditProblem, ...]:
+        """Return where a mission's lines are not what was written, as their own hashes tell; see `audit.verify`.
+
+        Raises `StoreError`.
+        """
+        with self._database.read() as connection:
+            lines = list(_read_lines(connection, mission))
+            rows = connection.execute("SELECT mission, seq FROM erasures WHERE mission = ?", (mission,))
+            erased = {(name, seq) for name, seq in rows}
+        return tuple(line_problems(mission, lines, hashes={}, erased=erased))
+
+    def check(self, mission: str) -> None:
+        """Raise `StoreError` (`mission_damaged`) where `problems` finds any: nobody goes on from such a log."""
+        found = self.problems(mission)
+        if found:
+            first = found[0]
+            where = f"line {first.seq}" if first.seq is not None else "the log"
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            raise StoreError(
+                f"{where} of mission {mission!r} is damaged: {first.message}{more}",
+                code="mission_damaged",
+                hint=f"`chargehand audit verify {mission}` names all of it, `chargehand store restore` brings a"
+                " backup back; other missions are not concerned",
+            )
+
+    def set_aside(self, mission: str) -> None:
+        """Let no worker take a mission up any more; a person's `resume` does. Raises `StoreError`."""
+        with self._database.write() as connection:
+            connection.execute(
+                "UPDATE missions SET runnable = 0, wakes = NULL, owner = NULL WHERE id = ?", (mission,)
+            )
 
     def after(
         self,
@@ -191,15 +235,16 @@ class EventLog:
         join = " JOIN missions ON missions.id = events.mission" if project is not None else ""
         where = "".join(f" AND {each}" for each in given)
         query = (
-            f"SELECT position, seq, {_RAW_LINE} FROM events{join}"
+            f"SELECT position, {_RAW_LINE} FROM events{join}"
             f" WHERE position > ?{where}{_only_types(types)} ORDER BY position LIMIT ?"
         )
         with self._database.read() as connection:
             rows = connection.execute(query, (position, *given.values(), *types, limit)).fetchall()
-        found = []
-        for place, seq, mission_id, time, name, payload, *hashes in rows:
-            texts = [(text or b"").decode(errors="replace") for text in (mission_id, time, name, *hashes)]
-            found.append(PositionedEvent(place, Event(texts[0], seq, texts[1], texts[2], payload, *texts[3:])))
+        found, before = [], _NO_TIME
+        for place, *columns in rows:
+            event = as_event(ChainLine(*columns), before=before)
+            before = event.time
+            found.append(PositionedEvent(place, event))
         return tuple(found)
 
     def last_position(self) -> int:
@@ -491,7 +536,18 @@ def _listing(connection: Transaction, row: Sequence[Any], *, alive: _Liveness) -
 
 def _mission_row(row: Sequence[Any]) -> MissionRow:
     values = dict(zip(_ROW.split(", "), row, strict=True))
+    for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
+        values[name] = values[name] if isinstance(values[name], int) else 0
+    for name in ("id", "project", "created", "last_hash"):
+        values[name] = values[name] if isinstance(values[name], str) else ""
+    owner, wakes = (value if isinstance(value, str) else None for value in (values["owner"], values["wakes"]))
+    values |= {"owner": owner, "wakes": wakes if wakes and is_moment(wakes) else None}
     return MissionRow(**{**values, "runnable": bool(values["runnable"])})
+
+
+def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
+    rows = connection.execute(f"SELECT {_RAW_LINE} FROM events WHERE mission = ? ORDER BY seq", (mission,))
+    return (ChainLine(*row) for row in rows)
 
 
 def _only_types(types: Collection[str]) -> str:

@@ -23,7 +23,7 @@ from chargehand.workspace.errors import GitError
 from chargehand.workspace.host.git import Git, git_version
 from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace.tree.history import is_descendant, read_commit
-from chargehand.workspace.tree.objects import GITLINK, ObjectReader
+from chargehand.workspace.tree.objects import GITLINK, ObjectReader, compare
 
 _MERGE_TREE = (2, 38)  # the git that can merge without a working tree
 _MERGE_TREE_BASE = (2, 40)  # and with a base that is not the merge base
@@ -169,6 +169,13 @@ def _merge_in_process(
 ) -> MergeResult:
     import pygit2
 
+    # Read before libgit2 reads it: that never returns from a loose object that was cut short.
+    before = None if base is None else bytes.fromhex(read_commit(reader, base).tree)
+    for side in (ours, theirs):
+        for change in compare(reader, before, bytes.fromhex(read_commit(reader, side).tree)):
+            for mode, entry in ((change.old_mode, change.old_id), (change.new_mode, change.new_id)):
+                if entry is not None and mode != GITLINK:
+                    reader.read(bytes.fromhex(entry))
     repository = pygit2.Repository(str(git_dir))
     # Histories without a common commit meet on the empty tree: what both have is then added by both.
     ancestor = repository[base or repository.TreeBuilder().write()].peel(pygit2.Tree)

@@ -273,6 +273,8 @@ def start_lines(start: RunStart) -> tuple[str, ...]:
 def show_details(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write everything that is known of a mission for a person."""
     out.text(f"{state.status}  {state.id}", bold=True)
+    if details.damaged:
+        _show_damage(out, state, details)
     _show_request(out, state)
     for place in details.places:
         out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
@@ -292,6 +294,17 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
         _show_attempt(out, state, attempt)
     _show_tree_history(out, state)
     _show_delivery(out, state)
+
+
+def _show_damage(out: Output, state: MissionState, details: MissionDetails) -> None:
+    """Write that a log is damaged, and the way out."""
+    out.text("damaged   Its log is not what was written; below is what can still be read.", fg="red")
+    for line in details.damaged[:_NAMED_PATHS]:
+        where = f"line {line.seq}: " if line.seq is not None else ""
+        out.text(f"          {where}{line.message}")
+    if len(details.damaged) > _NAMED_PATHS:
+        out.text(f"          and {len(details.damaged) - _NAMED_PATHS} more: chargehand audit verify {state.id}")
+    out.text("          `chargehand store restore` brings a backup back; no worker goes on with this mission.")
 
 
 def _show_request(out: Output, state: MissionState) -> None:
@@ -397,9 +410,10 @@ def _show_delivery(out: Output, state: MissionState) -> None:
         if export is not None:
             why = f": {export.reason}" if export.reason else ""
             out.text(f"{name:<9} {export.state} {export.ref}{why}")
-    if state.unknown_events:
+    unknown = state.unknown_events - state.damaged_events
+    if unknown:
         # Said, since all above is made of the lines that can be read.
-        out.text(f"events    {state.unknown_events} are erased or from a later version")
+        out.text(f"events    {unknown} are erased or from a later version")
     out.text(f"spent     {summary(state)}")
     for line in next_steps(state):
         out.text(line)

@@ -69,6 +69,8 @@ class Database:
             check_same_thread=False,
             cached_statements=64,
         )
+        # One byte that is no text must not keep what stands beside it from being read: it can only fail to agree.
+        connection.text_factory = _text
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(f"PRAGMA synchronous={synchronous}")
         # What is erased must not stay readable in free pages of the file.
@@ -242,6 +244,10 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
         if connection.in_transaction:  # SQLite itself takes back what finds no room on the disk
             connection.execute("ROLLBACK")
         raise
+
+
+def _text(kept: bytes) -> str:
+    return kept.decode(errors="replace")
 
 
 def _is_full(home: Path) -> bool:

@@ -15,12 +15,13 @@ from chargehand.core.codec import decode_as
 from chargehand.core.events import Event
 from chargehand.core.fold import MEASURED, apply, measure, read_payload, unheld_status
 from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.store.chain import ChainLine, as_event
 from chargehand.store.database.connection import Transaction, raw_columns
 
 # What this program's rows hold: a higher number makes all rows of before stale.
 FORM = 1
 _LINES = f"""
-    SELECT seq, {raw_columns({"time": "text", "type": "text", "payload": "blob"})}
+    SELECT {raw_columns({"seq": "integer", "time": "text", "type": "text", "payload": "blob"})}
     FROM events WHERE mission = ? ORDER BY seq
 """
 # A clock may have gone backwards: within a mission the order is that of the lines, whatever their times say.
@@ -124,11 +125,12 @@ def stale(connection: Transaction) -> list[str]:
 
 def fold_lines(connection: Transaction, mission: str) -> tuple[MissionSummary, MissionMeasures]:
     """Return what a mission's log tells; a damaged line counts as one that cannot be read."""
-    lines = []
+    lines: list[Event] = []
     for seq, time, name, payload in connection.execute(_LINES, (mission,)):
+        before = lines[-1].time if lines else "1970-01-01T00:00:00+00:00"
         # Bytes that are no text become characters that no type of ours has: such a line is only counted.
-        moment, kind = ((text or b"").decode(errors="replace") for text in (time, name))
-        lines.append(Event(mission, seq, moment, kind, payload, "", "", ""))
+        line = ChainLine(mission=mission.encode(), seq=seq, time=time, type=name, payload=payload)
+        lines.append(as_event(line, before=before))
     return _fold(lines)
 
 

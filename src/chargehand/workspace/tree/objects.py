@@ -41,7 +41,10 @@ _TYPES: dict[ObjectKind, int] = {
     "blob": 3,
     "tag": 4,
 }  # git's numbers, in packs and in libgit2
+_KINDS: dict[bytes, ObjectKind] = {kind.encode(): kind for kind in _TYPES}
 _ENTRY = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
+_LOOSE = re.compile(rb"([a-z]{3,9}) (\d{1,19})\0")
+_HEADER_BYTES = 128  # more than the longest header, packed or not
 _CACHED_TREES = 8192
 _MAX_LOOSE = 32  # above this, two files of a pack are cheaper than a file per object
 _MAX_BUFFER = 64 * 1024 * 1024
@@ -93,7 +96,9 @@ class ObjectReader:
 
         self.objects = objects
         self._git = pygit2
-        self._odb = pygit2.Odb(str(objects))
+        # Its packs alone: libgit2 reads a loose object that was cut short for ever.
+        self._packs = pygit2.Odb()
+        self._packs.add_backend(pygit2.OdbBackendPack(str(objects)), 1)
         self._trees: OrderedDict[bytes, Entries] = OrderedDict()
 
     def read(self, id: bytes) -> tuple[ObjectKind, bytes]:
@@ -101,12 +106,18 @@ class ObjectReader:
 
         Raises `NotFoundError` code `object_not_found`, `InfrastructureError` code `depot` for a damaged object.
         """
+        loose = self._read_file(id)
+        found = None if loose is None else parse_loose(loose)
+        if found is not None and object_id(*found) == id:
+            return found
         try:
-            number, content = self._odb.read(self._git.Oid(raw=id))
+            number, content = self._packs.read(self._git.Oid(raw=id))
         except KeyError as problem:
+            if loose is not None:
+                raise _damaged(id, "it is not what was written") from problem
             raise NotFoundError(f"no object {id.hex()!r} in the depot", code="object_not_found") from problem
         except self._git.GitError as problem:
-            raise InfrastructureError(f"object {id.hex()!r} cannot be read: {problem}", code="depot") from problem
+            raise _damaged(id, str(problem)) from problem
         return next(kind for kind, its in _TYPES.items() if its == int(number)), content
 
     def blob(self, id: bytes) -> bytes:
@@ -118,10 +129,26 @@ class ObjectReader:
 
     def size(self, id: bytes) -> int:
         """Return an object's size in bytes without its content; raises `NotFoundError` (`object_not_found`)."""
+        loose = self._read_file(id, _HEADER_BYTES)
+        if loose is not None:
+            with suppress(zlib.error):
+                found = _LOOSE.match(zlib.decompressobj().decompress(loose, _HEADER_BYTES))
+                if found is not None:
+                    return int(found[2])
         try:
-            return int(self._odb.read_header(self._git.Oid(raw=id))[1])
+            return int(self._packs.read_header(self._git.Oid(raw=id))[1])
         except (KeyError, self._git.GitError) as problem:
             raise NotFoundError(f"no object {id.hex()!r} in the depot", code="object_not_found") from problem
+
+    def _read_file(self, id: bytes, size: int = -1) -> bytes | None:
+        name = id.hex()
+        try:
+            with open(f"{self.objects}/{name[:2]}/{name[2:]}", "rb") as file:
+                return file.read(size)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise _damaged(id, problem.strerror or "") from problem
 
     def tree(self, id: bytes | None) -> Entries:
         """Return the entries of a tree (do not change them), none for `None`; raises `NotFoundError`."""
@@ -167,6 +194,28 @@ class ObjectReader:
                 yield from self.walk(entry.id, path + b"/")
             else:
                 yield path, entry
+
+
+def parse_loose(packed: bytes) -> tuple[ObjectKind, bytes] | None:
+    """Return the kind and the content of a loose object, by the bytes of its file; `None` where it is damaged."""
+    inflate = zlib.decompressobj()
+    try:
+        content = inflate.decompress(packed)
+    except zlib.error:
+        return None
+    header = _LOOSE.match(content)
+    if not inflate.eof or header is None or int(header[2]) != len(content) - header.end():
+        return None
+    kind = _KINDS.get(header[1])
+    return None if kind is None else (kind, content[header.end() :])
+
+
+def _damaged(id: bytes, why: str) -> InfrastructureError:
+    return InfrastructureError(
+        f"object {id.hex()!r} cannot be read: {why}",
+        code="depot",
+        hint="`chargehand store check` names all that is damaged, `chargehand store restore` brings a backup back",
+    )
 
 
 def parse_tree(content: bytes) -> dict[bytes, TreeEntry]:
