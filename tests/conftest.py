@@ -127,3 +127,15 @@ def postgres() -> Iterator[Postgres]:
 def postgres_url(postgres: Postgres) -> str:
     """Return the URL of a new, empty PostgreSQL database."""
     return postgres.database()
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Be the person who made the state directory of an earlier version, in their repository; yield their home."""
+    from tests.saved_state import unpacked
+
+    with unpacked() as (top, environ):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(top / "shop")
+        yield top

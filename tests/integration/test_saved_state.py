@@ -7,56 +7,14 @@ configuration, its script and its repository.
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import shutil
-import tarfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from tests.conftest import git
+from tests.saved_state import ask
 
-from chargehand.cli.main import chargehand
-
-SAVED = Path(__file__).parents[1] / "data/saved-state.tar.xz"
-# Missions record the path of their repository, so it lies where it lay.
-PLACE = Path("/tmp/chargehand-saved")
 WAITING, PAUSED, NATIVE = "m-1m8455nrdyh2yn", "m-1m8456575ep42y", "m-1m844j2qadjc8p"
-
-
-@pytest.fixture
-def saved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Unpack the state where it was made, alone on this machine, and be the person who made it."""
-    lock = os.open("/tmp/chargehand-saved.lock", os.O_CREAT | os.O_RDWR, 0o666)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        shutil.rmtree(PLACE, ignore_errors=True)
-        with tarfile.open(SAVED) as archive:
-            archive.extractall(PLACE, filter="fully_trusted")
-        (top,) = PLACE.iterdir()
-        for name, value in {
-            "CHARGEHAND_HOME": top / "state",
-            "XDG_CONFIG_HOME": top / "config",
-            "HOME": top,
-        }.items():
-            monkeypatch.setenv(name, str(value))
-        monkeypatch.chdir(top / "shop")
-        yield top
-    finally:
-        shutil.rmtree(PLACE, ignore_errors=True)
-        os.close(lock)
-
-
-def ask(*words: str, code: int = 0) -> Any:
-    """Give a command with --json and return its document."""
-    done = CliRunner().invoke(chargehand, ["--json", *words])
-    assert done.exit_code == code, (done.output, done.exception)
-    return json.loads(done.stdout)
 
 
 def test_everything_of_an_earlier_version_is_listed_shown_and_verified(saved: Path) -> None:

@@ -26,7 +26,8 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionMeasures, MissionState, MissionSummary
-from chargehand.store.log import MissionListing, PositionedEvent
+from chargehand.store.log import PositionedEvent
+from chargehand.store.rows import MissionListing
 from chargehand.store.store import Store, open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")

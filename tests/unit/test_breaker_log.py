@@ -21,7 +21,7 @@ from chargehand.missions.attempt.admission import (
     fold_breaker,
     read_breaker_events,
 )
-from chargehand.store.log import MissionRow
+from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store, open_store
 
 WHO = AgentModel(agent="coder", model="m1")

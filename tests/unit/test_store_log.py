@@ -14,7 +14,7 @@ from chargehand.core.fold import fold
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.store.audit import verify
-from chargehand.store.log import MissionRow
+from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.app.reading import StateReader
+from chargehand.app.upkeep import find_lost_content
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.store.audit import verify
@@ -41,15 +43,22 @@ class AuditExport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-def verify_log(reader: StateReader, mission: str | None, *, head: IO[bytes] | None = None) -> AuditView:
+def verify_log(
+    reader: StateReader, mission: str | None, *, head: IO[bytes] | None = None, deep: bool = False
+) -> AuditView:
     """Check the chain of one mission or of all, also against signed heads that were kept elsewhere.
 
-    `head` has one signed head on each line, as a git note has them. Raises `UsageError` (`head_malformed`),
+    `head` has one signed head on each line, as a git note has them; `deep` also reads artifacts
+    and commits. Raises `UsageError` (`head_malformed`),
     `NotFoundError`.
     """
     witnesses = () if head is None else _read_heads(head)
     wanted = None if mission is None else reader.find_mission(mission)
-    return convert_to(verify(reader.store, wanted, witnesses=witnesses), AuditView, from_attributes=True)
+    view = convert_to(verify(reader.store, wanted, witnesses=witnesses), AuditView, from_attributes=True)
+    if not deep:
+        return view
+    problems = (*view.problems, *find_lost_content(reader, wanted).problems)
+    return replace(view, ok=not problems, problems=problems)
 
 
 def verify_file(export: IO[bytes], *, head: IO[bytes] | None = None) -> AuditView:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
 from chargehand.core.records import Reason
-from chargehand.store.log import MissionRow
+from chargehand.store.rows import MissionRow
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App

@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from chargehand.cli.storage import show_problems
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ def audit() -> None:
 @click.option(
     "--export", type=click.File("rb"), metavar="FILE", help="Verify an exported file instead of the log here."
 )
+@click.option("--deep", is_flag=True, help="Also read artifacts and the depots' commits, as store check does.")
 @json_option
-def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, out: Output) -> int:
+def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, deep: bool, out: Output) -> int:
     """Verify the hash chain of one mission, or of all. Exits 1 and names each place where it is broken.
 
     \b
@@ -47,21 +49,21 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
             f"an export is verified as a whole, not mission {mission!r} alone",
             hint="leave out MISSION, or leave out --export to verify the log here",
         )
+    if deep and export is not None:
+        raise UsageError("an export holds no artifacts and no commits", hint="leave out --deep, or --export")
     # Without a state directory: a third party verifies an export with nothing else at hand.
     if export is not None:
         report = verify_file(export, head=head)
     else:
         with StateReader.open() as reader:
-            report = verify_log(reader, mission, head=head)
+            report = verify_log(reader, mission, head=head, deep=deep)
     out.document(report)
     _show(out, report)
     return 0 if report.ok else 1
 
 
 def _show(out: Output, report: AuditView) -> None:
-    for problem in report.problems:
-        line = f" line {problem.seq}" if problem.seq is not None else ""
-        out.text(f"{problem.mission or 'the store'}{line}: {problem.kind}: {problem.message}", fg="red")
+    show_problems(out, report.problems)
     counted = f"{report.events} events in {report.missions} missions"
     problems = len(report.problems)
     out.text(f"Log intact: {counted}." if report.ok else f"Log broken: {problems} problems in {counted}.")

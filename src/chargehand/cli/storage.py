@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,8 +10,11 @@ import click
 from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chargehand.app.storage import GcOptions
     from chargehand.cli.terminal.output import Output
+    from chargehand.store.chain import AuditProblem
 
 _KINDS = ("workspaces", "bases", "layers", "litter")
 
@@ -80,7 +84,93 @@ def _megabytes(size: int) -> str:
 
 @click.group()
 def store() -> None:
-    """Maintain the database of the state directory."""
+    """Look after the state directory: check it, back it up, restore it."""
+
+
+@store.command()
+@click.argument("mission", required=False)
+@json_option
+def check(mission: str | None, out: Output) -> int:
+    """Check that all of it is whole: the log, what missions kept, and the commits of their depots.
+
+    Exits 1 and names each mission, line and object where something is not what was written. With MISSION, of that
+    one alone.
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.upkeep import check_store
+
+    with StateReader.open() as reader:
+        report = check_store(reader, mission)
+    out.document(report)
+    show_problems(out, report.problems)
+    what = f"{report.events} events, {report.artifacts} artifacts, {report.commits} commits"
+    what = f"{what} of {_missions(report.missions)}"
+    problems = len(report.problems)
+    out.text(f"All intact: {what}." if report.ok else f"{problems} problems in {what}.")
+    if problems:
+        out.text("`chargehand store restore DIRECTORY` brings back a copy that `chargehand store backup` made.")
+    return 0 if report.ok else 1
+
+
+def show_problems(out: Output, problems: Sequence[AuditProblem]) -> None:
+    """Write where a log, or what stands beside it, is not what was written."""
+    for problem in problems:
+        line = f" line {problem.seq}" if problem.seq is not None else ""
+        out.text(f"{problem.mission or 'the store'}{line}: {problem.kind}: {problem.message}", fg="red")
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@json_option
+def backup(directory: Path, out: Output) -> int:
+    """Copy the state directory to a new DIRECTORY, while missions go on.
+
+    The copy holds the log, keys, artifacts, replies of models and depots. It is as secret as the state directory.
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.upkeep import back_up
+
+    with StateReader.open() as reader:
+        made = back_up(reader, directory)
+    out.document(made)
+    out.text(f"Copied {_missions(made.missions)} to {made.path} ({_megabytes(made.bytes)}).")
+    return 0
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def restore(directory: Path, yes: bool, out: Output) -> int:
+    """Go back to a copy that `store backup` made; asks first.
+
+    What is in the state directory now is kept beside it. Missions that were going on when the copy was made are
+    paused: resume those that should go on.
+    """
+    from chargehand.app import upkeep
+    from chargehand.app.reading import StateReader
+    from chargehand.core.errors import UsageError
+
+    def confirm(what: str) -> None:
+        if yes:
+            return
+        if not out.can_ask:
+            raise UsageError(f"there is no terminal to ask you at: {what}", hint="add --yes to agree")
+        click.confirm(f"{what[0].upper()}{what[1:]}. Continue?", abort=True, err=True)
+
+    with StateReader.open() as reader:
+        done = upkeep.restore(reader, directory, confirm=confirm)
+    out.document(done)
+    out.text(f"Restored {_missions(done.missions)} to {done.path}.")
+    if done.before is not None:
+        out.text(f"What was there before is in {done.before}.")
+    for mission in done.paused:
+        out.text(f"paused  {mission}   chargehand mission resume {mission}")
+    return 0
+
+
+def _missions(count: int) -> str:
+    return f"{count} mission{'' if count == 1 else 's'}"
 
 
 @store.command()
@@ -101,7 +191,7 @@ def rebuild(out: Output) -> int:
     if report.renumbered:
         out.text("Events were renumbered: readers that follow by position start again.")
     found = f"{len(report.differing)} differed" if report.differing else "none differed"
-    out.text(f"Rebuilt the rows of {report.missions} mission{'' if report.missions == 1 else 's'}: {found}.")
+    out.text(f"Rebuilt the rows of {_missions(report.missions)}: {found}.")
     return 0
 
 

@@ -18,7 +18,8 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, StepFinished
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
-from chargehand.store.log import EventLog, MissionRow
+from chargehand.store.log import EventLog
+from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
 # Called with every event as it is written: progress on a terminal, a stream, a test.

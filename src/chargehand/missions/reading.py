@@ -12,7 +12,7 @@ from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.state import MissionState, MissionSummary
 from chargehand.durable.workers import Workers
 from chargehand.missions._messages import wake_time
-from chargehand.store.log import MissionRow
+from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
 

@@ -25,7 +25,7 @@ from chargehand.models.contract import CallRecord
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
-from chargehand.store.log import MissionRow
+from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 

@@ -38,6 +38,10 @@ ProblemKind = Literal[
     "mission_changed",  # the mission's row differs from its first line
     "mission_missing",  # lines or a kept head without a mission's row
     "export_malformed",  # a line of an export that is not one
+    "artifact_damaged",  # content that a mission kept is lost or not what it was
+    "depot_damaged",  # a commit of a mission cannot be read whole
+    "project_missing",  # missions of a project that has no row; the next command in its repository makes it anew
+    "engine_damaged",  # the database of the workers' queue is broken
 ]
 
 

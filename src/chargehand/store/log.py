@@ -15,7 +15,6 @@ from chargehand.core.actions import ActionCreated
 from chargehand.core.clock import Clock
 from chargehand.core.errors import FencedError, NotFoundError, RefusedError, StoreError, UsageError, nearest
 from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
-from chargehand.core.fold import mark_unheld
 from chargehand.core.mission_events import (
     PROMOTE,
     CancelAsked,
@@ -27,7 +26,7 @@ from chargehand.core.mission_events import (
     QuestionAsked,
 )
 from chargehand.core.records import MissionStatus
-from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.core.state import MissionSummary
 from chargehand.store.chain import (
     LINE_COLUMNS,
     AuditProblem,
@@ -39,6 +38,15 @@ from chargehand.store.chain import (
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
+from chargehand.store.rows import (
+    ROW_COLUMNS,
+    IsLive,
+    MissionListing,
+    MissionRow,
+    OwnerLiveness,
+    read_listing,
+    read_row,
+)
 
 _SHOWN = 8
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
@@ -47,45 +55,11 @@ _LOG_HINT = "`chargehand mission log` lists them"
 # Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
 _SLEEPING = "wakes IS NOT NULL AND runnable = 0"
-_ROW = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes"
-_ROWS = f"SELECT {_ROW} FROM missions"
+_ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
 _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
 _NO_TIME = "1970-01-01T00:00:00+00:00"
-# Tells whether the worker of that id is alive right now.
-IsLive = Callable[[str], bool]
-
-
-class MissionRow(Struct, frozen=True, kw_only=True):
-    """A mission and where its log ends; `created` is ISO 8601 in UTC.
-
-    `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
-    says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
-    log with each line.
-    """
-
-    id: str
-    project: str
-    created: str
-    last_seq: int
-    last_hash: str
-    epoch: int = 0
-    owner: str | None = None
-    runnable: bool = False
-    wakes: str | None = None
-
-
-class MissionListing(Struct, frozen=True, kw_only=True):
-    """A mission as lists show it: `live` says whether a living worker holds it, `summary` is as that makes it.
-
-    `measures` are there where they were asked for.
-    """
-
-    row: MissionRow
-    summary: MissionSummary
-    live: bool
-    measures: MissionMeasures | None = None
 
 
 class PositionedEvent(Struct, frozen=True):
@@ -358,7 +332,7 @@ class EventLog:
             WHERE (:project IS NULL OR mission_summaries.project = :project) AND (:user IS NULL OR user = :user)
             GROUP BY 1, 2, 3
         """
-        alive = _Liveness(is_live)
+        alive = OwnerLiveness(is_live)
         while True:
             with self._database.read() as connection:
                 groups = connection.execute(query, {"project": project, "user": user}).fetchall()
@@ -442,7 +416,7 @@ class EventLog:
 
     def _rows(self, where: str, **values: object) -> tuple[MissionRow, ...]:
         with self._database.read() as connection:
-            return tuple(_mission_row(row) for row in connection.execute(f"{_ROWS} WHERE {where}", values))
+            return tuple(read_row(row) for row in connection.execute(f"{_ROWS} WHERE {where}", values))
 
     def _refresh(self) -> bool:
         """Make stale rows anew; tell whether some are left, as where this program may not write."""
@@ -465,20 +439,20 @@ class EventLog:
         measures: bool = False,
     ) -> list[MissionListing]:
         self._refresh()
-        columns = ", ".join(f"missions.{name}" for name in _ROW.split(", "))
+        columns = ", ".join(f"missions.{name}" for name in ROW_COLUMNS.split(", "))
         query = (
             f"SELECT form, summary, {'measures' if measures else 'NULL'}, {columns} FROM mission_summaries"
             f" JOIN missions ON missions.id = mission WHERE {where}"
         )
         owners = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
-        alive = _Liveness(is_live)
+        alive = OwnerLiveness(is_live)
         while True:
             # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
             # holds a mission only since then was not looked at: then all is read once more.
             with self._database.read() as connection:
                 if not alive.learn([owner for (owner,) in connection.execute(owners)]):
                     rows = connection.execute(query, values | {"form": summaries.FORM})
-                    made = (_listing(connection, row, alive=alive) for row in rows)
+                    made = (read_listing(connection, row, alive=alive) for row in rows)
                     return list(islice((each for each in made if fits is None or fits(each.summary)), limit))
             alive.ask()
 
@@ -497,52 +471,6 @@ class EventLog:
             lines.append(Event(mission, seq, time, name, payload, digest, prev, own))
             prev = own
         return tuple(lines)
-
-
-class _Liveness:
-    """Who of those that hold missions is alive: each is asked about once, outside of any transaction."""
-
-    def __init__(self, is_live: IsLive | None) -> None:
-        self._is_live = is_live or (lambda worker: False)
-        self._known: dict[str | None, bool] = {None: False}
-        self._unknown: set[str] = set()
-
-    def learn(self, owners: Collection[str]) -> bool:
-        """Note whom to ask about; tell whether there is anybody."""
-        self._unknown = {owner for owner in owners if owner not in self._known}
-        return bool(self._unknown)
-
-    def ask(self) -> None:
-        """Ask about all who were noted."""
-        self._known |= {owner: self._is_live(owner) for owner in self._unknown}
-
-    def __getitem__(self, owner: str | None) -> bool:
-        return self._known[owner]
-
-
-def _listing(connection: Transaction, row: Sequence[Any], *, alive: _Liveness) -> MissionListing:
-    form, content, measured, *columns = row
-    mission = _mission_row(columns)
-    summary = summaries.decode_summary(content)
-    measures = None if measured is None else summaries.decode_measures(measured)
-    if form != summaries.FORM or summary is None or (measures is None) != (measured is None):
-        summary, folded = summaries.fold_lines(connection, mission.id)
-        measures = None if measured is None else folded
-    live = alive[mission.owner]
-    if not live:
-        mark_unheld(summary)
-    return MissionListing(row=mission, summary=summary, live=live, measures=measures)
-
-
-def _mission_row(row: Sequence[Any]) -> MissionRow:
-    values = dict(zip(_ROW.split(", "), row, strict=True))
-    for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
-        values[name] = values[name] if isinstance(values[name], int) else 0
-    for name in ("id", "project", "created", "last_hash"):
-        values[name] = values[name] if isinstance(values[name], str) else ""
-    owner, wakes = (value if isinstance(value, str) else None for value in (values["owner"], values["wakes"]))
-    values |= {"owner": owner, "wakes": wakes if wakes and is_moment(wakes) else None}
-    return MissionRow(**{**values, "runnable": bool(values["runnable"])})
 
 
 def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,6 +12,8 @@ from msgspec import Struct
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, UsageError, nearest
 from chargehand.store.database.connection import Database
+
+_ID = re.compile(r"p-[0-9a-f]{16}")
 
 
 class ProjectRow(Struct, frozen=True, kw_only=True):
@@ -48,6 +51,11 @@ class Projects:
         # A directory's name need not be text; the root of the file system has none.
         shown = os.fsencode(real.name or "/").decode(errors="replace")
         row = ProjectRow(id=f"p-{digest[:16]}", path=real, name=name or shown)
+        # Looked up first: where nothing can be written, on a full disk, what is known can still be read.
+        with self._database.read() as connection:
+            known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
+        if known is not None and name in (None, known[0]):
+            return ProjectRow(id=row.id, path=real, name=str(known[0]))
         with self._database.write() as connection:
             known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
             if known is None:
@@ -55,16 +63,20 @@ class Projects:
                 values = (row.id, os.fsencode(row.path), row.name, registered)
                 connection.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", values)
             elif name is None:
-                row = ProjectRow(id=row.id, path=real, name=known[0])
+                row = ProjectRow(id=row.id, path=real, name=str(known[0]))
             else:
                 connection.execute("UPDATE projects SET name = ? WHERE id = ?", (name, row.id))
         return row
 
     def list(self) -> tuple[ProjectRow, ...]:
-        """Return all projects by name. Raises `StoreError`."""
+        """Return all projects by name; a row that no program of ours wrote is left out. Raises `StoreError`."""
         with self._database.read() as connection:
             rows = connection.execute("SELECT id, path, name FROM projects ORDER BY name, id").fetchall()
-        return tuple(ProjectRow(id=row[0], path=Path(os.fsdecode(row[1])), name=row[2]) for row in rows)
+        return tuple(
+            ProjectRow(id=project, path=Path(os.fsdecode(path)), name=str(name))
+            for project, path, name in rows
+            if isinstance(path, bytes) and b"\0" not in path and _ID.fullmatch(str(project))
+        )
 
     def find(self, name: str) -> ProjectRow:
         """Return the project of that id, beginning of an id, name or path, when it is the only one.

@@ -37,7 +37,9 @@ class GitError(InfrastructureError):
     default_code: ClassVar[str] = "git_failed"
 
     def __init__(self, message: str, *, exit_status: int, code: str | None = None, hint: str = "") -> None:
-        super().__init__(message, code=code, hint=hint)
+        super().__init__(
+            message, code=code, hint=hint or "`chargehand store check` tells whether its depot is whole"
+        )
         self.exit_status = exit_status
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.core.errors import ConfigError, InfrastructureError
+from chargehand.durable.engine_file import connect, set_damaged_aside
 
 SCHEMA = "chargehand_engine"
 _SQLITE = "sqlite:///"
-_BUSY_SECONDS = 30.0
 _POOL = {"pool_size": 4, "max_overflow": 12, "pool_timeout": 30}
 POSTGRES_ARGUMENTS = {
     "application_name": "chargehand",
@@ -86,19 +86,13 @@ def prepare(url: str) -> tuple[str, dict[str, Any]]:
     if not is_sqlite(url):
         return url, {**_POOL, "connect_args": dict(POSTGRES_ARGUMENTS)}
     path = Path(url.removeprefix(_SQLITE))
+    set_damaged_aside(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = _connect(path)
+    connection = connect(path)
     try:
         # Kept in the file; set while nobody else is inside, which is why DBOS cannot do it later.
         connection.execute("PRAGMA journal_mode=WAL")
     finally:
         connection.close()
     # The path goes round the URL: a '?' or '%' in a directory's name is nobody's syntax.
-    return f"{_SQLITE}engine.db", {**_POOL, "pool_pre_ping": False, "creator": partial(_connect, path)}
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
-    # Rows are triggers and the event log is the truth: one lost to a power cut is triggered again.
-    connection.execute("PRAGMA synchronous=NORMAL")
-    return connection
+    return f"{_SQLITE}engine.db", {**_POOL, "pool_pre_ping": False, "creator": partial(connect, path)}

@@ -35,7 +35,7 @@ from chargehand.missions.causes import attempt_cause
 from chargehand.missions.journal import Journal
 from chargehand.missions.sandboxes.provisioning import SlotQueue
 from chargehand.missions.services import Services
-from chargehand.store.log import MissionRow
+from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
 # Failures in a row after which nothing more is begun, and how long that holds until one probe is let through.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KEY_BYTES = 32
 _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")  # what RFC 8410 puts before the bytes of a key
 _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
-_RESTORE = "bring the directory 'keys' back from a backup; `chargehand audit verify` tells what it affects"
+_RESTORE = "`chargehand store restore` brings a backup back; `chargehand audit verify` tells what it affects"
 
 
 class PublicKey(Struct, frozen=True):

@@ -114,10 +114,11 @@ def renumber(connection: Transaction) -> bool:
 
 
 def stale(connection: Transaction) -> list[str]:
-    """Return the missions whose rows are stale; those of projects' own logs are none."""
+    """Return the missions whose rows are stale or missing; those of projects' own logs are none."""
     rows = connection.execute(
-        "SELECT mission FROM mission_summaries JOIN missions ON id = mission AND missions.project <> id"
-        " WHERE form < :form OR form > :form",
+        "SELECT id FROM missions LEFT JOIN mission_summaries ON mission = id WHERE missions.project <> id"
+        " AND (form IS NOT :form OR mission_summaries.project <> missions.project"
+        " OR mission_summaries.created <> missions.created)",
         {"form": FORM},
     )
     return [mission for (mission,) in rows.fetchall()]
@@ -163,6 +164,8 @@ def _put(connection: Transaction, mission: str, summary: MissionSummary, measure
     _keep_calls(connection, mission, summary)
     # From the mission's row, which no damage of its lines has changed: lists are in its order.
     own = connection.execute("SELECT created, project FROM missions WHERE id = ?", (mission,)).fetchone()
+    if own is None or not summary.created:  # an id that is not what it was: no lines belong to it, or no row
+        return
     row = {**_columns(summary), "mission": mission, "created": own[0], "project": own[1], "form": FORM}
     connection.execute(_PUT, {**row, "measures": msgspec.json.encode(measures)})
 

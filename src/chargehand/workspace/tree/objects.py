@@ -114,10 +114,10 @@ class ObjectReader:
             number, content = self._packs.read(self._git.Oid(raw=id))
         except KeyError as problem:
             if loose is not None:
-                raise _damaged(id, "it is not what was written") from problem
+                raise _unreadable(id, "it is not what was written") from problem
             raise NotFoundError(f"no object {id.hex()!r} in the depot", code="object_not_found") from problem
         except self._git.GitError as problem:
-            raise _damaged(id, str(problem)) from problem
+            raise _unreadable(id, str(problem)) from problem
         return next(kind for kind, its in _TYPES.items() if its == int(number)), content
 
     def blob(self, id: bytes) -> bytes:
@@ -148,7 +148,7 @@ class ObjectReader:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise _damaged(id, problem.strerror or "") from problem
+            raise _unreadable(id, problem.strerror or "") from problem
 
     def tree(self, id: bytes | None) -> Entries:
         """Return the entries of a tree (do not change them), none for `None`; raises `NotFoundError`."""
@@ -210,7 +210,7 @@ def parse_loose(packed: bytes) -> tuple[ObjectKind, bytes] | None:
     return None if kind is None else (kind, content[header.end() :])
 
 
-def _damaged(id: bytes, why: str) -> InfrastructureError:
+def _unreadable(id: bytes, why: str) -> InfrastructureError:
     return InfrastructureError(
         f"object {id.hex()!r} cannot be read: {why}",
         code="depot",

@@ -1,0 +1,343 @@
+"""Looking after a state directory: is all of it whole, a copy of it, and going back to a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from chargehand.app.reading import StateReader
+from chargehand.app.wiring.disk import OPEN, mission_of
+from chargehand.core.errors import ChargehandError, InfrastructureError, RefusedError, StoreError, UsageError
+from chargehand.core.fold import fold
+from chargehand.core.state import MissionState
+from chargehand.store.audit import AuditReport, verify
+from chargehand.store.chain import AuditProblem, audit_problem
+from chargehand.store.store import Store, open_store
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_PROJECTS, _DEPOT, _WORKSPACES = "projects", "depot.git", "refs/chargehand/workspaces/"
+
+
+class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """How much was looked at, and what is not as it was written.
+
+    `artifacts` were read and compared with their ids, `commits` with all of their files.
+    """
+
+    ok: bool
+    missions: int
+    events: int
+    signed_heads: int
+    keys: tuple[str, ...]
+    artifacts: int
+    commits: int
+    problems: tuple[AuditProblem, ...]
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """How many artifacts and commits were read, and what is wrong with them."""
+
+    artifacts: int
+    commits: int
+    problems: tuple[AuditProblem, ...]
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy that was made: its directory, what is in it, and its size in bytes."""
+
+    path: str
+    missions: int
+    projects: int
+    bytes: int
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy that was gone back to; `before` is where the state directory of before was moved to (null: none).
+
+    `paused` are the missions that were going on when the copy was made: a person resumes them.
+    """
+
+    path: str
+    before: str | None
+    missions: int
+    paused: tuple[str, ...]
+
+
+def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
+    """Look at everything that missions need: the log, artifacts, and the commits of their depots.
+
+    Of ended missions those commits count that a ref still keeps, for `gc --checkpoints` erases old ones. Raises
+    `NotFoundError` for an unknown mission.
+    """
+    wanted = None if mission is None else reader.find_mission(mission)
+    store = reader.store
+    report = verify(store, wanted)
+    content = find_lost_content(reader, wanted)
+    problems = [*report.problems, *content.problems]
+    if wanted is None:
+        problems += _engine_problems(reader.home)
+    return StoreCheck(
+        ok=not problems,
+        missions=report.missions,
+        events=report.events,
+        signed_heads=report.signed_heads,
+        keys=report.keys,
+        artifacts=content.artifacts,
+        commits=content.commits,
+        problems=tuple(problems),
+    )
+
+
+def find_lost_content(reader: StateReader, mission: str | None = None) -> Content:
+    """Read the artifacts and commits that the log of a mission, or of all, names; see `check_store`."""
+    store = reader.store
+    look = _Look(store, reader.home)
+    problems: list[AuditProblem] = []
+    problems += look.artifacts(mission)
+    for name in [mission] if mission is not None else [row.id for row in store.log.missions()]:
+        problems += look.commits(fold(store.log.read(name), live=False))
+    if mission is None:
+        known = {project.id for project in store.projects.list()}
+        lost = sorted({row.project for row in store.log.missions()} - known)
+        problems += [
+            audit_problem("", None, "project_missing", f"there is no row of project {name}") for name in lost
+        ]
+    return Content(artifacts=look.read, commits=look.looked_at, problems=tuple(problems))
+
+
+class _Look:
+    """Looks at what the logs of missions name, each thing once."""
+
+    def __init__(self, store: Store, home: Path) -> None:
+        self._store = store
+        self._home = home
+        self._artifacts: dict[str, str | None] = {}
+        self._commits: dict[tuple[str, str], str | None] = {}
+
+    @property
+    def read(self) -> int:
+        return len(self._artifacts)
+
+    @property
+    def looked_at(self) -> int:
+        return len(self._commits)
+
+    def artifacts(self, mission: str | None) -> Iterator[AuditProblem]:
+        """Yield which artifacts of a mission, or of all and none, are lost or changed."""
+        for row in self._store.artifacts.list(mission):
+            if row.id not in self._artifacts:
+                self._artifacts[row.id] = None
+                try:
+                    self._store.artifacts.get(row.id)
+                except ChargehandError as error:
+                    self._artifacts[row.id] = error.message
+            if (wrong := self._artifacts[row.id]) is not None:
+                yield audit_problem(row.mission, None, "artifact_damaged", f"{row.kind}: {wrong}")
+
+    def commits(self, state: MissionState) -> Iterator[AuditProblem]:
+        """Yield which commits of a mission cannot be read whole."""
+        from chargehand.workspace.damage import find_damage
+
+        if not state.project:
+            return
+        depot = self._home / _PROJECTS / state.project / _DEPOT
+        needed = dict(_needed_commits(state, depot))
+        fresh = [commit for commit in needed if (state.project, commit) not in self._commits]
+        found = find_damage(depot, fresh)
+        self._commits |= {(state.project, commit): found.get(commit) for commit in fresh}
+        for commit, what in needed.items():
+            wrong = self._commits[state.project, commit]
+            if wrong is not None:
+                yield audit_problem(state.id, None, "depot_damaged", f"{what} {commit[:12]}: {wrong}")
+
+
+def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str]]:
+    """Yield the commits that must be there, each with what it is."""
+    # A mission that was only asked for has no depot before somebody takes it up.
+    if state.base is not None and (state.checkpoints or state.commit):
+        yield state.base.commit, "base"
+    if state.commit is not None:
+        yield state.commit, "promoted commit"
+    if state.status in OPEN:
+        yield from ((point.commit, "checkpoint") for point in state.checkpoints)
+        return
+    parents = {point.commit: point.parent for point in state.checkpoints}
+    for name, tip in _workspace_refs(depot).items():
+        if mission_of(name) == state.id:
+            # A ref that was hurt is at no checkpoint: then what it is at cannot be read.
+            yield tip, f"workspace {name} at"
+            while tip in parents:
+                yield tip, "checkpoint"
+                tip = parents[tip]
+
+
+def _workspace_refs(depot: Path) -> dict[str, str]:
+    """Return what the refs of workspaces are at, by the workspace's name."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in (depot / "packed-refs").read_text(errors="replace").splitlines():
+            commit, _, ref = line.partition(" ")
+            if ref.startswith(_WORKSPACES):
+                found[ref.removeprefix(_WORKSPACES)] = commit
+    for path in sorted((depot / _WORKSPACES).glob("*")):
+        with contextlib.suppress(OSError):
+            found[path.name] = path.read_text(errors="replace").strip()
+    return found
+
+
+def _engine_problems(home: Path) -> Iterator[AuditProblem]:
+    from chargehand.durable.engine_file import find_damage
+
+    wrong = find_damage(home / "engine.db")
+    if wrong is not None:
+        told = f"the queue of workers, engine.db: {wrong}; the next worker makes it anew, nothing is lost"
+        yield audit_problem("", None, "engine_damaged", told)
+
+
+def back_up(reader: StateReader, target: Path) -> Backup:
+    """Copy the state directory to a new directory while others go on: log, keys, artifacts, replies and depots.
+
+    Bases, layers and workspaces are not in it: they are made anew. It is there whole or not at all, and as secret
+    as the state directory. Raises `UsageError` where `target` exists, `StoreError`, `InfrastructureError`.
+    """
+    target = target.absolute()
+    store = reader.store
+    if target.is_relative_to(reader.home):
+        raise UsageError(
+            f"{str(target)!r} is in the state directory itself", hint="name a directory on another disk"
+        )
+    part = target.with_name(target.name + ".unfinished")
+    if target.exists() or part.exists():
+        taken = target if target.exists() else part
+        raise UsageError(f"{str(taken)!r} exists", hint="name a directory that does not exist yet")
+    try:
+        # The log first: what it names is in depots and replies that are copied after it.
+        store.backup(part)
+        with _disk_errors(target):
+            if (reader.home / "calls").is_dir():
+                shutil.copytree(reader.home / "calls", part / "calls", dirs_exist_ok=True)
+            roots = [each for each in sorted((reader.home / _PROJECTS).glob("*/")) if (each / _DEPOT).is_dir()]
+            for root in roots:
+                _copy_depot(root / _DEPOT, part / _PROJECTS / root.name / _DEPOT)
+            size = sum(path.lstat().st_size for path in part.rglob("*") if path.is_file())
+            part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    missions = len(store.log.missions())
+    return Backup(path=str(target), missions=missions, projects=len(roots), bytes=size)
+
+
+def _copy_depot(source: Path, target: Path) -> None:
+    """Copy a repository; refs first, so that no copied ref names an object that is not copied."""
+    target.mkdir(parents=True)
+    for name in ("HEAD", "config", "packed-refs"):
+        if (source / name).exists():
+            shutil.copy2(source / name, target / name)
+    for name in ("refs", "objects"):
+        # What is written meanwhile is in files of git's own temporary names until it is whole.
+        ignored = shutil.ignore_patterns("tmp_*", "*.lock")
+        shutil.copytree(source / name, target / name, symlinks=True, ignore=ignored)
+
+
+def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]) -> Restored:
+    """Put a copy in the place of the state directory, which is kept beside it under another name.
+
+    `confirm` gets what will happen in words and raises where nobody agrees. Missions that were going on wait for
+    a person: what they did since the copy was made, nobody knows any more. Raises `UsageError` for what is no
+    backup, `StoreError` (`backup_damaged`), `RefusedError` (`workers_alive`), `InfrastructureError`.
+    """
+    backup = backup.absolute()
+    if not (backup / "store.db").is_file():
+        raise UsageError(f"{str(backup)!r} is no backup", hint="chargehand store backup DIRECTORY makes one")
+    report = _check_backup(backup)
+    _refuse_beside_workers(reader)
+    home = reader.home
+    before = home.with_name(f"{home.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
+    confirm(
+        f"the state directory {str(home)!r} becomes the copy of {report.missions} missions in {str(backup)!r};"
+        f" what is there now is kept as {str(before)!r}"
+    )
+    with _disk_errors(home):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copytree(backup, before, symlinks=True)
+            before.chmod(0o700)
+            paused = _pause_all(before)
+            # Asked again: copying takes a while.
+            _refuse_beside_workers(reader)
+        except BaseException:
+            shutil.rmtree(before, ignore_errors=True)
+            raise
+        reader.close()
+        existed = home.exists()
+        _exchange(before, home)
+    return Restored(
+        path=str(home), before=str(before) if existed else None, missions=report.missions, paused=paused
+    )
+
+
+def _check_backup(backup: Path) -> AuditReport:
+    with open_store(backup, read_only=True) as store:
+        report = verify(store)
+    if not report.ok:
+        first = report.problems[0]
+        raise StoreError(
+            f"the backup {str(backup)!r} is damaged itself: {first.mission or 'its store'}: {first.message}",
+            code="backup_damaged",
+            hint="restore an older one",
+        )
+    return report
+
+
+def _refuse_beside_workers(reader: StateReader) -> None:
+    alive = reader.workers.members()
+    if alive:
+        raise RefusedError(
+            f"{len(alive)} processes still work on missions, process {alive[0].pid} among them",
+            code="workers_alive",
+            hint="stop workers and `chargehand run` first; then nothing is lost between the copy and now",
+        )
+
+
+def _pause_all(home: Path) -> tuple[str, ...]:
+    with open_store(home) as store:
+        going_on = [row.id for row in store.log.takeable()] + [row.id for row in store.log.sleeping()]
+        for mission in going_on:
+            store.log.set_aside(mission)
+    return tuple(going_on)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Let two directories change places in one step, so that at no moment there is none; `old` may be missing."""
+    if not old.exists():
+        new.rename(old)
+        return
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    arguments = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
+    if rename is not None and rename(*arguments) == 0:
+        return
+    # A C library or a file system that cannot: between the two renames there is no state directory.
+    aside = old.with_name(f"{old.name}.aside")
+    old.rename(aside)
+    new.rename(old)
+    aside.rename(new)
+
+
+@contextlib.contextmanager
+def _disk_errors(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # shutil's own error is one, with a list for a message
+        raise InfrastructureError(
+            f"copying to {str(place)!r} failed: {error.strerror or error}",
+            code="backup_failed",
+            hint="make room there, or name a directory on another disk; nothing was changed",
+        ) from error

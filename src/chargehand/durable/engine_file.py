@@ -1,0 +1,51 @@
+"""The engine's SQLite file: whether it is whole, and a damaged one out of the way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+_BUSY_SECONDS = 30.0
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file as the engine does. Raises `sqlite3.Error`."""
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+    # Rows are triggers and the event log is the truth: one lost to a power cut is triggered again.
+    connection.execute("PRAGMA synchronous=NORMAL")
+    return connection
+
+
+def find_damage(path: Path) -> str | None:
+    """Return what is wrong with the file, in words; `None` where it is whole, or not there."""
+    if not path.exists():
+        return None
+    try:
+        with closing(connect(path)) as connection:
+            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+    except sqlite3.OperationalError:  # busy, no rights, no room: no damage
+        return None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if found == ["ok"] else found[0]
+
+
+def set_damaged_aside(path: Path) -> None:
+    """Rename a damaged file, so that a new one is made. Raises `OSError`.
+
+    Its rows only trigger what the event log tells: a new file is as good, and the old one is kept to look at.
+    """
+    # Two workers that start at once: the second must not rename what the first has just made.
+    lock = os.open(path.with_name("engine.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if find_damage(path) is None:
+            return
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.replace(f"{path}{suffix}", f"{path}.damaged{suffix}")
+    finally:
+        os.close(lock)

@@ -1,0 +1,97 @@
+"""The rows of missions as the log gives them: what a row holds, read from a file that may be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from chargehand.core.fold import mark_unheld
+from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.store.chain import is_moment
+from chargehand.store.database import summaries
+from chargehand.store.database.connection import Transaction
+
+ROW_COLUMNS = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes"
+# Tells whether the worker of that id is alive right now.
+IsLive = Callable[[str], bool]
+
+
+class MissionRow(Struct, frozen=True, kw_only=True):
+    """A mission and where its log ends; `created` is ISO 8601 in UTC.
+
+    `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
+    says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
+    log with each line.
+    """
+
+    id: str
+    project: str
+    created: str
+    last_seq: int
+    last_hash: str
+    epoch: int = 0
+    owner: str | None = None
+    runnable: bool = False
+    wakes: str | None = None
+
+
+class MissionListing(Struct, frozen=True, kw_only=True):
+    """A mission as lists show it: `live` says whether a living worker holds it, `summary` is as that makes it.
+
+    `measures` are there where they were asked for.
+    """
+
+    row: MissionRow
+    summary: MissionSummary
+    live: bool
+    measures: MissionMeasures | None = None
+
+
+class OwnerLiveness:
+    """Who of those that hold missions is alive: each is asked about once, outside of any transaction."""
+
+    def __init__(self, is_live: IsLive | None) -> None:
+        self._is_live = is_live or (lambda worker: False)
+        self._known: dict[str | None, bool] = {None: False}
+        self._unknown: set[str] = set()
+
+    def learn(self, owners: Collection[str]) -> bool:
+        """Note whom to ask about; tell whether there is anybody."""
+        self._unknown = {owner for owner in owners if owner not in self._known}
+        return bool(self._unknown)
+
+    def ask(self) -> None:
+        """Ask about all who were noted."""
+        self._known |= {owner: self._is_live(owner) for owner in self._unknown}
+
+    def __getitem__(self, owner: str | None) -> bool:
+        return self._known[owner]
+
+
+def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness) -> MissionListing:
+    """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines."""
+    form, content, measured, *columns = row
+    mission = read_row(columns)
+    summary = summaries.decode_summary(content)
+    measures = None if measured is None else summaries.decode_measures(measured)
+    if form != summaries.FORM or summary is None or (measures is None) != (measured is None):
+        summary, folded = summaries.fold_lines(connection, mission.id)
+        measures = None if measured is None else folded
+    live = alive[mission.owner]
+    if not live:
+        mark_unheld(summary)
+    return MissionListing(row=mission, summary=summary, live=live, measures=measures)
+
+
+def read_row(row: Sequence[Any]) -> MissionRow:
+    """Return a row of `ROW_COLUMNS`; values that no program of ours wrote become empty ones."""
+    values = dict(zip(ROW_COLUMNS.split(", "), row, strict=True))
+    for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
+        values[name] = values[name] if isinstance(values[name], int) else 0
+    for name in ("id", "project", "created", "last_hash"):
+        values[name] = values[name] if isinstance(values[name], str) else ""
+    owner, wakes = (value if isinstance(value, str) else None for value in (values["owner"], values["wakes"]))
+    values |= {"owner": owner, "wakes": wakes if wakes and is_moment(wakes) else None}
+    return MissionRow(**{**values, "runnable": bool(values["runnable"])})
