@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 
 _CHECKS: Mapping[str, str] = {
     # Python
@@ -191,21 +192,24 @@ _EXAMPLES = re.compile(
 
 
 class NameRules:
-    """Reasons by names, compiled once for any number of paths."""
+    """Reasons by names, for any number of paths."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self._exact: dict[str, str] = {}
-        self._loose: list[tuple[re.Pattern[str], str]] = []
+        self._loose: list[tuple[str, str]] = []
         for reason, names in reasons.items():
             for name in names.split():
                 if "*" in name or "/" in name:
                     begins, ends = r"\A/" if name.startswith("/") else "/", "/" if name.endswith("/") else r"\Z"
                     pattern = re.escape(name.strip("/")).replace(r"\*", "[^/]*")
-                    self._loose.append((re.compile(f"{begins}{pattern}{ends}"), reason))
+                    self._loose.append((f"{begins}{pattern}{ends}", reason))
                 else:
                     self._exact.setdefault(name, reason)
-        # Almost every path matches none: one search says so instead of hundreds.
-        self._any = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _ in self._loose))
+
+    @cached_property
+    def _any(self) -> re.Pattern[str]:
+        """Matches where one of them does: almost every path matches none, and none of them is compiled."""
+        return re.compile("|".join(f"(?:{pattern})" for pattern, _ in self._loose))
 
     def reason(self, path: str) -> str | None:
         """Return why the name of `path` or of a directory above it says something, `None` where none does."""
@@ -220,7 +224,7 @@ class NameRules:
         anchored = f"/{path.lower()}"
         if not self._any.search(anchored):
             return None
-        return next(reason for pattern, reason in self._loose if pattern.search(anchored))
+        return next(reason for pattern, reason in self._loose if re.search(pattern, anchored))
 
 
 CHECKS = NameRules(_CHECKS)
