@@ -90,7 +90,7 @@ def _arm(points: Points) -> None:
     Missions.__init__.__kwdefaults__["fault"] = points.reach
     Depot.open.__func__.__kwdefaults__["fault"] = points.reach
     # What is left behind is for the test to go on with.
-    worker_start.ensure_worker = lambda app: False
+    worker_start.ensure_worker = lambda app: worker_start.WorkerStart(False)
 
 
 if __name__ == "__main__":

@@ -94,10 +94,11 @@ class Postgres:
         asked = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(asked, check=False).returncode == 0
 
-    def database(self) -> str:
+    def database(self, encoding: str = "UTF8") -> str:
         """Make an empty database and return its URL."""
         name = f"test_{uuid.uuid4().hex}"
-        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "chargehand", name)
+        kind = ("--encoding", encoding, "--template", "template0")
+        self._run("createdb", *kind, "-h", "127.0.0.1", "-p", str(self.port), "-U", "chargehand", name)
         return f"postgresql://chargehand@127.0.0.1:{self.port}/{name}"
 
     def _run(self, program: str, *arguments: str) -> None:

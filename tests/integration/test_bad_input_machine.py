@@ -210,14 +210,22 @@ class FullDesk(Desk):
 
     def with_spare(self, spare: int | None, repo: Path, agent: str) -> Said:
         """Run a mission while the disk has so many KiB to spare, and then give it all its room again."""
-        argv = self.argv("--json", *run_words(agent=agent))
+        return self.say_with_spare(spare, repo, *run_words(agent=agent))
+
+    def say_with_spare(self, spare: int | None, repo: Path, *words: str) -> Said:
+        """Give a command while the disk has so many KiB to spare, and then give it all its room again."""
+        argv = self.argv("--json", *words)
         fill = [sys.executable, "-c", FILL, str(self.home), "-" if spare is None else str(spare)]
         code, stdout, stderr = json.loads(self._inside(f"--wd={repo}", *fill, *argv))
         return Said(code=code, stdout=stdout, stderr=stderr)
 
+    def lock(self) -> None:
+        """Let nobody write."""
+        self._inside("mount", "-o", "remount,ro", str(self.home))
+
     def grow(self) -> None:
         """Give the disk room."""
-        self._inside("mount", "-o", "remount,size=64m,nr_inodes=100000", str(self.home))
+        self._inside("mount", "-o", "remount,rw,size=64m,nr_inodes=100000", str(self.home))
 
     def _inside(self, *words: str) -> str:
         enter = ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *words]
@@ -298,3 +306,32 @@ def test_a_disk_that_fills_up_at_each_step(tmp_path: Path) -> None:
         done = desk.with_spare(None, repo, WRITES_2_MB)
         assert done.code == 0, done
         assert git(repo, "diff", "--name-only", "main", done.document["branch"]) == "big"
+
+
+READING = (
+    ("mission", "list"),
+    ("mission", "show", "last"),
+    ("mission", "log", "last"),
+    ("mission", "diff", "last"),
+    ("stats",),
+    ("audit", "verify", "--deep"),
+    ("gc", "--dry-run"),
+)
+
+
+@pytest.mark.needs_root
+def test_what_only_reads_needs_no_room_and_gc_makes_some(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    with small_disk(tmp_path / "desk", kib=65536) as desk:
+        assert desk.with_spare(None, repo, MEND).code == 0
+        before = {words: desk.say_with_spare(None, repo, *words) for words in READING}
+        assert {said.code for said in before.values()} == {0}, before
+        # SQLite has to make files beside the database to read it: with no room it reads a copy in memory.
+        assert {words: desk.say_with_spare(0, repo, *words) for words in READING} == before
+        desk.lock()
+        assert {words: desk.say_with_spare(None, repo, *words) for words in READING} == before
+        desk.grow()
+        refused_for_space(desk.with_spare(0, repo, MEND))
+        freed = desk.say_with_spare(0, repo, "gc", "--max-age", "0s").document
+        assert sum(len(project["bases"]) for project in freed["projects"]) == 1
+        assert desk.with_spare(None, repo, WRITES_2_MB).code == 0

@@ -272,6 +272,13 @@ def test_one_who_cannot_join_holds_no_lock(tmp_path: Path) -> None:
     assert list((tmp_path / "workers").iterdir()) == []
 
 
+def test_a_database_without_an_encoding_is_refused(postgres: Postgres, tmp_path: Path) -> None:
+    asked = workers(postgres.database("SQL_ASCII"), tmp_path)
+    with pytest.raises(ConfigError, match="SQL_ASCII") as refused:
+        asked.join("worker", on_lost=Lost())
+    assert "--encoding UTF8" in refused.value.hint
+
+
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         workers("sqlite:///x", tmp_path)

@@ -269,7 +269,7 @@ async def commit(work: ActionContext) -> ActionResult:
 
 def _branching(work: ActionContext) -> CheckpointEditor:
     app = work.app
-    return CheckpointEditor(store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock)
+    return CheckpointEditor(store=app.store, look=app.acting_reader, worker=app.member.id, clock=app.clock)
 
 
 def _tip(work: ActionContext, depot: Depot) -> Base:

@@ -128,9 +128,7 @@ class App(StateReader):
     @property
     def steering(self) -> Steering:
         """What steers missions that nobody runs."""
-        return Steering(
-            store=self.store, look=self.mission_reader, worker=self.member.id, identity=self.identity()
-        )
+        return Steering(store=self.store, look=self.acting_reader, worker=self.member.id, identity=self.identity())
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:

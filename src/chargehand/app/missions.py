@@ -6,6 +6,7 @@ an order to that worker, any other one here.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import json
 import re
@@ -14,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.app.documents import (
     MessageDocument,
@@ -32,16 +34,18 @@ from chargehand.app.live_output import OutputReader
 from chargehand.app.reading import StateReader
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
-from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
+from chargehand.core.ids import keyed_id
 from chargehand.core.records import Reason
 from chargehand.core.state import SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.runs import RunObserver
+    from chargehand.app.projects import ConfirmTrust
+    from chargehand.app.runs import RunObserver, RunRequest
     from chargehand.missions.fork import ReplyEdit
 
 # Between two looks at the log of a mission that is followed: one query of a millisecond each.
@@ -156,10 +160,70 @@ def follow_mission(
             time.sleep(_LOOK_SECONDS)
 
 
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """A caller's own key for a mission; `asked` is a digest of all that was asked for with it.
+
+    `via` tells the interfaces apart, so that no two callers mean one mission by chance.
+    """
+
+    via: Literal["mcp", "run"]
+    key: str
+    asked: str
+
+
+def record_once(
+    app: App, request: RunRequest, key: IdempotencyKey, *, confirm_trust: ConfirmTrust | None = None
+) -> tuple[str, bool]:
+    """Record a mission, or find the one that the key stands for; return its id and whether it is new.
+
+    Raises `RefusedError` (`key_reused`) for a key of something else, and what `record_mission` does.
+    """
+    from chargehand.app.runs import record_mission
+
+    # Clients of the MCP server had keys before anybody else: theirs are taken as they come.
+    mission = keyed_id("mission", key.key if key.via == "mcp" else f"{key.via} {key.key}")
+    if not _is_recorded(app, mission, key):
+        noted: dict[str, object] = {key.via: {"key": key.key, "asked": key.asked}}
+        try:
+            return record_mission(app, request, confirm_trust=confirm_trust, mission=mission, noted=noted), True
+        except UsageError as error:
+            if error.code != "mission_exists":
+                raise
+        _is_recorded(app, mission, key)  # another call with the key came first: the store took only one
+    return mission, False
+
+
+def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
+    """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
+    try:
+        app.store.log.get(mission)
+    except NotFoundError:
+        return False
+    first = app.store.log.read(mission, types=("mission.created",))[0].payload
+    # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
+    if first is not None and msgspec.json.decode(first)["config"][key.via]["asked"] != key.asked:
+        raise RefusedError(
+            f"the key {key.key!r} stands for mission {mission!r}, which was asked for with other arguments",
+            code="key_reused",
+            hint=f"use a new key for what is new; `chargehand mission show {mission}` tells how that one stands",
+        )
+    return True
+
+
+def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, IdempotencyKey]:
+    """Return a request with its text read, and the key that stands for all it asks for in its repository."""
+    from chargehand.app.runs import request_text
+
+    request = replace(request, text=request_text(request), file=None)
+    meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
+    content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
+    return request, IdempotencyKey("run", key, hashlib.sha256(content).hexdigest())
+
+
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
     """Start a worker where a mission should go on and none lives; return whether one was started."""
     needed = reader.has_work() or reader.mission_reader.state(mission).waits_for_quota is not None
-    return needed and ensure_worker(reader)
+    return needed and ensure_worker(reader).started
 
 
 def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocument]:
@@ -192,7 +256,7 @@ def resume_mission(app: App, name: str) -> MissionChange:
     if app.order(mission, "resume"):
         return MissionChange(state=app.mission_reader.state(mission))
     state = app.steering.resume(mission)
-    return MissionChange(state=state, worker_started=ensure_worker(app))
+    return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 
 def send_message(app: App, name: str, text: str, *, critical: bool = False) -> MissionState:
@@ -243,7 +307,7 @@ def answer_mission(app: App, name: str, text: str) -> MissionChange:
     """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
     mission = app.find_mission(name)
     state = answer_question(app, mission, check_answer(app.mission_reader.state(mission).open_question, text))
-    return MissionChange(state=state, worker_started=ensure_worker(app))
+    return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 
 def answer_question(app: App, mission: str, text: str) -> MissionState:

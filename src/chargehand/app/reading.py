@@ -18,7 +18,7 @@ from chargehand import __version__
 from chargehand.app.locations import load_user_file, state_home, user_config_path
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import NotFoundError, RepositoryError
-from chargehand.durable.workers import LocalWorkers, Workers
+from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.repository import find_repository
@@ -91,9 +91,21 @@ class StateReader:
         # Renewed four times as often as it runs out, so one renewal that fails gives nobody up.
         return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
 
+    @cached_property
+    def watched_workers(self) -> WatchedWorkers:
+        """Who is alive, as far as it is known without the shared database too."""
+        return WatchedWorkers(self.workers, self._local)
+
     @property
     def mission_reader(self) -> MissionReader:
         """The mission reader: states of missions, why they wait, when they wake."""
+        from chargehand.missions.reading import MissionReader
+
+        return MissionReader(store=self.store, workers=self.watched_workers)
+
+    @property
+    def acting_reader(self) -> MissionReader:
+        """The mission reader for who acts on what it says: it raises where it is not known who is alive."""
         from chargehand.missions.reading import MissionReader
 
         return MissionReader(store=self.store, workers=self.workers)

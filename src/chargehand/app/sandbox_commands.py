@@ -314,7 +314,7 @@ async def _format_mission(app: App, mission: str, request: FormatRequest) -> For
         checkpoint: str | UnsetType = UNSET
         if done is not None and done.changes and not request.check:
             branching = CheckpointEditor(
-                store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock
+                store=app.store, look=app.acting_reader, worker=app.member.id, clock=app.clock
             )
             keep = (session.depot, mission, done.tree)
             kept = await asyncio.to_thread(

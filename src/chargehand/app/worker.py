@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
 from chargehand.core.records import Reason
 from chargehand.store.rows import MissionRow
@@ -135,7 +137,8 @@ class Worker:
                 _LOG.warning("%s", error)
             self._away = True
             return True
-        self._away = False
+        if check:  # handing over nothing asks the database nothing
+            self._away = False
         return found
 
     async def _check(self, engine: Engine) -> None:
@@ -213,7 +216,7 @@ class Worker:
     def _takeable(self, mission: str) -> bool:
         """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""
         row = self._app.store.log.get(mission)
-        return (row.runnable or row.owner is not None) and not self._app.mission_reader.live(row)
+        return (row.runnable or row.owner is not None) and not self._app.acting_reader.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
         """Settle a mission that could not be begun, unless somebody else has it by now.
@@ -228,12 +231,24 @@ class Worker:
             self._app.steering.give_up(mission, Reason(code=code, message=message))
 
 
-def ensure_worker(app: StateReader) -> bool:
-    """Start a detached worker where none lives; return whether one was started.
+class WorkerStart(Struct, frozen=True):
+    """Whether a worker was started, and why none could be: the missions that need one stay recorded."""
+
+    started: bool
+    problem: str | None = None
+
+
+def ensure_worker(app: StateReader) -> WorkerStart:
+    """Start a detached worker where none lives.
 
     It ends when nothing is left to do; for missions that wait for quota it stays, for nobody else may wake them.
+    What was recorded before is accepted, whatever becomes of the worker: nobody is told to ask for it again.
     """
-    return start_worker(app) is not None
+    try:
+        return WorkerStart(start_worker(app) is not None)
+    except (ChargehandError, OSError) as error:
+        problem = error.message if isinstance(error, ChargehandError) else str(error)
+        return WorkerStart(False, problem)
 
 
 def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:

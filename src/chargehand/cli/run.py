@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     help="Where checks fail on the base already. Default: ask at a terminal, else go.",
 )
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
+@click.option("--idempotency-key", metavar="KEY", help="With --detach: given again, it names the same mission.")
 @click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
 @json_option
-def run(out: Output, **options: Any) -> int:
+def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     """Let an agent do what TEXT asks for, and promote the result if it passes every check.
 
     The result is a branch chargehand/… in the repository; nothing else in it is touched. Uncommitted changes are
@@ -77,9 +78,11 @@ def run(out: Output, **options: Any) -> int:
       chargehand run --agent "command:ruff check --fix ." "fix what the linter finds"
     """
     from chargehand.app.composition import App
+    from chargehand.app.missions import key_request, record_once
     from chargehand.app.runs import RunRequest, record_mission
     from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.prompts import confirm_trust
+    from chargehand.core.errors import UsageError
 
     # Only here is it known that somebody can answer.
     if options["red_base"] is None and out.can_ask and not options["yes"] and not options["detach"]:
@@ -89,10 +92,15 @@ def run(out: Output, **options: Any) -> int:
         if request.detach:
             # `--yes` asks nothing, and so grants no trust: what needs it is refused with a hint.
             ask = confirm_trust if out.can_ask and not request.yes else None
-            return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
+            if idempotency_key is None:
+                return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
+            request, key = key_request(app, request, idempotency_key)
+            return leave_to_worker(app, out, record_once(app, request, key, confirm_trust=ask)[0])
+        if idempotency_key is not None:
+            raise UsageError("--idempotency-key is for missions that a worker runs", hint="add --detach")
         outcome = run_mission(app, out, request)
         code = show_outcome(out, outcome if request.yes else continue_with_answers(app, out, outcome))
-        if outcome.failure is None and app.has_work() and ensure_worker(app):
+        if outcome.failure is None and app.has_work() and ensure_worker(app).started:
             out.notice("Started a worker for other missions that can continue.")
         return code
 
@@ -262,8 +270,12 @@ def leave_to_worker(app: App, out: Output, mission: str) -> int:
     from chargehand.app.documents import mission_document
     from chargehand.app.worker import ensure_worker
 
-    ensure_worker(app)
+    worker = ensure_worker(app)
     out.document(mission_document(app.mission_reader.state(mission)))
     out.text(f"mission   {mission}")
-    out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
+    if worker.problem is None:
+        out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
+    else:
+        out.notice(f"The mission is recorded, but no worker could be started: {worker.problem}.")
+        out.notice("When that is mended, `chargehand worker` runs it. Do not start it again.")
     return 0

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chargehand.core.errors import InfrastructureError, UsageError
-from chargehand.durable.backend.database import POSTGRES_ARGUMENTS, check_url, typed_errors
+from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
+from chargehand.durable.backend.database import POSTGRES_ARGUMENTS, check_url, shown, typed_errors
 from chargehand.durable.backend.scheduler import LOGGER
 from chargehand.durable.workers import LocalMembership, LocalWorkers, Member, Role
 
@@ -151,6 +151,13 @@ class LeasedWorkers:
             url, poolclass=sa.NullPool, connect_args={**POSTGRES_ARGUMENTS, "options": limit}
         )
         with typed_errors(self._url), engine.begin() as connection:
+            encoding = connection.execute(sa.text("SELECT current_setting('server_encoding')")).scalar()
+            if encoding == "SQL_ASCII":  # it checks no text, and drivers get it back as bytes
+                raise ConfigError(
+                    f"the engine's database {shown(self._url)!r} has the encoding SQL_ASCII",
+                    code="engine_url",
+                    hint="createdb --encoding UTF8 --template template0 NAME, and name that one in engine.url",
+                )
             for statement in _CREATE:
                 connection.execute(sa.text(statement))
         return engine

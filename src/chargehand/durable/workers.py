@@ -6,19 +6,25 @@ A lock that nobody holds belongs to a dead process, at once and without time-out
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError
 from chargehand.core.ids import new_id
 from chargehand.durable._lock_files import FRESH, create_locked, is_locked, remove_abandoned
 
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_AWAY_SECONDS = 10.0
 # A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on.
 Role = Literal["command", "worker"]
 
@@ -76,6 +82,49 @@ class Workers(Protocol):
     def sweep(self) -> tuple[str, ...]:
         """Remove what dead workers left, and return their ids."""
         ...
+
+
+class Roster(Protocol):
+    """Who is alive, for those who only look."""
+
+    def live(self, worker: str) -> bool:
+        """Tell whether a worker is alive right now."""
+        ...
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the living workers."""
+        ...
+
+
+class WatchedWorkers:
+    """Who is alive, for those who only look: while the shared database is away, by this directory's locks.
+
+    Nothing may be taken over by what it says: workers on other machines then count as dead.
+    """
+
+    def __init__(self, workers: Workers, local: LocalWorkers) -> None:
+        self._workers = workers
+        self._local = local
+        self._away_until = 0.0
+
+    def live(self, worker: str) -> bool:
+        """Tell whether a worker is alive right now."""
+        return self._ask(lambda workers: workers.live(worker))
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the living workers."""
+        return self._ask(lambda workers: workers.members())
+
+    def _ask(self, question: Callable[[Workers], T]) -> T:
+        if time.monotonic() >= self._away_until:
+            try:
+                return question(self._workers)
+            except InfrastructureError as error:
+                # One connection after the other would wait for each worker that is asked about.
+                if self._away_until == 0.0:
+                    _LOG.warning("%s; workers on other machines cannot be seen", error.message)
+                self._away_until = time.monotonic() + _AWAY_SECONDS
+        return question(self._local)
 
 
 class LocalMembership:

@@ -12,13 +12,19 @@ from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
 from chargehand.app.composition import App
 from chargehand.app.documents import exported_branch, mission_document, to_json
 from chargehand.app.event_text import describe_event
+from chargehand.app.missions import (
+    IdempotencyKey,
+    cancel_mission,
+    check_answer,
+    discard_mission,
+    goes_on_by_itself,
+    record_once,
+)
 from chargehand.app.missions import answer_question as record_answer
-from chargehand.app.missions import cancel_mission, check_answer, discard_mission, goes_on_by_itself
 from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.runs import RunRequest, record_mission
 from chargehand.core.codec import convert_to
-from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.core.ids import keyed_id
+from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.state import SETTLED, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
 from chargehand.mcp._records import (
@@ -204,19 +210,8 @@ def run_mission(app: App, call: RunMission) -> Started:
     asked = hashlib.sha256(content).hexdigest()
     if call.key is None:
         return Started(created=True, mission=mission_view(app, record_mission(app, _options(call))))
-    mission = keyed_id("mission", call.key)
-    if not _known(app, mission, call.key, asked):
-        try:
-            noted = {"mcp": {"key": call.key, "asked": asked}}
-            return Started(
-                created=True,
-                mission=mission_view(app, record_mission(app, _options(call), mission=mission, noted=noted)),
-            )
-        except UsageError as error:
-            if error.code != "mission_exists":
-                raise
-        _known(app, mission, call.key, asked)  # another call with the key came first: the store took only one
-    return Started(created=False, mission=mission_view(app, mission))
+    mission, created = record_once(app, _options(call), IdempotencyKey("mcp", call.key, asked))
+    return Started(created=created, mission=mission_view(app, mission))
 
 
 def mission_status(app: App, call: OneMission) -> MissionView:
@@ -318,20 +313,3 @@ def _options(call: RunMission) -> RunRequest:
         # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
         yes=True,
     )
-
-
-def _known(app: App, mission: str, key: str, asked: str) -> bool:
-    """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
-    try:
-        app.store.log.get(mission)
-    except NotFoundError:
-        return False
-    first = app.store.log.read(mission, types=("mission.created",))[0].payload
-    # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
-    if first is not None and msgspec.json.decode(first)["config"]["mcp"]["asked"] != asked:
-        raise RefusedError(
-            f"the key {key!r} stands for mission {mission!r}, which was asked for with other arguments",
-            code="key_reused",
-            hint="use a new key for what is new; mission_status tells how that mission stands",
-        )
-    return True

@@ -10,7 +10,7 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import fold
 from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.state import MissionState, MissionSummary
-from chargehand.durable.workers import Workers
+from chargehand.durable.workers import Roster
 from chargehand.missions._messages import wake_time
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
@@ -40,7 +40,7 @@ class QueuePosition:
         return Reason(code="queued", message=message)
 
 
-def queue_positions(store: Store, workers: Workers) -> dict[str, QueuePosition]:
+def queue_positions(store: Store, workers: Roster) -> dict[str, QueuePosition]:
     """Return the position of each mission that should go on and that nobody alive holds, the oldest first.
 
     Raises `StoreError`.
@@ -63,7 +63,7 @@ class MissionReader:
     """Reads missions; needs nothing but the store and who is alive."""
 
     store: Store
-    workers: Workers
+    workers: Roster
 
     def state(self, mission: str) -> MissionState:
         """Return a mission's state as its log and its holder tell it; raises `NotFoundError`."""

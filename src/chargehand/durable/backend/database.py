@@ -18,6 +18,7 @@ _SQLITE = "sqlite:///"
 _POOL = {"pool_size": 4, "max_overflow": 12, "pool_timeout": 30}
 POSTGRES_ARGUMENTS = {
     "application_name": "chargehand",
+    "client_encoding": "utf8",
     "connect_timeout": 5,
     # A server that is gone without a word is noticed in about 20 s instead of in hours.
     "keepalives_idle": 10,

@@ -177,6 +177,11 @@ _REPEAT_SECONDS = 30.0
 _REMEMBERED = 256
 
 
+_TRACEBACK = "Traceback (most recent call last)"
+# Errors of SQLAlchemy and of the driver, by name: neither is imported before it is needed.
+_DATABASE = ("sqlalchemy.exc.", "psycopg.", "OperationalError", "InterfaceError", "DBAPIError")
+
+
 class _Forward(logging.Handler):
     """Hands records on, the same one once in 30 s: a database that is away is reported by every poll."""
 
@@ -187,14 +192,33 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record to our logger."""
-        text, now = record.getMessage(), time.monotonic()
+        text, now = without_database_traceback(record), time.monotonic()
+        if text is not None:
+            record = logging.makeLogRecord({**record.__dict__, "msg": text, "args": (), "exc_info": None})
         if record.exc_info is None:
-            if now - self._said.get(text, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
+            said = record.getMessage()
+            if now - self._said.get(said, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
                 return
             if len(self._said) >= _REMEMBERED:
                 self._said.clear()
-            self._said[text] = now
+            self._said[said] = now
         self._target.handle(record)
+
+
+def without_database_traceback(record: logging.LogRecord) -> str | None:
+    """Return a record's text and the error itself where it brings a traceback of the database, else `None`.
+
+    A database that is away is no fault of the program: its traceback tells a person nothing. DBOS gives it as a
+    part of the text, or beside it.
+    """
+    text, _, trace = record.getMessage().partition(_TRACEBACK)
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and any(name in f"{type(error).__module__}.{error!r}" for name in _DATABASE):
+        return f"{text.strip()} {error}".partition("\n")[0]
+    if any(name in trace for name in _DATABASE):
+        lines = [line for line in trace.splitlines() if line and not line[0].isspace() and line[0] != "("]
+        return f"{text.strip()} {lines[-1] if lines else ''}"
+    return None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from chargehand.core.errors import StoreError
+from chargehand.store.database.snapshot import Snapshot, cannot_write
 
 # A connection of the driver inside a transaction; values go in and come out as the driver has them.
 Transaction = sqlite3.Connection
@@ -25,7 +26,7 @@ _Synchronous = Literal["NORMAL", "FULL"]
 _BUSY_SECONDS = 30
 _HINTS = {
     "store_corrupt": "`chargehand store check` says what is hurt, `chargehand store restore` brings a backup back",
-    "store_full": "free some space there, or set CHARGEHAND_HOME to a directory on another disk",
+    "store_full": "free some space there (`chargehand gc` does), or set CHARGEHAND_HOME to one on another disk",
     "store_not_writable": "make the directory writable for you, or set CHARGEHAND_HOME to another one",
     "store_busy": "another process holds the store; try again when it is done",
     "store_io": "check the disk; `chargehand store check` tells whether all is whole",
@@ -51,15 +52,21 @@ class Database:
     def __init__(self, home: Path, *, read_only: bool) -> None:
         self.home = home
         self.path = home / "store.db"
-        self.read_only = read_only
+        self._read_only = read_only
+        self._snapshot: Snapshot | None = None
         self._readers: list[sqlite3.Connection] = []
         self._writers: dict[_Synchronous, sqlite3.Connection] = {}
         self._turn = threading.Lock()
         self._log_on_disk = SingleFlight(self._sync_log)
 
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing is written: asked for so, or because a full disk or its file system lets nobody."""
+        return self._read_only or self._snapshot is not None
+
     def connect(self, synchronous: _Synchronous = "NORMAL") -> sqlite3.Connection:
         """Open a connection; the caller closes it. Raises the driver's errors."""
-        uri = f"file:{quote(str(self.path))}?mode={'ro' if self.read_only else 'rw'}"
+        uri = f"file:{quote(str(self.path))}?mode={'ro' if self._read_only else 'rw'}"
         # isolation_level=None: the driver itself would begin with a read lock and could then fail to upgrade it.
         connection = sqlite3.connect(
             uri,
@@ -104,14 +111,17 @@ class Database:
             try:
                 connection = self._readers.pop()
             except IndexError:
-                connection = self.connect()
+                connection = self._open_reader()
             try:
                 with _transaction(connection, "BEGIN"):
                     yield connection
             except BaseException:
                 connection.close()  # whatever state it is in, nobody else gets it
                 raise
-            self._readers.append(connection)
+            if self._snapshot is None:
+                self._readers.append(connection)
+            else:  # the next one looks again whether the database itself can be read
+                connection.close()
 
     @contextmanager
     def plain(self) -> Iterator[Transaction]:
@@ -138,6 +148,27 @@ class Database:
                 connection.close()
             self._readers.clear()
             self._writers.clear()
+            if self._snapshot is not None:
+                self._snapshot.close()
+
+    def _open_reader(self) -> sqlite3.Connection:
+        """Open the database, or a copy in memory where SQLite finds no room for the files it needs to read."""
+        try:
+            connection = self.connect()
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            if not cannot_write(error):
+                raise
+            if self._snapshot is None or not self._snapshot.is_current():
+                try:
+                    self._snapshot = Snapshot(self.path)
+                except (OSError, sqlite3.Error):
+                    raise error from None
+            connection = self._snapshot.connect()
+            connection.text_factory = _text
+        else:
+            self._snapshot = None
+        return connection
 
     def _sync_log(self) -> None:
         # SQLite locks nothing on the write-ahead log, so it may be opened and closed beside it. Where it is

@@ -1,0 +1,84 @@
+"""The engine's database is away: what only reads goes on, and what was recorded counts as accepted."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from desk import MEND, PASSES, Desk, repository
+from tests.postgres import cluster
+
+RUN = ("run", "mend", "--agent", MEND, *PASSES, "--detach")
+
+
+@pytest.fixture
+def url() -> str:
+    """Return the URL of a server that is not there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return f"postgresql://nobody@127.0.0.1:{port}/engine"
+
+
+@pytest.mark.needs_bwrap
+def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url: str) -> None:
+    desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
+    done = desk.run(repo).document
+    away = Desk(tmp_path / "desk", CHARGEHAND_ENGINE_URL=url)
+    said = away.say(*RUN, "--idempotency-key", "k", cwd=repo)
+    assert said.code == 0, said
+    mission = said.document["mission"]
+    told = away.say(*RUN, "--idempotency-key", "k", cwd=repo)
+    assert (told.code, told.document["mission"]) == (0, mission)
+    # Two missions, not four: nobody was told to ask again, and who asks with the same key does not double it.
+    listed = away.say("mission", "list", cwd=repo)
+    assert [(one["mission"], one["status"]) for one in listed.document["missions"]] == [
+        (done["mission"], "promoted"),
+        (mission, "planned"),
+    ]
+    assert "workers on other machines cannot be seen" in listed.stderr
+    for words in (("mission", "show", mission), ("mission", "log", mission), ("stats",), ("audit", "verify")):
+        assert away.say(*words, cwd=repo).code == 0, words
+    # What acts on who is alive does not guess.
+    away.refused("engine_database", 6, "mission", "cancel", mission, cwd=repo)
+    assert desk.say("worker", "--until-idle", cwd=repo).code == 0
+    assert desk.say("mission", "show", mission, cwd=repo).document["status"] == "promoted"
+
+
+def test_a_key_stands_for_one_request(tmp_path: Path, url: str) -> None:
+    desk, repo = Desk(tmp_path / "desk", CHARGEHAND_ENGINE_URL=url), repository(tmp_path / "repo")
+    first = desk.say(*RUN, "--idempotency-key", "k", cwd=repo)
+    assert first.code == 0, first
+    assert desk.say(*RUN, "--idempotency-key", "other", cwd=repo).document["mission"] != first.document["mission"]
+    desk.refused("key_reused", 1, *RUN, "--allow", "src/**", "--idempotency-key", "k", cwd=repo)
+    desk.refused("usage", 2, *RUN[:-1], "--idempotency-key", "k", cwd=repo)
+
+
+@pytest.mark.needs_bwrap
+def test_a_worker_outlives_a_restart_of_its_database_and_prints_no_traceback(tmp_path: Path) -> None:
+    with cluster() as server:
+        desk = Desk(tmp_path / "desk", CHARGEHAND_ENGINE_URL=server.database())
+        repo = repository(tmp_path / "repo")
+        worker = desk.start("worker", cwd=repo)
+
+        def run_one(line: str) -> None:
+            agent = f"command:sh -c 'echo {line} >>g.txt'"
+            assert desk.say("run", "add", "--agent", agent, *PASSES, "--detach", cwd=repo).code == 0
+            end = time.monotonic() + 120
+            while desk.say("mission", "show", "last", cwd=repo).document["status"] != "promoted":
+                assert worker.poll() is None, worker.communicate()
+                assert time.monotonic() < end
+                time.sleep(0.5)
+
+        try:
+            run_one("before")
+            server.stop()
+            time.sleep(4)  # long enough to be noticed, too short to lose a lease of 20 s
+            server.start()
+            run_one("after")
+        finally:
+            worker.terminate()
+            _, stderr = worker.communicate(timeout=60)
+    assert "Traceback" not in stderr
+    assert stderr.count("chargehand.worker: the engine's database") <= 1, stderr
