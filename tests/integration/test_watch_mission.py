@@ -78,8 +78,11 @@ def test_all_that_was_done_is_in_the_log_in_order(tmp_path: Path, monkeypatch: p
     told = [change for change in changes(log) if change[1] == "n"]
     assert told == [("created", "n"), ("modified", "n"), ("deleted", "n")]
     assert sum(line.skipped.get("ignored", 0) for line in log if isinstance(line, FilesSeen)) >= 1
-    assert not [line for line in log if isinstance(line, FilesSeen) and line.gap]
-    assert all(describe(line).startswith("files: ") for line in log if isinstance(line, FilesSeen))
+    # The file of `sed -i`, in a directory that was not watched yet, is seen or may have been missed: a gap.
+    gaps = [line for line in log if isinstance(line, FilesSeen) and line.gap]
+    assert all(line.reasons == ("new_directory",) for line in gaps)
+    assert gaps or [path for _, path in changes(log) if path.startswith("calc/sed")]
+    assert all("files: " in describe(line) for line in log if isinstance(line, FilesSeen) and line not in gaps)
 
 
 def test_without_a_watcher_the_log_says_so_once_and_checkpoints_come(

@@ -173,6 +173,23 @@ def test_submodules_are_links_that_may_only_go(
     assert (entry.id if entry else None) == (None if changes else PIN)
 
 
+@pytest.mark.parametrize("place", ["src", "src/lib/deep", "README.md", "new"])
+def test_a_submodule_in_the_place_of_something_else_is_shown_as_a_clone_has_it(
+    yard: Yard, driver: DriverName, place: str
+) -> None:
+    base = yard.base()
+    git(yard.repository, "rm", "-rq", "--cached", "--ignore-unmatch", place)
+    git(yard.repository, "update-index", "--add", "--cacheinfo", f"160000,{PIN},{place}")
+    git(yard.repository, "commit", "-qm", "module")
+    tree = yard.depot().resolve_base().tree
+    workspace = Workspace.create(yard.depot(), base, driver=driver, tree=tree)
+    found = workspace.scan()
+    assert (found.tree, found.findings) == (tree, ())
+    assert agent(workspace, f"find {place}").split() == [place]
+    agent(workspace, f"echo x > {place}/f")
+    assert rules(workspace) == {place: "entry_submodule"}
+
+
 def test_a_submodule_cannot_be_added(yard: Yard, driver: DriverName) -> None:
     workspace = yard.workspace(driver)
     agent(

@@ -69,6 +69,21 @@ def test_a_gap_asks_for_a_look() -> None:
     assert due.at == (33.0, "time")
 
 
+def test_many_new_directories_are_named_once_a_line() -> None:
+    files, kept = log()
+    pairs = [(Gap("new_directory", f"d{i}/"), FileEvent(f"d{i}/f", "created")) for i in range(2000)]
+    files.see(Batch(events=tuple(event for pair in pairs for event in pair)))
+    files.see(Batch(events=(Gap("new_directory", "e/"), Gap("overflow"), FileEvent("e/f", "created", True))))
+    files.write()
+    assert len(kept.lines) < 25
+    assert sum(len(line.changes) for line in kept.lines) == 2001
+    # A line may begin with a change whose own gap stands in the line before; then the next gap begins another.
+    assert all(one.gap or other.gap for one, other in zip(kept.lines, kept.lines[1:], strict=False))
+    # A gap of another kind still begins a line of its own.
+    assert {line.reasons for line in kept.lines[:-1]} == {(), ("new_directory",)}
+    assert (kept.lines[-1].reasons, kept.lines[-1].changes) == (("overflow",), (("found_created", "e/f"),))
+
+
 def test_five_thousand_files_are_few_lines_of_bounded_size_written_at_once() -> None:
     files, kept = log()
     files.see(batch(*(f"some/directory/file{i}.py" for i in range(5000))))

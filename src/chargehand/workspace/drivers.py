@@ -16,7 +16,7 @@ from chargehand.core.ports import Bind, DriverName, MountPlan
 from chargehand.workspace.bases import OBJECTS_TARGET, BaseLayers, copy_git
 from chargehand.workspace.host.files import make_owned
 from chargehand.workspace.tree.attributes import TreeAttributes
-from chargehand.workspace.tree.objects import GITLINK, NOTHING, TREE, Entries, ObjectReader, TreeEntry
+from chargehand.workspace.tree.objects import NOTHING, Entries, ObjectReader, TreeEntry
 from chargehand.workspace.tree.write import StatCache, TreeWriter, clone_file, open_directory
 
 TARGET = "/workspace"
@@ -145,7 +145,10 @@ class _UpperWriter:
                     self._writer.whiteout(fd, name)
             elif after.is_tree:
                 self._fill_below(fd, path, name, self._reader.below(before), self._reader.below(after))
-            elif not (after.mode == GITLINK and before is not None and before.mode in (GITLINK, TREE)):
+            elif after.is_gitlink and before is not None and before.is_tree:
+                # As in a clone an empty directory, which does not show what the base has there.
+                self._fill_below(fd, path, name, self._reader.below(before), NOTHING)
+            elif not (after.is_gitlink and before is not None and before.is_gitlink):
                 self._writer.entry(fd, name, after, path)
 
     def _fill_below(self, fd: int, path: bytes, name: bytes, base: Entries, tree: Entries) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 SeenKind = Literal["created", "modified", "touched", "deleted", "renamed_from", "renamed_to"]
-GapReason = Literal["overflow", "slow_reader", "watches", "unreadable"]
+GapReason = Literal["overflow", "slow_reader", "watches", "unreadable", "new_directory"]
 
 
 class FileEvent(Struct, frozen=True):
@@ -32,7 +32,8 @@ class Gap(Struct, frozen=True):
 
     `overflow`: the kernel dropped events; `slow_reader`: they were not taken in time; `watches`: the kernel has no
     watch left for the directory `path`, which is looked at from time to time instead; `unreadable`: it cannot be
-    opened.
+    opened; `new_directory`: in the directory `path` or below it something may have been made and removed again
+    before it could be watched.
     """
 
     reason: GapReason

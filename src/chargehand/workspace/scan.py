@@ -196,6 +196,9 @@ class _TreeScanner:
         except OSError:
             return False
 
+    def _is_whiteout(self, info: os.stat_result) -> bool:
+        return self._overlay and stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
+
     # --- directories
 
     def _scan_directory(self, place: _Directory) -> dict[bytes, TreeEntry]:
@@ -219,7 +222,7 @@ class _TreeScanner:
             info = os.stat(name, dir_fd=place.fd, follow_symlinks=False)
         except FileNotFoundError:  # gone since it was listed
             return None
-        if self._overlay and stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:  # a whiteout
+        if self._is_whiteout(info):
             return None
         before, start = place.base.get(name), place.start.get(name)
         path, directory = place.path + name, stat.S_ISDIR(info.st_mode)
@@ -328,7 +331,10 @@ class _TreeScanner:
             return
         try:
             with os.scandir(fd) as listing:
-                filled = next(listing, None) is not None
+                # A whiteout hides what the base has in the place of the submodule.
+                filled = any(not self._is_whiteout(entry.stat(follow_symlinks=False)) for entry in listing)
+        except FileNotFoundError:  # gone since it was listed, so there was content
+            filled = True
         finally:
             os.close(fd)
         if filled:

@@ -31,8 +31,8 @@ class Watcher:
 
     Watches the directories that hold what the agent wrote (with an overlay those of its upper, whose number grows
     with the change and not with the base). The agent's own `.git` is not watched; what is ignored is counted.
-    Writes through a memory map, and what was made and removed again in a directory that was just made, leave no
-    event: the watcher hints when to scan, it does not take the place of a scan. A reset of the workspace makes
+    Writes through a memory map leave no event, and what came and went in a directory before it was watched only a
+    gap: the watcher hints when to scan, it does not take the place of a scan. A reset of the workspace makes
     another directory: open another watcher.
     """
 
@@ -205,7 +205,7 @@ class Watcher:
                     self._complete_until = before - _SLACK_NS
                 return
             self._queue.notify()
-            if count < _MANY and not self._closing:
+            if count < _MANY and not self._closing and not self._decoder.behind:
                 time.sleep(_PAUSE_SECONDS)
 
     def _recover(self) -> None:
@@ -237,7 +237,7 @@ def rules_of(depot: Depot, workspace: Workspace) -> WatchRules:
         depot.reader,
         base=bytes.fromhex(state.base.tree),
         start=bytes.fromhex(state.start),
-        overlay=state.driver == "overlay",
+        lowers=workspace.mount_plan().lowers,
         include=IgnoreFile("\n".join(state.include).encode()) if state.include else None,
         environment=state.environment,
         depth=state.limits.depth,

@@ -135,6 +135,8 @@ class FileChangeLog:
         changes: list[tuple[str, str]] = []
         size, gap = 0, ""
         for event in batch.events:
+            if isinstance(event, Gap) and gap == event.reason == "new_directory":
+                continue  # an agent that makes many directories must not fill the log with them
             change = None
             if not isinstance(event, Gap):
                 path = event.path if len(event.path) <= _PATH_LENGTH else event.path[:_PATH_LENGTH] + "…"

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from chargehand.workspace.file_events import EventQueue, FileEvent
+from chargehand.workspace.file_events import EventQueue, FileEvent, Gap
 from chargehand.workspace.watching import inotify as kernel
 from chargehand.workspace.watching.directories import WatchedDirectory, WatchRules
 from chargehand.workspace.watching.inotify import Raw
@@ -47,6 +47,11 @@ class EventDecoder(DirectorySnapshot):
             self._fresh.clear()
             self._leaving.clear()
         return len(raws)
+
+    @property
+    def behind(self) -> bool:
+        """Whether a directory was just entered, so that more may be made in it before the next reading."""
+        return bool(self._fresh)
 
     def expire_edits(self) -> None:
         """Report the next write to any file, also to one that is being edited: what came before was handled."""
@@ -122,6 +127,10 @@ class EventDecoder(DirectorySnapshot):
         elif raw.mask & kernel.DELETE:
             if name in node.names:
                 self._remove_file(node, name, "deleted")
+            elif node in self._fresh and not found and self._rules.base_entry(node, name) is None:
+                # Made before the directory was watched, removed before it was listed.
+                self._report(node, name, "created", found=True)
+                self._report(node, name, "deleted")
         elif self._exists(node, name):
             paired = raw.cookie in self._pairs
             if paired:
@@ -176,6 +185,10 @@ class EventDecoder(DirectorySnapshot):
             self._move_directory(old, name, node, raw.name)
         else:
             self._refresh_entry(node, raw.name)
+            if raw.mask & (kernel.CREATE | kernel.MOVED_TO) and raw.name not in node.children:
+                gone = self._rules.child(node, raw.name, 0, merged=node.merged)
+                if self._rules.reaches(gone):
+                    self._queue_event(Gap("new_directory", os.fsdecode(gone.path)))
 
     def _move_directory(
         self, old: WatchedDirectory, old_name: bytes, new: WatchedDirectory, new_name: bytes

@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from chargehand.workspace.tree.ignore import IgnoreChain, IgnoreFile
 from chargehand.workspace.tree.objects import (
@@ -73,12 +74,13 @@ class WatchRules:
         *,
         base: bytes,
         start: bytes,
-        overlay: bool,
+        lowers: tuple[Path, ...],
         include: IgnoreFile | None,
         environment: str | None,
         depth: int,
     ) -> None:
-        self.overlay = overlay
+        self.lowers = lowers
+        self.overlay = bool(lowers)
         self._reader = reader
         self._base, self._start = base, start
         self._include = include

@@ -36,9 +36,10 @@ class DirectorySnapshot:
         self._opaque = opaque_attribute()
         self._nodes: dict[int, WatchedDirectory] = {}
         self._edits: dict[tuple[WatchedDirectory, bytes], float] = {}
-        self._fresh: list[WatchedDirectory] = []
+        self._fresh: set[WatchedDirectory] = set()
         self._ignored_watches = 0
         self._wait_for_room = False
+        self._gap_told = True  # what is there when watching begins is not reported, and cannot be missed
         self._now = 0.0
         try:
             self._top = os.open(root, _DIRECTORY)
@@ -51,6 +52,7 @@ class DirectorySnapshot:
             self._enter(self._root, fd, report=False)
         finally:
             os.close(fd)
+        self._gap_told = False
 
     def close(self) -> None:
         """Give back watches and descriptors."""
@@ -61,17 +63,19 @@ class DirectorySnapshot:
 
     def report_changes(self, *, since: int) -> None:
         """Report what differs from what is known: names, and files whose inode changed after `since` (ns)."""
-        self._wait_for_room = True
+        self._wait_for_room = self._gap_told = True
         try:
             self._rescan(self._root, since=since, deep=True)
         finally:
-            self._wait_for_room = False
+            self._wait_for_room = self._gap_told = False
 
     def poll_blind(self, *, since: int) -> None:
         """Report what differs in the directories that no watch could be had for."""
         self.blind = [node for node in self.blind if node.wd < 0 and self._is_attached(node)]
+        self._gap_told = True
         for node in tuple(self.blind):
             self._rescan(node, since=since, deep=False)
+        self._gap_told = False
 
     def _is_attached(self, node: WatchedDirectory) -> bool:
         while node.parent is not None:
@@ -97,10 +101,32 @@ class DirectorySnapshot:
             finally:
                 os.close(fd)
 
-    def _enter(self, node: WatchedDirectory, fd: int, *, report: bool) -> None:
+    def _enter(
+        self, node: WatchedDirectory, fd: int, *, report: bool, since: int | None = None, deep: bool = False
+    ) -> None:
         """Watch a directory, then list it: what was made before the watch was set is found, not seen."""
+        told, before = self._gap_told, node.wd
         self._watch(node, fd)
-        self._scan_directory(node, fd, report=report, since=None, deep=False)
+        if node.wd not in (-1, before):
+            self._fresh.add(node)
+            # No time stamp proves that a new directory was left alone: one tick of their clock holds many changes.
+            if not told and self._rules.reaches(node) and not self._has_names_of_base(node, fd):
+                self._queue_event(Gap("new_directory", os.fsdecode(node.path)))
+                self._gap_told = True  # for all below it as well
+        self._scan_directory(node, fd, report=report, since=since, deep=deep)
+        self._gap_told = told
+
+    def _has_names_of_base(self, node: WatchedDirectory, fd: int) -> bool:
+        """Whether nothing was made or removed in a copied directory of the base.
+
+        overlayfs gives it the time of the base's directory, also again after each file that it copies into it.
+        """
+        if node.merged:
+            for lower in self._rules.lowers:
+                with suppress(OSError):
+                    before = os.stat(lower / os.fsdecode(node.path), follow_symlinks=False)
+                    return before.st_mtime_ns == os.fstat(fd).st_mtime_ns
+        return False
 
     def _watch(self, node: WatchedDirectory, fd: int) -> None:
         reached = self._rules.reaches(node)
@@ -223,8 +249,8 @@ class DirectorySnapshot:
             if child is None:
                 self._add_directory(node, name, inside, report=report)
             else:
-                self._watch(child, inside)  # also where there was one: the number of a dead inode is used again
-                self._scan_directory(child, inside, report=report, since=since, deep=deep)
+                # Also where there is a watch: the number of a dead inode is used again.
+                self._enter(child, inside, report=report, since=since, deep=deep)
         finally:
             os.close(inside)
 
@@ -358,8 +384,7 @@ class DirectorySnapshot:
     # --- reporting
 
     def _mark_found(self, node: WatchedDirectory, name: bytes) -> None:
-        if not node.found:
-            self._fresh.append(node)
+        self._fresh.add(node)
         node.found.add(name)
 
     def _report(self, node: WatchedDirectory, name: bytes, kind: SeenKind, *, found: bool = False) -> None:
