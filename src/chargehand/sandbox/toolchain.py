@@ -226,10 +226,23 @@ def discover(
     key = json.dumps([search, list(extra), list(packages), chosen(environ), str(Path.home())])
     stored = load_result(place, key)
     if stored is not None:
-        return msgspec.convert(stored, Toolchain, dec_hook=lambda kind, value: kind(value))
+        return _decode(stored)
     toolchain, witnesses = _search(search, extra, packages, cache, environ)
     store_result(place, key, witnesses, msgspec.to_builtins(toolchain, enc_hook=str), began=began)
     return toolchain
+
+
+def _decode(document: dict[str, Any]) -> Toolchain:
+    return Toolchain(
+        binds=tuple(Bind(**{**bind, "source": Path(bind["source"])}) for bind in document["binds"]),
+        path=tuple(document["path"]),
+        id=document["id"],
+        links=tuple((name, target) for name, target in document["links"]),
+        environment=tuple((name, value) for name, value in document["environment"]),
+        not_shown=tuple(
+            HiddenPrograms(**{**each, "names": tuple(each["names"])}) for each in document["not_shown"]
+        ),
+    )
 
 
 def _search(
