@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 from tests.contract._places import descendants, our_cgroups, our_mounts
 
 from chargehand.core.errors import InfrastructureError, TierUnavailableError
-from chargehand.sandbox import snippet_pool as _isolate_pool
 from chargehand.sandbox.inside import snippet as _isolate_child
 from chargehand.sandbox.snippet_pool import SnippetPool, probe_snippets, run_snippet
 from chargehand.sandbox.snippets import ConsoleLine, SnippetEngineError, SnippetSpec, language_of
@@ -173,7 +173,7 @@ async def test_an_engine_that_does_not_start_is_no_end_of_the_snippet(
     broken = tmp_path / "_quickjs.abi3.so"
     broken.write_bytes(b"no library")
     broken.chmod(0o644)
-    monkeypatch.setattr(_isolate_pool, "_find_engine", lambda: broken)
+    monkeypatch.syspath_prepend(tmp_path)
     async with SnippetPool(size=1) as pool:
         with pytest.raises(SnippetEngineError, match="did not start") as caught:
             await pool.run(spec("javascript", "1"))
@@ -182,7 +182,7 @@ async def test_an_engine_that_does_not_start_is_no_end_of_the_snippet(
 
 
 async def test_a_missing_engine_is_told_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_isolate_pool, "_find_engine", lambda: None)
+    monkeypatch.setitem(sys.modules, "_quickjs", None)  # as if it were not installed
     python, javascript = await probe_snippets()
     assert (python.ok, javascript.ok) == (True, False)
     assert "quickjs-ng" in javascript.mend

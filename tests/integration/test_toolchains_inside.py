@@ -199,6 +199,22 @@ class TestPython:
         assert said == [f"greet {tools}/greet", f"shout {tools}/shout", ".local"]
         assert [each.names for each in found.not_shown] == [("mine",)]
 
+    def test_an_environment_that_a_person_lists(self, host: Host) -> None:
+        """Its scripts name the path that it was made at; it keeps its packages, also where it is active too."""
+        base = host.python(".local/share/uv/python/cpython-own")
+        environment, other = host.home / "tools/env", host.home / "odd"
+        subprocess.run([base / "bin/python3", "-m", "venv", "--without-pip", environment], check=True)
+        package(environment / f"lib/python{VERSION}/site-packages", "greet")
+        console(environment / "bin", "greet", f"#!{environment}/bin/python")
+        host.script("odd/bin/mine", f"#!/bin/sh\n. {other}/lib.sh\n")
+        host.file("odd/lib.sh", "echo mine\n")
+        for search in ("/usr/bin:/bin", f"{environment}/bin:/usr/bin:/bin"):
+            listed = [str(host.link(f"link-{len(search)}", environment)), str(other)]
+            found = discover(search=search, environ={"HOME": str(host.home)}, extra=listed)
+            said = host.says(found, "greet; mine; ls -A /opt/toolchain 2>/dev/null || :")
+            assert said[:2] == [f"greet {environment}", "mine"]
+            assert not [line for line in said if line.startswith("extra")]
+
     def test_this_machines_own(self, tmp_path: Path) -> None:
         found = discover(search=os.environ["PATH"])
         script = "python3 -m venv --without-pip .venv && .venv/bin/python -c 'import sys; print(sys.prefix)'"

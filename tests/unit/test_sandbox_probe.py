@@ -45,12 +45,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     root = tmp_path / "sys"
     for name in ("kernel", "user"):
         (root / name).mkdir(parents=True)
-
-    def read(name: str) -> str | None:
-        path = root / name
-        return path.read_text().strip() if path.exists() else None
-
-    monkeypatch.setattr(_mend, "_sysctl", read)
+    monkeypatch.setattr(_mend, "SETTINGS", root)
     return root
 
 

@@ -347,10 +347,19 @@ def test_extra_directories_come_first(home: Path, prefix: Path, tmp_path: Path) 
     search, environ = str(prefix / "bin"), {"HOME": str(home)}
     plain = discover(search=search, environ=environ)
     found = discover(search=search, environ=environ, extra=[str(with_bin), str(flat)])
-    assert sources(found)["/opt/toolchain/extra-0"] == str(with_bin)
-    assert sources(found)["/opt/toolchain/extra-1"] == str(flat)
-    assert set(found.path[:2]) == {"/opt/toolchain/extra-0/bin", "/opt/toolchain/extra-1"}
+    assert sources(found)[str(with_bin)] == str(with_bin)
+    assert sources(found)[str(flat)] == str(flat)
+    assert set(found.path[:2]) == {f"{with_bin}/bin", str(flat)}
     assert found.id != plain.id
+
+
+@pytest.mark.parametrize("place", ["/", "/home", "/tmp", "/etc", "/run", "/opt", "HOME"])
+def test_an_extra_directory_covers_nothing_of_the_sandboxs_own(home: Path, place: str) -> None:
+    place = place.replace("HOME", str(home))
+    found = discover(search="/usr/bin", environ={"HOME": str(home)}, extra=[place])
+    assert sources(found)["/opt/toolchain/extra-0"] == os.path.realpath(place)
+    assert place not in sources(found)
+    assert found.path[0].startswith("/opt/toolchain/extra-0")
 
 
 def test_a_missing_extra_directory_is_named(prefix: Path) -> None:

@@ -166,7 +166,7 @@ def test_another_question_is_another_answer(hosts: dict[str, Path]) -> None:
         cache=place / "t.json",
         extra=(str(place / "opt/tool"),),
     )
-    assert more.path[0].startswith("/opt/toolchain/extra-0")
+    assert more.path[0].startswith(str(place / "opt/tool"))
     assert ours.path != more.path
 
 

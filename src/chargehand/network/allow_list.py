@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import socket
 from collections.abc import Sequence
@@ -115,24 +116,19 @@ def meet_rules(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
 
     Raises `ConfigError` for what is no rule.
     """
-    met = (_meet(mine, other) for mine in map(parse_rule, ours) for other in map(parse_rule, theirs))
-    return tuple(dict.fromkeys(str(rule) for rule in met if rule is not None))
-
-
-def _meet(ours: HostRule, theirs: HostRule) -> HostRule | None:
-    narrow: HostRule | None = None
-    if (ours.host, ours.below) == (theirs.host, theirs.below):
-        narrow = ours
-    for wide, other in ((ours, theirs), (theirs, ours)):
-        if narrow is None and wide.below and other.host.endswith(f".{wide.host}"):
-            narrow = other
-    ports = theirs.ports if ours.ports is None else ours.ports
-    if ours.ports is not None and theirs.ports is not None:
-        ports = ours.ports & theirs.ports
-    if narrow is None or ports == frozenset():
-        return None
-    # Only our own list can grant private addresses: theirs may come with a repository.
-    return replace(narrow, ports=ports, private=ours.private)
+    met: dict[str, None] = {}
+    for mine, other in itertools.product(map(parse_rule, ours), map(parse_rule, theirs)):
+        narrow = mine if (mine.host, mine.below) == (other.host, other.below) else None
+        for wide, inner in ((mine, other), (other, mine)):
+            if narrow is None and wide.below and inner.host.endswith(f".{wide.host}"):
+                narrow = inner
+        ports = other.ports if mine.ports is None else mine.ports
+        if mine.ports is not None and other.ports is not None:
+            ports = mine.ports & other.ports
+        if narrow is not None and ports != frozenset():
+            # Only our own list can grant private addresses: theirs may come with a repository.
+            met[str(replace(narrow, ports=ports, private=mine.private))] = None
+    return tuple(met)
 
 
 def without_grants(rules: Sequence[str]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import container_init, exec_server
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.launched_tier import compile_program, limits_of_exec_server, start_forwarders
+from chargehand.sandbox.process.launched_tier import compile_program, describe_limits, start_forwarders
 from chargehand.sandbox.process.layout import base_environment, staging_directory
 from chargehand.sandbox.process.session import ProcessSandbox
 from chargehand.sandbox.seccomp import compile_filter, host_architecture
@@ -158,6 +158,7 @@ class ContainerTier:
             os.close(errors)
 
     async def _open(self, engine: ContainerEngine, name: str, spec: SandboxSpec, errors: int) -> ContainerSandbox:
+        limits = spec.limits
         if not engine.image:
             spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         contents = plan_contents(spec, image=engine.image, fd=engine.fd, code_size=len(self._code))
@@ -169,7 +170,7 @@ class ContainerTier:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                running = await self._start(engine, name, contents, spec.limits, theirs, errors)
+                running = await self._start(engine, name, contents, limits, theirs, errors)
         except BaseException:
             ours.close()
             raise
@@ -180,9 +181,15 @@ class ContainerTier:
             kill=lambda: self._kill(running),
             first=lambda: running.pid or None,
             cgroup=None,
-            limits=spec.limits,
+            limits=limits,
             environment=environment,
-            limits_in_force=_limits_in_force(spec.limits, engine),
+            limits_in_force=describe_limits(
+                limits,
+                memory=f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
+                processes=f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
+                freeze=f"cgroup of {engine.kind}, or signals to the whole process namespace",
+                cpu_share=f"{limits.cpu_percent} % of a processor (cgroup of {engine.kind})",
+            ),
             cwd=spec.cwd,
         )
         try:
@@ -280,19 +287,6 @@ class ContainerTier:
         await beside.wait()
         if self._roots is not None:
             self._roots.cleanup()
-
-
-def _limits_in_force(limits: SandboxLimits, engine: ContainerEngine) -> dict[str, str]:
-    in_force = {
-        **limits_of_exec_server(limits),
-        "memory": f"{limits.memory_mb} MiB for the sandbox (cgroup of {engine.kind})",
-        "processes": f"{limits.processes} for the sandbox (cgroup of {engine.kind})",
-        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
-        "freeze": f"cgroup of {engine.kind}, or signals to the whole process namespace",
-    }
-    if limits.cpu_percent is not None:
-        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup of {engine.kind})"
-    return in_force
 
 
 async def probe_container(

@@ -77,7 +77,8 @@ class ExecResult:
 
     `limit` names the limit that ended it, `None` for one that ended by itself. `wall_time`, `output` and
     `cpu_time`: everything was killed at it. `memory`: the kernel killed a part of it, and it failed. `file_size`:
-    it died by SIGXFSZ. `processes`: it failed and was refused a process. `disk` and `files`: more lay in the
+    it died by SIGXFSZ. `processes`: it failed and was refused a process, or everything was killed because it had
+    all that it may have and could not go on: a fork bomb. `disk` and `files`: more lay in the
     workspace than may (see `LimitsDisk`); everything was killed, and its exit code is never 0. A program that
     meets a refusal (no such memory, no process, file too large) and goes on has not ended by a limit. `written`
     counts the bytes of both streams, also those that are not kept.

@@ -161,11 +161,7 @@ async def probe_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -
     # Containers and machines one after another: engines lock their store, and machines compute.
     turns = asyncio.Semaphore(at_once)
 
-    async def take_turn(driver: DriverName) -> ProbePart:
-        async with turns:
-            return await _try_driver(driver, tier, scratch)
-
-    parts = await asyncio.gather(*(take_turn(driver) for driver in DRIVERS))
+    parts = await asyncio.gather(*(_try_driver(driver, tier, scratch, turns) for driver in DRIVERS))
     best = next((driver for driver, part in zip(DRIVERS, parts, strict=True) if part.ok), None)
     if best is None:
         return parts
@@ -177,16 +173,20 @@ async def probe_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -
             await sandbox.close()
 
 
-async def _try_driver(driver: DriverName, tier: OpensSandboxes, scratch: Path) -> ProbePart:
+async def _try_driver(
+    driver: DriverName, tier: OpensSandboxes, scratch: Path, turns: asyncio.Semaphore
+) -> ProbePart:
     """Make a small workspace of a driver's kind, mount it and work in it."""
     try:
-        with scratch_plan(scratch, driver) as plan:
-            sandbox = await tier.open(SandboxSpec(mounts=plan))
-            try:
-                # A mount proves little: an overlay without `userxattr` fails only here, with EIO.
-                result = await sandbox.exec(["sh", "-c", "rm -r lower && mkdir lower && echo new > lower/file"])
-            finally:
-                await sandbox.close()
+        async with turns:
+            with scratch_plan(scratch, driver) as plan:
+                sandbox = await tier.open(SandboxSpec(mounts=plan))
+                try:
+                    # A mount proves little: an overlay without `userxattr` fails only here, with EIO.
+                    made = "rm -r lower && mkdir lower && echo new > lower/file"
+                    result = await sandbox.exec(["sh", "-c", made])
+                finally:
+                    await sandbox.close()
     except ChargehandError as error:
         return ProbePart(name=driver, ok=False, detail=error.message, mend=error.hint)
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chargehand.sandbox.contract import SandboxSpec
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server, start_forwarders
+from chargehand.sandbox.process.launched_tier import LaunchedTier, describe_limits, start_forwarders
 from chargehand.sandbox.process.layout import plan_layout, python_inside
 from chargehand.sandbox.process.remedies import tier_unavailable
 from chargehand.sandbox.process.session import ProcessSandbox
@@ -18,11 +18,23 @@ class ProcessTier(LaunchedTier):
         return await self._open_with_toolchain(spec, self._open, tier_unavailable)
 
     async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
+        limits = spec.limits
+
+        def name_limits(cgroup: Cgroup | None) -> dict[str, str]:
+            in_force = describe_limits(
+                limits,
+                memory=f"{limits.memory_mb} MiB for each process (rlimit), and for all together (sampled)",
+                processes=f"{limits.processes} for the sandbox (rlimit in its user namespace)",
+                freeze="signals to the whole process namespace",
+                cpu_share="not limited: no control group for processors can be had here",
+            )
+            return in_force | (cgroup.limits_in_force if cgroup else {})
+
         sandbox = await self._launch(
             ProcessSandbox,
             name,
             spec,
-            limits=spec.limits,
+            limits=limits,
             plan=lambda cgroup: plan_layout(
                 spec,
                 bwrap=self._bwrap,
@@ -31,7 +43,7 @@ class ProcessTier(LaunchedTier):
                 memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
                 links=self._toolchain.links,
             ),
-            name_limits=lambda cgroup: _limits_in_force(spec, cgroup),
+            name_limits=name_limits,
             fds=[errors],
         )
         try:
@@ -41,17 +53,3 @@ class ProcessTier(LaunchedTier):
             await sandbox.close()
             raise
         return sandbox
-
-
-def _limits_in_force(spec: SandboxSpec, cgroup: Cgroup | None) -> dict[str, str]:
-    limits = spec.limits
-    in_force = {
-        **limits_of_exec_server(limits),
-        "memory": f"{limits.memory_mb} MiB for each process (rlimit), and for all together (sampled)",
-        "processes": f"{limits.processes} for the sandbox (rlimit in its user namespace)",
-        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
-        "freeze": "signals to the whole process namespace",
-    }
-    if limits.cpu_percent is not None:
-        in_force["cpu_share"] = "not limited: no control group for processors can be had here"
-    return in_force | (cgroup.limits_in_force if cgroup else {})

@@ -71,7 +71,9 @@ class SnippetPool:
         self._filter = compile_snippet_filter(host_architecture())
         self._child = compile_program(snippet)
         self._prelude = _PRELUDE.read_text()
-        self._engine = _find_engine()
+        # Only looked for: this process never loads it.
+        found = importlib.util.find_spec(_ENGINE)
+        self._engine = Path(os.path.realpath(found.origin)) if found is not None and found.origin else None
         self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
         return self
 
@@ -235,9 +237,3 @@ def _engine_failed(why: str, report: SnippetReport) -> SnippetEngineError:
         f"the engine of a snippet did not start: {why}{': ' if said else ''}{said}",
         hint="chargehand doctor tries each language",
     )
-
-
-def _find_engine() -> Path | None:
-    """Return the file of the JavaScript engine, which this process never loads."""
-    found = importlib.util.find_spec(_ENGINE)
-    return Path(os.path.realpath(found.origin)) if found is not None and found.origin else None

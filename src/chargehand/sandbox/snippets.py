@@ -170,23 +170,21 @@ class SnippetReport:
             self._said += len(body)
             if self._said > self._limit:
                 raise OutputLimitExceeded
-            self._take_text(kind, body.decode(errors="replace"))
+            text = body.decode(errors="replace")
+            if kind == snippet.VALUE:
+                self._value = text
+            else:
+                level, _, written = text.partition(" ")
+                line = _parse(written)
+                known = next((each for each in LEVELS if each == level), None)
+                if known is not None and isinstance(line, str):
+                    self.console.append(ConsoleLine(level=known, text=_replace_surrogates(line)))
         elif kind == snippet.FAILED:
             self._failure = _parse_failure(body)
         # Bounded: int() raises for thousands of digits, and a hostile process may send them.
         elif kind == snippet.PEAK and body.isdigit() and len(body) < 16:
             self._peak = int(body)
         self._ended = time.monotonic()
-
-    def _take_text(self, kind: bytes, text: str) -> None:
-        if kind == snippet.VALUE:
-            self._value = text
-            return
-        level, _, written = text.partition(" ")
-        parsed = _parse(written)
-        known = next((each for each in LEVELS if each == level), None)
-        if known is not None and isinstance(parsed, str):
-            self.console.append(ConsoleLine(level=known, text=_replace_surrogates(parsed)))
 
     def stopped(self, error: SnippetError) -> SnippetResult:
         """Return the result of a snippet that was stopped now."""
@@ -202,7 +200,10 @@ class SnippetReport:
             message = f"its process ended {how} before it gave a value"
             return self._result(None, SnippetError(kind="ended", name="", message=message))
         try:
-            return self._result(_parse_value(self._value), None)
+            value = json.loads(self._value, parse_constant=_refuse_constant)
+            # Python's parser takes lone surrogates, which whoever reads the result next would refuse.
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+            return self._result(value, None)
         except (ValueError, RecursionError) as error:
             return self._result(None, SnippetError(kind="not_json", name="ValueError", message=str(error)[:200]))
 
@@ -236,15 +237,6 @@ def _parse(text: str) -> Any:
         return None
 
 
-def _parse_value(text: str) -> Any:
-    """Return a value; raises `ValueError` or `RecursionError` for what is not JSON of Unicode text.
-
-    Python's own parser takes NaN, Infinity and lone surrogates, which whoever reads the result next would refuse.
-    """
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    value = json.loads(text, parse_constant=refuse)
-    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    return value
+def _refuse_constant(constant: str) -> None:
+    """Raise `ValueError`: Python's parser takes NaN and Infinity, JSON has neither."""
+    raise ValueError(f"{constant} is not JSON")

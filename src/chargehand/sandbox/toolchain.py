@@ -10,11 +10,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+import msgspec
 
 from chargehand.core.errors import ConfigError
 from chargehand.core.ports import Bind
@@ -124,6 +124,21 @@ class _Search:
         self.path += [place for place in bins if place not in self.path]
         self._make_links(spelled, real)
 
+    def add_listed(self, directory: str, number: int) -> None:
+        """Show a directory that the person lists, with the interpreter of a virtual environment."""
+        path = os.path.abspath(os.path.expanduser(directory))
+        if not os.path.isdir(path):
+            raise ConfigError(
+                f"the toolchain directory {directory!r} does not exist",
+                hint="correct sandbox.toolchain in your own configuration file",
+            )
+        place = self.places.show_listed(path, otherwise=f"{_TARGET}/extra-{number}")
+        for prefix in virtual_environment(path)[1:]:
+            self._show_prefix(path, "python3", prefix)
+        self.path.insert(0, f"{place}/bin" if os.path.isdir(f"{path}/bin") else place)
+        if place == path:
+            self._show_linked_programs(self.path[0])
+
     def _show_answers(self, real: str) -> list[str]:
         """Show what the programs of a directory say they consist of; return where their own programs are."""
         bins = []
@@ -213,9 +228,7 @@ def discover(
     if stored is not None:
         return _decode(stored)
     toolchain, witnesses = _search(search, extra, packages, cache, environ)
-    binds = [{**structs.asdict(bind), "source": str(bind.source)} for bind in toolchain.binds]
-    document = {**asdict(toolchain), "binds": binds}
-    store_result(place, key, witnesses, document, began=began)
+    store_result(place, key, witnesses, msgspec.to_builtins(toolchain, enc_hook=str), began=began)
     return toolchain
 
 
@@ -249,16 +262,19 @@ def _search(
     )
     for directory in directories:
         found.add_directory(directory)
+    for number, directory in enumerate(extra):
+        found.add_listed(directory, number)
     for place in sorted(each for pattern in _ETC for each in glob.glob(pattern)):
         found.places.sources[place] = os.path.realpath(place)
     binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))
-    hidden = package_directories(found.python_prefixes)
+    listed = [os.path.realpath(os.path.expanduser(directory)) for directory in extra]
+    hidden = [
+        place
+        for place in package_directories(found.python_prefixes)
+        if not any(is_below(os.path.realpath(place), directory) for directory in listed)
+    ]
     scratch = cache.parent if cache is not None else Path("/nonexistent")
     binds += hide_packages(hidden, packages, scratch=scratch, target=_TARGET)
-    for number, directory in enumerate(extra):
-        bind, place = _mount_extra(directory, number)
-        binds.insert(0, bind)
-        path.insert(0, place)
     system = {f"{place}/{name}" for place in ("/usr/local/bin", "/usr/bin") for name in _SYSTEM_TOOLS}
     stamps = [stamp(place) for place in sorted((*found.watched, *found.answers, *system))]
     shown = [[str(bind.source), bind.target] for bind in binds]
@@ -272,15 +288,7 @@ def _search(
         environment=_find_java_home(found),
         not_shown=tuple(found.not_shown),
     )
-    own = [str(Path(each).expanduser()) for each in extra]
-    witnesses = {
-        *hidden,
-        *system,
-        *spelled,
-        *own,
-        *(f"{place}/bin" for place in own),
-        *witness_paths(list(real), environ),
-    }
+    witnesses = {*hidden, *system, *spelled, *witness_paths(list(real), environ)}
     return toolchain, witnesses | found.read_paths()
 
 
@@ -292,18 +300,6 @@ def _find_java_home(found: _Search) -> tuple[tuple[str, str], ...]:
         home for home in found.answers.get(place, ()) if found.places.shows(home) and not is_system_path(home)
     ]
     return (("JAVA_HOME", homes[0]),) if homes else ()
-
-
-def _mount_extra(directory: str, number: int) -> tuple[Bind, str]:
-    source = Path(directory).expanduser()
-    if not source.is_dir():
-        raise ConfigError(
-            f"the toolchain directory {directory!r} does not exist",
-            hint="correct sandbox.toolchain in your own configuration file",
-        )
-    target = f"{_TARGET}/extra-{number}"
-    place = f"{target}/bin" if (source / "bin").is_dir() else target
-    return Bind(source=source.resolve(), target=target), place
 
 
 def store_result(

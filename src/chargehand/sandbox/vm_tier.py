@@ -22,7 +22,7 @@ from chargehand.sandbox.contract import OpenedFiles, SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import exec_server, vm_init, vm_relay
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier, scratch_plan
 from chargehand.sandbox.process.cgroups import Cgroup
-from chargehand.sandbox.process.launched_tier import LaunchedTier, limits_of_exec_server
+from chargehand.sandbox.process.launched_tier import LaunchedTier, describe_limits
 from chargehand.sandbox.process.layout import HIDDEN, INSIDE_ID, forwarded
 from chargehand.sandbox.process.session import ServedSandbox
 from chargehand.sandbox.toolchain import Toolchain
@@ -164,7 +164,7 @@ class VmTier(LaunchedTier):
                     cgroups=cgroup.directories if cgroup else (),
                     links=self._toolchain.links,
                 ),
-                name_limits=lambda cgroup: _limits_in_force(spec.limits, cgroup),
+                name_limits=lambda cgroup: _name_limits(spec.limits, cgroup),
                 fds=[errors, theirs.fileno()],
             )
         except BaseException:
@@ -181,20 +181,17 @@ class VmTier(LaunchedTier):
         return sandbox
 
 
-def _limits_in_force(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]:
-    counted = ", counted by a cgroup" if cgroup and "memory" in cgroup.limits_in_force else ""
+def _name_limits(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]:
+    in_group = cgroup.limits_in_force if cgroup else {}
     stopped = "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
-    in_force = {
-        **limits_of_exec_server(limits),
-        "memory": f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
-        "processes": f"{limits.processes} for the sandbox (rlimit in the machine)",
-        "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)",
-        "freeze": f"signals to all processes inside, then {stopped}",
-    }
-    if limits.cpu_percent is not None:
-        shared = (cgroup.limits_in_force if cgroup else {}).get("cpu_share")
-        in_force["cpu_share"] = shared or "not limited: no control group for processors can be had here"
-    return in_force
+    counted = ", counted by a cgroup" if "memory" in in_group else ""
+    return describe_limits(
+        limits,
+        memory=f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
+        processes=f"{limits.processes} for the sandbox (rlimit in the machine)",
+        freeze=f"signals to all processes inside, then {stopped}",
+        cpu_share=in_group.get("cpu_share", "not limited: no control group for processors can be had here"),
+    )
 
 
 async def find_machine(

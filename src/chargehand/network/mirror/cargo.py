@@ -32,6 +32,7 @@ from chargehand.network.mirror.upstream import RegistryClient
 CRATES_IO = "crates-io"
 CRATES_INDEX = "https://index.crates.io/"
 _SPARSE = "sparse+"
+_VARIABLE = re.compile(r"CARGO_REGISTRIES_(.*)_(INDEX|TOKEN)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # cargo refuses circles too, when it runs; here the number only ends the search.
 _MAX_REPLACEMENTS = 16
@@ -224,7 +225,14 @@ def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
     home = expand_home(environ.get("CARGO_HOME") or "~/.cargo", environ)
     config = _read_toml(home, "config")
     credentials = _tables(_read_toml(home, "credentials").get("registries"))
-    registries = _with_environment(_tables(config.get("registries")), environ)
+    registries = _tables(config.get("registries"))
+    # cargo writes a name in capitals in variables, with _ for -: only what it is called in the files says which.
+    names = {name.upper().replace("-", "_"): name for name in registries}
+    for variable, value in environ.items():
+        match = _VARIABLE.fullmatch(variable)
+        if value and match:
+            name = names.setdefault(match[1], match[1].lower().replace("_", "-"))
+            registries[name] = {**registries.get(name, {}), match[2].lower(): value}
     tokens = {}
     for name in {**registries, **credentials}:
         # cargo prefers what stands in the configuration or the environment.
@@ -250,20 +258,6 @@ def _read_toml(home: Path, stem: str) -> dict[str, Any]:
 def _tables(value: object) -> _Tables:
     tables = value if isinstance(value, dict) else {}
     return {name: table for name, table in tables.items() if isinstance(table, dict)}
-
-
-def _with_environment(registries: _Tables, environ: Mapping[str, str]) -> _Tables:
-    """Return the registries with CARGO_REGISTRIES_NAME_INDEX and _TOKEN put over the files."""
-    merged = dict(registries)
-    # cargo writes a name in capitals there, with _ for -: only what it is called elsewhere says which it was.
-    names = {name.upper().replace("-", "_"): name for name in registries}
-    for variable, value in environ.items():
-        for key in ("INDEX", "TOKEN"):
-            written = variable.removeprefix("CARGO_REGISTRIES_").removesuffix(f"_{key}")
-            if value and variable == f"CARGO_REGISTRIES_{written}_{key}":
-                name = names.setdefault(written, written.lower().replace("_", "-"))
-                merged[name] = {**merged.get(name, {}), key.lower(): value}
-    return merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,33 +97,28 @@ class ModuleProxy:
         self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
 
     async def file(self, module: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return what a proxy has of an escaped module path; 404 where none has it."""
-        answer = self.archive if name.endswith(".zip") else self.page
-        return await answer(module, name, trace=trace)
+        """Return what the first proxy has of an escaped module path; 404 where none has it.
 
-    async def page(self, module: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return `@v/list`, `@latest`, an .info or a .mod of an escaped module path; 404 where no proxy has it."""
+        A zip comes as a stream: the go command holds it against go.sum itself.
+        """
         path = f"{module}/{name}"
         self._refuse_private(module)
-        body = self._cache.get(path)
-        if body is None:
-            body = await self._ask_proxies(lambda url: self._page(f"{url}/{path}", trace), trace=trace)
-            self._cache.put(path, body, size=len(body))
-        media = "application/json" if name.endswith((".info", "latest")) else _PLAIN
-        return MirrorReply(media=media, body=body)
 
-    async def archive(self, module: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return a module's zip as a stream; the go command holds it against go.sum itself."""
-
-        async def fetch(proxy_url: str) -> MirrorReply:
-            url = f"{proxy_url}/{module}/{name}"
+        async def fetch(proxy: str) -> MirrorReply:
+            url = f"{proxy}/{path}"
             if url.startswith("file:"):
                 trace.add_host("file:")
                 return await local_file(url)
             return await self._upstream.file(url, trace=trace)
 
-        self._refuse_private(module)
-        return await self._ask_proxies(fetch, trace=trace)
+        if name.endswith(".zip"):
+            return await self._ask_proxies(fetch, trace=trace)
+        body = self._cache.get(path)
+        if body is None:
+            body = await self._ask_proxies(lambda proxy: self._page(f"{proxy}/{path}", trace), trace=trace)
+            self._cache.put(path, body, size=len(body))
+        media = "application/json" if name.endswith((".info", "latest")) else _PLAIN
+        return MirrorReply(media=media, body=body)
 
     async def sums(self, database: str, path: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return a page of the checksum database that the user has configured, and of no other."""

@@ -104,26 +104,24 @@ class NodeRegistry:
         if not isinstance(document, dict):
             raise MirrorRefusal(502, f"{host_for_log(page.url)!r} answered what is not a package document")
         versions = document.get("versions")
+        prefix = f"{self._public_url}/npm/{package}/-"
         for version, entry in versions.items() if isinstance(versions, dict) else ():
             dist = entry.get("dist") if isinstance(entry, dict) else None
-            if isinstance(dist, dict) and isinstance(dist.get("tarball"), str):
-                dist["tarball"] = self._publish_tarball(package, version, dist["tarball"], base=page.url)
+            if not isinstance(dist, dict) or not isinstance(dist.get("tarball"), str):
+                continue
+            url = urldefrag(join_web_url(page.url, dist["tarball"]))[0]
+            if not url:
+                raise MirrorRefusal(502, f"{host_for_log(page.url)!r} names a tarball that is not on the web")
+            filename = unquote(urlsplit(url).path.rpartition("/")[2])
+            # A usual name keeps the path that lock files hold. Any other gets an id: it may be another version's.
+            if filename == f"{package.rpartition('/')[2]}-{version}.tgz" and FILENAME.fullmatch(filename):
+                self._tarballs[f"{package}/{filename}"] = url
+                dist["tarball"] = f"{prefix}/{filename}"
+            else:
+                shown = filename if FILENAME.fullmatch(filename) else "package.tgz"
+                identity = self._files.add(FileLink(filename=f"{package}/{shown}", url=url))
+                dist["tarball"] = f"{prefix}/{identity}/{shown}"
         return msgspec.json.encode(document)
-
-    def _publish_tarball(self, package: str, version: str, tarball: str, *, base: str) -> str:
-        """Remember where a tarball is, and return where clients find it here."""
-        url = urldefrag(join_web_url(base, tarball))[0]
-        if not url:
-            raise MirrorRefusal(502, f"{host_for_log(base)!r} names a tarball that is not on the web")
-        filename = unquote(urlsplit(url).path.rpartition("/")[2])
-        prefix = f"{self._public_url}/npm/{package}/-"
-        # A usual name keeps the path that lock files hold. Any other gets an id: it could be another version's.
-        if filename == f"{package.rpartition('/')[2]}-{version}.tgz" and FILENAME.fullmatch(filename):
-            self._tarballs[f"{package}/{filename}"] = url
-            return f"{prefix}/{filename}"
-        shown = filename if FILENAME.fullmatch(filename) else "package.tgz"
-        identity = self._files.add(FileLink(filename=f"{package}/{shown}", url=url))
-        return f"{prefix}/{identity}/{shown}"
 
 
 def read_npm_config(environ: Mapping[str, str]) -> NpmConfig:

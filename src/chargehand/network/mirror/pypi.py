@@ -8,7 +8,7 @@ import configparser
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -78,14 +78,19 @@ class PythonRegistry:
         A source that fails is never left out in silence: another one may serve a wrong package of that name.
         """
         name = normalise_project(project)
-        sources = [self._find_links(url, name, trace=trace) for url in self._config.find_links]
-        sources += [self._index_links(url, name, trace=trace) for url in self._config.indexes]
+        sources = [self._read_links(url, _local_links, trace=trace) for url in self._config.find_links]
+        for index in self._config.indexes:
+            url = urljoin(index.rstrip("/") + "/", f"{name}/")
+            sources.append(self._read_links(url, _project_directory_links, trace=trace))
         answers = await asyncio.gather(*sources, return_exceptions=True)
         links: dict[tuple[str, str], FileLink] = {}
-        for answer in answers:
+        for number, answer in enumerate(answers):
             if isinstance(answer, BaseException):
                 raise answer
+            of_all_projects = number < len(self._config.find_links)
             for link in answer:
+                if of_all_projects and not may_belong_to(link.filename, name):
+                    continue
                 # The first source of a file wins; the same name with another hash stays too: pip would see both.
                 links.setdefault((link.filename, link.hashes.get("sha256", "")), link)
         if not links:
@@ -113,22 +118,12 @@ class PythonRegistry:
             return await local_file(url)
         return await self._upstream.file(url, trace=trace)
 
-    async def _index_links(self, index: str, name: str, *, trace: MirrorTrace) -> list[FileLink]:
-        url = urljoin(index.rstrip("/") + "/", f"{name}/")
+    async def _read_links(
+        self, url: str, read_local: Callable[[str], list[FileLink]], *, trace: MirrorTrace
+    ) -> list[FileLink]:
         if url.startswith("file:"):
             trace.add_host("file:")
-            return await asyncio.to_thread(_project_directory_links, url)
-        return await self._web_links(url, trace=trace)
-
-    async def _find_links(self, url: str, name: str, *, trace: MirrorTrace) -> list[FileLink]:
-        if url.startswith("file:"):
-            trace.add_host("file:")
-            links = await asyncio.to_thread(_local_links, url)
-        else:
-            links = await self._web_links(url, trace=trace)
-        return [link for link in links if may_belong_to(link.filename, name)]
-
-    async def _web_links(self, url: str, *, trace: MirrorTrace) -> list[FileLink]:
+            return await asyncio.to_thread(read_local, url)
         cached = self._cache.get(url)
         if cached is not None:
             return cached

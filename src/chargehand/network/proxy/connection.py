@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -54,19 +54,9 @@ class RequestTrace:
 
     def record(self, seconds: float) -> EgressRequest:
         """Return the finished record of a request that took `seconds`."""
-        return EgressRequest(
-            method=self.method,
-            host=self.host,
-            port=self.port,
-            status=self.status,
-            allowed=self.allowed,
-            entry=self.entry,
-            reason=self.reason,
-            address=self.address,
-            bytes_out=self.bytes_out,
-            bytes_in=self.bytes_in,
-            seconds=seconds,
-        )
+        known = asdict(self)
+        del known["began"]
+        return EgressRequest(**known, seconds=seconds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,19 +76,11 @@ class ClientConnection:
         async with asyncio.timeout(self.limits.idle_seconds) as self._timer:
             yield
 
-    def count_out(self, size: int) -> None:
-        """Count bytes on their way to the upstream; raises `EgressRefusal` at the limit."""
-        self.meter.spend(out=size)
-        self.trace.bytes_out += size
-        self._restart_timer()
-
-    def count_in(self, size: int) -> None:
-        """Count bytes that came from the upstream; raises `EgressRefusal` at the limit."""
-        self.meter.spend(into=size)
-        self.trace.bytes_in += size
-        self._restart_timer()
-
-    def _restart_timer(self) -> None:
+    def count(self, *, out: int = 0, into: int = 0) -> None:
+        """Count bytes on their way to the upstream, or that came from it; raises `EgressRefusal` at the limit."""
+        self.meter.spend(out=out, into=into)
+        self.trace.bytes_out += out
+        self.trace.bytes_in += into
         # asyncio refuses to reschedule a timer that has fired, though its TimeoutError may not be raised yet.
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(asyncio.get_running_loop().time() + self.limits.idle_seconds)

@@ -112,16 +112,17 @@ async def tunnel(client: ClientConnection, head: RequestHead, upstream: Upstream
     async def send() -> None:
         opening = await _read_opening(client, head)
         if opening:
-            client.count_out(len(opening))
+            client.count(out=len(opening))
             upstream.writer.write(opening)
-            await copy_stream(client.reader, upstream.writer, count=client.count_out)
+            await copy_stream(client.reader, upstream.writer, count=lambda size: client.count(out=size))
         else:
             upstream.writer.write_eof()
 
     # A client sends its ClientHello only after this line, so the server name can be checked only then.
     client.trace.status = HTTPStatus.OK
     client.writer.write(_ESTABLISHED)
-    await run_both_ways(send(), copy_stream(upstream.reader, client.writer, count=client.count_in))
+    down = copy_stream(upstream.reader, client.writer, count=lambda size: client.count(into=size))
+    await run_both_ways(send(), down)
 
 
 async def _read_opening(client: ClientConnection, head: RequestHead) -> bytes:
@@ -230,7 +231,7 @@ class _PlainExchange:
             event = self._client_side.next_event()
             if event is h11.NEED_DATA:
                 data = await self._upstream.reader.read(CHUNK)
-                self._client.count_in(len(data))
+                self._client.count(into=len(data))
                 self.answer_expected = True
                 self._client_side.receive_data(data)
             elif isinstance(event, h11.Response):
@@ -264,7 +265,7 @@ class _PlainExchange:
     async def _write_upstream(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
         data = self._client_side.send(event)
         if data:
-            self._client.count_out(len(data))
+            self._client.count(out=len(data))
             self._upstream.writer.write(data)
             await self._upstream.writer.drain()
 

@@ -49,10 +49,14 @@ def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: 
             binds.append(Bind(source=_NOTHING, target=directory))
             continue
         inside = f"{target}/packages-{number}"
-        binds += [
-            Bind(source=_link_entries(scratch, inside, entries), target=directory),
-            Bind(source=Path(directory), target=inside),
-        ]
+        # Named by what is in it, so made only once.
+        digest = hashlib.sha256("\n".join([inside, *entries]).encode()).hexdigest()[:16]
+        links = scratch / f"packages-{digest}"
+        links.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for entry in entries:
+            if not (links / entry).is_symlink():
+                (links / entry).symlink_to(f"{inside}/{entry}")
+        binds += [Bind(source=links, target=directory), Bind(source=Path(directory), target=inside)]
     if missing := sorted(wanted.keys() - found):
         raise ConfigError(
             f"no Python package {wanted[missing[0]]!r} is installed on this machine",
@@ -77,17 +81,6 @@ def _entries_of(directory: str, wanted: Iterable[str]) -> tuple[list[str], set[s
         todo += [needed for match in found if match and (needed := _normalise(match[0])) in installed]
     files = (file for name in here for file in installed[name].files or ())
     return sorted({file.parts[0] for file in files} - {"..", "__pycache__"}), here
-
-
-def _link_entries(scratch: Path, inside: str, entries: Sequence[str]) -> Path:
-    """Return a directory of links to `entries` below `inside`; named by what is in it, so made only once."""
-    digest = hashlib.sha256("\n".join([inside, *entries]).encode()).hexdigest()[:16]
-    place = scratch / f"packages-{digest}"
-    place.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for entry in entries:
-        if not (place / entry).is_symlink():
-            (place / entry).symlink_to(f"{inside}/{entry}")
-    return place
 
 
 def _normalise(name: str) -> str:

@@ -71,6 +71,19 @@ class MountedPaths:
                 self.sources[target] = os.path.realpath(target)
         return ""
 
+    def show_listed(self, path: str, *, otherwise: str) -> str:
+        """Show all of a directory that a person lists; return where: `otherwise` if not at its own path."""
+        self.looked_at.update((path, f"{path}/bin", f"{path}/pyvenv.cfg"))
+        targets = {path, os.path.realpath(path)}
+        # Over any of these it would cover what the sandbox has of its own.
+        taken = (*_TAKEN, *_SHARED, os.path.realpath(self.home))
+        shared = any(is_below(at, target) for target in targets for at in taken)
+        if shared or any(is_below(target, at) for target in targets for at in _TAKEN if at not in _SYSTEM):
+            self.sources[otherwise] = os.path.realpath(path)
+            return otherwise
+        self.sources |= {target: os.path.realpath(path) for target in targets if not is_system_path(target)}
+        return path
+
     def shows(self, path: str) -> bool:
         """Whether a path leads to the same thing inside as on the host."""
         if is_system_path(path):
@@ -176,10 +189,11 @@ def program_at(path: str, places: MountedPaths, environ: Mapping[str, str]) -> H
         return program_at(str(image), places, environ) if image else None
     if places.shows(real):
         return HostProgram(name=name, target=real)
-    return _judge_content(name, path, real)
+    return _judge_content(name, real)
 
 
-def _judge_content(name: str, path: str, real: str) -> HostProgram | None:
+def _judge_content(name: str, real: str) -> HostProgram | None:
+    """Tell of a program by what it is part of; a script of a person's own may hold anything and is not shown."""
     packages = _node_modules(real)
     if packages:
         return HostProgram(name=name, target=real, needs=(packages,))
@@ -194,11 +208,6 @@ def _judge_content(name: str, path: str, real: str) -> HostProgram | None:
         return HostProgram(name=name, problem=f"cannot be read: {error.strerror}")
     if head.startswith(_ELF):
         return HostProgram(name=name, target=real, needs=(real,))
-    return _judge_script(name, path, real, head)
-
-
-def _judge_script(name: str, path: str, real: str, head: bytes) -> HostProgram | None:
-    """Tell of a script: what a package manager wrote is shown; a person's own may hold anything and is not."""
     wrapped = _NODE_WRAPPER.search(head)
     if wrapped:
         main = os.path.normpath(os.path.join(os.path.dirname(real), os.fsdecode(wrapped[1])))

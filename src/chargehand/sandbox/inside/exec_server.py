@@ -129,7 +129,7 @@ class RunningCommand:
         self.deadline += seconds
 
 
-class OpenedFiles:
+class InotifyWatch:
     """Sees which files of some directories are opened, by whatever program, by inotify(7).
 
     `complete` turns false where a directory cannot be watched or goes, or more was opened than the kernel keeps.
@@ -197,7 +197,7 @@ class ExecServer:
         self.command: RunningCommand | None = None
         self.childless = True
         self.frozen: tuple[float, set[int]] | None = None
-        self.opened: OpenedFiles | None = None
+        self.watch: InotifyWatch | None = None
         # A poll of its own for the host's orders: they are looked at before a time limit is enforced.
         self.orders = select.poll()
         self.orders.register(sock, select.POLLIN)
@@ -222,7 +222,7 @@ class ExecServer:
         while True:
             command, wait = self.command, None
             if command is not None and not command.killed and self.frozen is None:
-                longest = _LONGEST_SLEEP if self.opened is None else _LOOK_SECONDS
+                longest = _LONGEST_SLEEP if self.watch is None else _LOOK_SECONDS
                 left = min(max(0.0, command.deadline - time.monotonic()), longest)
                 # Rounded up: before its time a wait would only end to begin again.
                 wait = int(left * 1000) + 1
@@ -238,8 +238,8 @@ class ExecServer:
                 elif self.command is not None:
                     self._serve_pipe(self.command, fd)
             self._reap()
-            if self.opened is not None:
-                self.opened.read()
+            if self.watch is not None:
+                self.watch.read()
             if self.command is not None:
                 self._advance(self.command)
 
@@ -270,9 +270,9 @@ class ExecServer:
             self._thaw()
             self.send(THAWED, b"")
         elif kind == OBSERVE:
-            if self.opened is not None:
-                self.opened.close()
-            self.opened = OpenedFiles(marshal.loads(body))
+            if self.watch is not None:
+                self.watch.close()
+            self.watch = InotifyWatch(marshal.loads(body))
         elif kind == TELL:
             self._tell_opened()
 
@@ -284,9 +284,9 @@ class ExecServer:
             self.poll.register(command.stdin, select.POLLOUT)
 
     def _tell_opened(self) -> None:
-        for files in self.opened.take() if self.opened is not None else ():
+        for files in self.watch.take() if self.watch is not None else ():
             self.send(OPENED, files)
-        self.send(TOLD, b"\1" if self.opened is not None and self.opened.complete else b"\0")
+        self.send(TOLD, b"\1" if self.watch is not None and self.watch.complete else b"\0")
 
     def _kill(self) -> None:
         """Kill everything; what runs is answered for when nothing lives any more."""
@@ -399,22 +399,16 @@ class ExecServer:
         if command.ended is None and overdue and not self.orders.poll(0):
             command.timed_out = True
             self._kill()
-        if command.ended is not None and (self.childless or not command.killed):
-            # Before the answer: it is the last that the host hears of this command.
-            self._drain(command)
-            self.command = None
-            self.send(DONE, command.nonce + command.pack_outcome(command.ended))
-
-    def _drain(self, command: RunningCommand) -> None:
-        """Take what lies in the pipes: a daemon may hold them open, or write for ever."""
+        if command.ended is None or (command.killed and not self.childless):
+            return
+        # What lies in the pipes is taken first, and no more: a daemon may hold them open, or write for ever.
         for fd in list(command.outputs):
             os.set_blocking(fd, False)
-            for _ in range(_LARGEST_PIPE // _PIECE):
+            data, left = b"-", _LARGEST_PIPE // _PIECE
+            while data and left:
                 try:
-                    data = os.read(fd, _PIECE)
+                    data, left = os.read(fd, _PIECE), left - 1
                 except BlockingIOError:
-                    break
-                if not data:
                     break
                 self._forward(command, command.outputs[fd], data)
             self._finish_stream(command, fd)
@@ -422,6 +416,8 @@ class ExecServer:
             self.poll.register(command.stdin, 0)  # it may be registered or not, and must be to be taken out
             self.poll.unregister(command.stdin)
         self._close_stdin(command)
+        self.command = None
+        self.send(DONE, command.nonce + command.pack_outcome(command.ended))
 
 
 class _DirectoryError(FileNotFoundError):
@@ -433,15 +429,21 @@ _RESET_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
-    environment = request["environment"]
+    program, environment = request["argv"][0], request["environment"]
     # posix_spawn() cannot change the directory: this process does, for the moment in which the child is made.
     try:
         os.chdir(request["cwd"])
     except OSError as error:
         raise _DirectoryError(error.errno, error.strerror) from None
     try:
+        if b"/" not in program:
+            places = (directory + b"/" + program for directory in environment.get(b"PATH", b"").split(b":"))
+            found = (place for place in places if os.access(place, os.X_OK) and not os.path.isdir(place))
+            program = next(found, None)
+            if program is None:
+                raise FileNotFoundError(2, "command not found")
         return os.posix_spawn(
-            _find_program(request["argv"][0], environment.get(b"PATH", b"")),
+            program,
             request["argv"],
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(fds)],
@@ -451,16 +453,6 @@ def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
         )
     finally:
         os.chdir("/")
-
-
-def _find_program(name: bytes, path: bytes) -> bytes:
-    if b"/" in name:
-        return name
-    for directory in path.split(b":"):
-        candidate = directory + b"/" + name
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
-            return candidate
-    raise FileNotFoundError(2, "command not found")
 
 
 def kill_all(number: int) -> None:

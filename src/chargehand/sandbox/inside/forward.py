@@ -21,29 +21,25 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, socket_path: str) -> None:
-    try:
-        far_reader, far_writer = await asyncio.open_unix_connection(socket_path)
-    except OSError:
-        writer.close()
-        return
-    up = asyncio.create_task(_pump(reader, far_writer))
-    try:
-        # The far side's end is the end: a client that never closes must not hold the pair open.
-        await _pump(far_reader, writer)
-    finally:
-        up.cancel()
-        for side in (far_writer, writer):
-            side.close()
-            with contextlib.suppress(OSError):
-                await side.wait_closed()
-
-
 async def _serve(port: int, socket_path: str) -> None:
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _join(reader, writer, socket_path)
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_unix_connection(socket_path)
+        except OSError:
+            writer.close()
+            return
+        up = asyncio.create_task(_pump(reader, far_writer))
+        try:
+            # The far side's end is the end: a client that never closes must not hold the pair open.
+            await _pump(far_reader, writer)
+        finally:
+            up.cancel()
+            for side in (far_writer, writer):
+                side.close()
+                with contextlib.suppress(OSError):
+                    await side.wait_closed()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", port, backlog=128)
+    server = await asyncio.start_server(join, "127.0.0.1", port, backlog=128)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     async with server:

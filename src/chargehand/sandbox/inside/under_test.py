@@ -41,12 +41,6 @@ _NO_TREE = "under-test: the sandbox of the tree under test is gone\n"
 # --- beside the check
 
 
-def _connect(request: dict[str, Any]) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", _PORT))
-    connection.sendall(json.dumps(request).encode() + b"\n")
-    return connection
-
-
 def _send_input(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := os.read(0, _CHUNK):
@@ -57,7 +51,8 @@ def _send_input(connection: socket.socket) -> None:
 def _run(request: dict[str, Any]) -> int:
     """Run a program beside the tree; return its exit code, 125 where there is no tree any more."""
     try:
-        connection = _connect(request)
+        connection = socket.create_connection(("127.0.0.1", _PORT))
+        connection.sendall(json.dumps(request).encode() + b"\n")
         answers = connection.makefile("rb")
         threading.Thread(target=_send_input, args=(connection,), daemon=True).start()
         while len(head := answers.read(_FRAME.size)) == _FRAME.size:
@@ -85,9 +80,10 @@ async def _listen(port: int, request: dict[str, Any] | None) -> int:
             writer.close()
 
     async with await asyncio.start_server(connected, "127.0.0.1", port):
-        if request is None:
-            await asyncio.Event().wait()
-        return await asyncio.to_thread(_run, request or {})
+        if request is not None:
+            return await asyncio.to_thread(_run, request)
+        await asyncio.Event().wait()
+    return 0
 
 
 # --- beside the tree
@@ -210,10 +206,7 @@ async def _show(
 # --- both
 
 
-async def _join(
-    one: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    other: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-) -> None:
+async def _join(one: Streams, other: Streams) -> None:
     """Hand on what either sends, until both have ended."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,41 +223,32 @@ async def _join(
             writer.close()
 
 
-def _parse(words: list[str]) -> tuple[int | None, dict[str, Any] | None]:
-    """Return the port to listen on and the program to run; raises `ValueError`."""
-    port, cwd, environ = None, "", {}
-    while words and words[0].startswith("-"):
-        option = words.pop(0)
-        if option == "--":
-            break
-        if option not in ("--cwd", "--env", "--listen") or not words:
-            raise ValueError(option)
-        value = words.pop(0)
-        if option == "--cwd":
-            cwd = value
-        elif option == "--listen":
-            port = int(value)
-        else:
-            name, _, content = value.partition("=")
-            environ[name] = content
-    if not words and port is None:
-        raise ValueError("no program")
-    return port, {"argv": words, "cwd": cwd, "environ": environ} if words else None
-
-
 def main(words: list[str]) -> int:
     """Do either half's work; 2 for wrong arguments."""
     if words == ["--relay"]:
         return asyncio.run(_relay())
+    port: int | None = None
+    cwd, environ = "", dict[str, str]()
     try:
-        port, request = _parse(words)
+        while words and words[0].startswith("-") and (option := words.pop(0)) != "--":
+            if option not in ("--cwd", "--env", "--listen") or not words:
+                raise ValueError(option)
+            value = words.pop(0)
+            if option == "--cwd":
+                cwd = value
+            elif option == "--listen":
+                port = int(value)
+            else:
+                name, _, content = value.partition("=")
+                environ[name] = content
+        if not words and port is None:
+            raise ValueError("no program")
     except ValueError as error:
         sys.stderr.write(f"under-test: {error}\n")
         sys.stderr.write("usage: under-test [--cwd DIR] [--env NAME=VALUE] [--listen PORT] [--] [CMD ARG...]\n")
         return 2
-    if port is not None:
-        return asyncio.run(_listen(port, request))
-    return _run(request or {})
+    request = {"argv": words, "cwd": cwd, "environ": environ}
+    return _run(request) if port is None else asyncio.run(_listen(port, request if words else None))
 
 
 if __name__ == "__main__":

@@ -98,7 +98,12 @@ class Relay:
     def _serve(self, channel: Channel, event: int) -> None:
         try:
             if event & select.POLLIN and channel.credit > 0 and not channel.read_ended:
-                self._read(channel)
+                data = channel.sock.recv(min(PIECE, channel.credit))
+                channel.credit -= len(data)
+                channel.read_ended = not data
+                self.send(DATA if data else END, channel.number, data)
+                if channel.read_ended and channel.write_ended and not channel.pending:
+                    self._drop(channel)
             if event & select.POLLOUT:
                 self._write(channel)
         except BlockingIOError:
@@ -110,14 +115,6 @@ class Relay:
             self._drop(channel)
         elif channel.number in self.channels:
             self._listen(channel)
-
-    def _read(self, channel: Channel) -> None:
-        data = channel.sock.recv(min(PIECE, channel.credit))
-        channel.credit -= len(data)
-        channel.read_ended = not data
-        self.send(DATA if data else END, channel.number, data)
-        if channel.read_ended and channel.write_ended and not channel.pending:
-            self._drop(channel)
 
     def _write(self, channel: Channel) -> None:
         if channel.pending:
@@ -147,24 +144,19 @@ class Relay:
             body = bytes(self.inbox[FRAME.size : FRAME.size + size])
             del self.inbox[: FRAME.size + size]
             channel = self.channels.get(number)
-            if channel is not None:
-                self._take(kind, channel, body)
-        return True
-
-    def _take(self, kind: bytes, channel: Channel, body: bytes) -> None:
-        if kind == DATA:
-            channel.pending += body
-        elif kind == GRANT:
-            channel.credit += COUNT.unpack(body)[0]
-        elif kind == END:
-            channel.write_ended = True
-            if not channel.pending:
+            if channel is None:
+                continue
+            if kind == DATA:
+                channel.pending += body
+            elif kind == GRANT:
+                channel.credit += COUNT.unpack(body)[0]
+            elif kind == END:
+                channel.write_ended = True
+            if kind == RESET or (channel.write_ended and not channel.pending):
                 self._drop(channel)
-                return
-        elif kind == RESET:
-            self._drop(channel)
-            return
-        self._listen(channel)
+            else:
+                self._listen(channel)
+        return True
 
 
 def listen_on(number: int) -> socket.socket:

@@ -11,7 +11,7 @@ import functools
 import os
 import signal
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from chargehand.core.errors import InfrastructureError
@@ -21,6 +21,11 @@ _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "chargehand-"
 _V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
 _V2 = ("memory", "pids", "cpu")
+# Files that limit memory, and swap on top of it.
+_MEMORY_V1, _MEMORY_V2 = (
+    ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    ("memory.max", "memory.swap.max"),
+)
 # The kernel's own default.
 _PERIOD_MICROSECONDS = 100_000
 _REMOVE_ROUNDS = 1000
@@ -43,17 +48,8 @@ class Counters:
 
     def or_else(self, before: Counters) -> Counters:
         """Return these, each that is unknown as it was `before`: a group may go between two readings."""
-
-        def latest(now: int | None, earlier: int | None) -> int | None:
-            return earlier if now is None else now
-
-        return Counters(
-            cpu_seconds=before.cpu_seconds if self.cpu_seconds is None else self.cpu_seconds,
-            peak_memory=latest(self.peak_memory, before.peak_memory),
-            peak_processes=latest(self.peak_processes, before.peak_processes),
-            memory_kills=latest(self.memory_kills, before.memory_kills),
-            refused_forks=latest(self.refused_forks, before.refused_forks),
-        )
+        known = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(before, **known)
 
 
 NOT_COUNTED = Counters()
@@ -175,12 +171,11 @@ class Cgroups:
         """Make the group of one sandbox and set its limits; raises `OSError`."""
         directories: list[Path] = []
         in_force: dict[str, str] = {}
-        for controller, parent in self._parents.items():
+        for parent in dict.fromkeys(self._parents.values()):  # version 1 may have several controllers at one place
             directory = parent / f"{self._prefix}{name}"
-            if directory not in directories:  # version 1 may have several controllers at one place
-                directory.mkdir()
-                directories.append(directory)
-            in_force.update(_set_limits(directory, controller, limits))
+            directory.mkdir()
+            directories.append(directory)
+            in_force |= _set_limits(directory, limits, unified=self._unified)
         return Cgroup(tuple(directories), self._unified, in_force)
 
     def sweep(self) -> int:
@@ -264,39 +259,27 @@ def delegate_controllers(directory: Path) -> None:
                 (directory / "cgroup.subtree_control").write_text(f"+{name}")
 
 
-def _set_limits(directory: Path, controller: str, limits: SandboxLimits) -> dict[str, str]:
-    """Set the limits of one controller; return those that are in force by it."""
-    if controller == "memory":
-        (directory / "memory.limit_in_bytes").write_text(str(limits.memory_mb << 20))
-        with contextlib.suppress(OSError):  # where swap is counted, none on top
-            (directory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_mb << 20))
-        return {"memory": f"{limits.memory_mb} MiB for the sandbox (cgroup v1)"}
-    if controller == "pids":
-        (directory / "pids.max").write_text(str(limits.processes))
-        return {"processes": f"{limits.processes} for the sandbox (cgroup v1)"}
-    if controller == "unified":
-        return _set_unified_limits(directory, limits)
-    if controller == "cpu" and limits.cpu_percent is not None:
-        quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
-        (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
-        (directory / "cpu.cfs_quota_us").write_text(str(quota))
-        return {"cpu_share": f"{limits.cpu_percent} % of a processor (cgroup v1)"}
-    return {"freeze": "cgroup v1"} if controller == "freezer" else {}
-
-
-def _set_unified_limits(directory: Path, limits: SandboxLimits) -> dict[str, str]:
-    in_force = {"freeze": "cgroup v2"}
-    if (directory / "memory.max").exists():
-        (directory / "memory.max").write_text(str(limits.memory_mb << 20))
-        with contextlib.suppress(OSError):
-            # A kernel that does not count swap has no such file.
-            (directory / "memory.swap.max").write_text("0")
-        in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox (cgroup v2)"
+def _set_limits(directory: Path, limits: SandboxLimits, *, unified: bool) -> dict[str, str]:
+    """Set the limits that a group's directory has files for; return those that are in force by it."""
+    version, most = f"cgroup v{2 if unified else 1}", str(limits.memory_mb << 20)
+    memory, swap = (directory / name for name in (_MEMORY_V2 if unified else _MEMORY_V1))
+    in_force = {}
+    if (directory / ("cgroup.freeze" if unified else "freezer.state")).exists():
+        in_force["freeze"] = version
+    if memory.exists():
+        memory.write_text(most)
+        with contextlib.suppress(OSError):  # where the kernel counts swap, none on top
+            swap.write_text("0" if unified else most)
+        in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox ({version})"
     if (directory / "pids.max").exists():
         (directory / "pids.max").write_text(str(limits.processes))
-        in_force["processes"] = f"{limits.processes} for the sandbox (cgroup v2)"
-    if limits.cpu_percent is not None and (directory / "cpu.max").exists():
+        in_force["processes"] = f"{limits.processes} for the sandbox ({version})"
+    if limits.cpu_percent is not None and (directory / ("cpu.max" if unified else "cpu.cfs_quota_us")).exists():
         quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
-        (directory / "cpu.max").write_text(f"{quota} {_PERIOD_MICROSECONDS}")
-        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor (cgroup v2)"
+        if unified:
+            (directory / "cpu.max").write_text(f"{quota} {_PERIOD_MICROSECONDS}")
+        else:
+            (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
+            (directory / "cpu.cfs_quota_us").write_text(str(quota))
+        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor ({version})"
     return in_force

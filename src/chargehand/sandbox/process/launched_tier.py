@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.abc import InspectLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Self, TypeVar
 
@@ -36,8 +37,10 @@ _Sandbox = TypeVar("_Sandbox", bound=ServedSandbox)
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
 # The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other.
 _ABOVE = 16
-# A launcher that did nothing for so long stands still (stopped, or starved): it is ended, and another one started.
+# A launcher that did nothing for so long is starved: it is ended, and another one started.
 _LAUNCHER_SECONDS = 10.0
+# Until then it is looked whether it was stopped, which it is not given time for: a mission's own runs on.
+_LOOK_SECONDS = 0.5
 
 
 class LaunchedTier:
@@ -181,27 +184,24 @@ class LaunchedTier:
         try:
             sock = await self._request(name, plan(cgroup), fds)
         except BaseException:
-            del self._ended[name]
+            self._ended.pop(name, None)  # where it was the launcher that ended, none is left
             if cgroup is not None:
                 cgroup.remove()
             raise
+        self._expect(lambda: name in self._pids or name not in self._ended)
         return kind(
             name,
             sock,
             ended,
             kill=lambda: self._kill(name),
-            first=lambda: self._first(name),
+            # Process 1 of a sandbox is bubblewrap's only child.
+            first=lambda: first_child(self._pids[name]) if name in self._pids else None,
             cgroup=cgroup,
             limits=limits,
             environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
             limits_in_force=name_limits(cgroup),
             cwd=spec.cwd,
         )
-
-    def _first(self, name: str) -> int | None:
-        """Return the process on this machine that is process 1 of a sandbox: bubblewrap's only child."""
-        bubblewrap = self._pids.get(name)
-        return None if bubblewrap is None else first_child(bubblewrap)
 
     async def _request(self, name: str, layout: Layout, fds: Sequence[int]) -> socket.socket:
         """Have the launcher start a sandbox, which gets our socket's far end; `fds` as for `_launch`."""
@@ -255,12 +255,20 @@ class LaunchedTier:
         except OSError:
             return  # no launcher, no sandboxes: they ended with it
         else:
-            asyncio.get_running_loop().call_later(_LAUNCHER_SECONDS, self._end_idle_launcher, name)
+            self._expect(lambda: name not in self._ended)
 
-    def _end_idle_launcher(self, name: str) -> None:
-        """End a launcher that did not end a sandbox when it was told to, and so every sandbox of it."""
-        if name in self._ended:
+    def _expect(self, is_done: Callable[[], bool], seconds: float = _LAUNCHER_SECONDS) -> None:
+        """End a launcher, and so every sandbox of it, that stands still before it did what it was told."""
+        if is_done() or self._control is None:
+            return
+        try:
+            state = Path(f"/proc/{self._launcher_pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:  # it ended, which its socket tells
+            return
+        if seconds <= 0 or state in "Tt":
             self._forget_launcher()
+        else:
+            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._expect, is_done, seconds - _LOOK_SECONDS)
 
     async def close(self) -> None:
         """End the launcher and with it every sandbox that is still open."""
@@ -285,8 +293,10 @@ def _end_process(pid: int, *, seconds: float) -> None:
         time.sleep(0.002)
 
 
-def limits_of_exec_server(limits: SandboxLimits) -> dict[str, str]:
-    """Return the limits that hold in every tier, by the exec server and by rlimits that it sets."""
+def describe_limits(
+    limits: SandboxLimits, *, memory: str, processes: str, freeze: str, cpu_share: str
+) -> dict[str, str]:
+    """Return in words the limits that hold in every tier, and how a tier keeps the four that are its own."""
     in_force = {
         "open_files": f"{limits.open_files} for each process (rlimit)",
         "file_size": f"{limits.file_mb} MiB for one file (rlimit)",
@@ -295,7 +305,8 @@ def limits_of_exec_server(limits: SandboxLimits) -> dict[str, str]:
     }
     if limits.cpu_seconds is not None:
         in_force["cpu_time"] = f"{limits.cpu_seconds:g} s for the sandbox (sampled)"
-    return in_force
+    in_force |= {"memory": memory, "processes": processes, "tmp": f"{limits.tmp_mb} MiB (sized tmpfs)"}
+    return in_force | {"freeze": freeze} | ({} if limits.cpu_percent is None else {"cpu_share": cpu_share})
 
 
 def compile_program(module: ModuleType) -> bytes:

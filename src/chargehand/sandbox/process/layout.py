@@ -177,16 +177,20 @@ def plan_layout(
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *ISOLATION]
-    _add_system(layout)
-    _add_scratch(layout, spec.limits)
+    _add_system(layout, spec.limits)
     python, libraries = python_inside()
     if libraries:
         # Away from the project's PATH, with the libpython that lies beside it and no other.
         prefix = Path(os.path.realpath(sys.base_prefix))
         layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
         layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
-    rlimits = _list_rlimits(spec.limits, memory_bound=memory_bound)
-    layout.command = [*python, "-c", BOOTSTRAP, "{sock}", str(server_size), *rlimits]
+    limits = spec.limits
+    rlimits = {"NPROC": limits.processes, "NOFILE": limits.open_files, "FSIZE": limits.file_mb << 20, "CORE": 0}
+    if not memory_bound:
+        # Of each process. Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
+        rlimits["DATA"] = limits.memory_mb << 20
+    words = [f"{name}={value}" for name, value in rlimits.items()]
+    layout.command = [*python, "-c", BOOTSTRAP, "{sock}", str(server_size), *words]
     for bind in forwarder_binds(spec):
         layout.bind(os.path.basename(bind.target), bind)
     plan = spec.mounts
@@ -204,7 +208,8 @@ def plan_layout(
     return layout
 
 
-def _add_system(layout: Layout) -> None:
+def _add_system(layout: Layout, limits: SandboxLimits) -> None:
+    """Show what every sandbox has of the system, and its temporary file systems."""
     for directory in ("/etc", "/home", "/opt", "/var", "/run"):
         layout.arguments += ["--perms", "0755", "--dir", directory]
     layout.system_links()
@@ -215,9 +220,6 @@ def _add_system(layout: Layout) -> None:
         layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name, text in FILES.items():
         layout.file(name, text, f"/etc/{name.removeprefix('etc-')}")
-
-
-def _add_scratch(layout: Layout, limits: SandboxLimits) -> None:
     layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
     for path in HIDDEN:
         if os.path.isdir(path):
@@ -229,19 +231,6 @@ def _add_scratch(layout: Layout, limits: SandboxLimits) -> None:
     layout.tmpfs("home", HOME, limits.tmp_mb)
     layout.tmpfs("shm", "/dev/shm", max(1, limits.tmp_mb // 4))
     layout.arguments += ["--symlink", "/tmp", "/var/tmp", "--dir", RUN]
-
-
-def _list_rlimits(limits: SandboxLimits, *, memory_bound: bool) -> list[str]:
-    values = {
-        "NPROC": limits.processes,
-        "NOFILE": limits.open_files,
-        "FSIZE": limits.file_mb << 20,
-        "CORE": 0,
-    }
-    if not memory_bound:
-        # Of each process. Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
-        values["DATA"] = limits.memory_mb << 20
-    return [f"{name}={value}" for name, value in values.items()]
 
 
 def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:

@@ -14,6 +14,7 @@ _INSTALL = {
     "zypper": "zypper install bubblewrap",
     "apk": "apk add bubblewrap",
 }
+SETTINGS = Path("/proc/sys")
 _SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
@@ -47,7 +48,8 @@ def remedy_for(message: str) -> str:
         return f"install bubblewrap: {tools[0] if tools else 'with your package manager'}"
     # Settings first: what bubblewrap says is the same for each of them.
     for name, bad, command in _SYSCTLS:
-        if _sysctl(name) == bad:
+        setting = SETTINGS / name  # not every kernel has each of them
+        if setting.is_file() and setting.read_text().strip() == bad:
             return command or _APPARMOR
     if _DISK_FULL in message:
         return "free disk space in the state directory (chargehand gc --dry-run shows what it holds)"
@@ -56,10 +58,3 @@ def remedy_for(message: str) -> str:
             'set project.strategy = "direct", which needs no overlay, or use a file system overlayfs can stack on'
         )
     return "see what `chargehand doctor` says of each part, or use another tier"
-
-
-def _sysctl(name: str) -> str | None:
-    try:
-        return Path("/proc/sys", name).read_text().strip()
-    except OSError:
-        return None

@@ -145,7 +145,11 @@ class Launcher:
                 ready = {fd for fd, _ in poll.poll()}
                 if self.wake_read in ready:
                     os.read(self.wake_read, 4096)
-                self._reap()
+                # Where there is no child, waitpid() raises instead of returning 0.
+                while self.names and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                    pid, status = ended
+                    self.left = [path for path in self.left if os.path.exists(path)] + self.cgroups.pop(pid)
+                    self._report(self.names.pop(pid), os.waitstatus_to_exitcode(status))
                 if self.control.fileno() in ready and not self._receive():
                     return
         finally:
@@ -189,16 +193,6 @@ class Launcher:
 
     def _report(self, name: str, exit_code: int) -> None:
         self.control.send(json.dumps({"id": name, "exit_code": exit_code}).encode())
-
-    def _reap(self) -> None:
-        # Where there is no child, waitpid() raises instead of returning 0.
-        while self.names:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            name = self.names.pop(pid)
-            self.left = [directory for directory in self.left if os.path.exists(directory)] + self.cgroups.pop(pid)
-            self._report(name, os.waitstatus_to_exitcode(status))
 
     def _end_all(self) -> None:
         for pid, directories in self.cgroups.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import marshal
 import posixpath
 import secrets
@@ -11,7 +12,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -42,8 +43,8 @@ _T = TypeVar("_T")
 START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _KILLED = 128 + signal.SIGKILL
-# Seconds before the second look at what a command wrote, and at most between two later ones.
-_FIRST_DISK_LOOK, _LAST_DISK_LOOK = 0.2, 2.0
+# Seconds before each look at what a command wrote; the last of them before every later one.
+_DISK_PAUSES = (0.0, 0.3, 0.45, 0.7, 1.0, 1.5, 2.0)
 # After a command's own time limit: only then does the host give up on an exec server that does not answer.
 _LATEST_SECONDS = 30.0
 _LONGEST_WAIT = 86_400.0  # asyncio's timers overflow on what callers may ask for
@@ -220,8 +221,7 @@ class ServedSandbox:
             if not self._thawed.is_set():
                 await self._wait(self._thawed.wait(), seconds=None)
             self._reply = reply
-            # Before each command and not after the last: a daemon may meet a limit in between.
-            before = self._meter.read_enforced()
+            self._meter.begin_command()
             watching = self._watch_limits(reply)
             try:
                 self._send(exec_server.EXEC, body)
@@ -232,7 +232,7 @@ class ServedSandbox:
                     if stdin:
                         self._send(exec_server.STDIN, stdin)
                     result = await self._wait_for(reply, timeout)
-                return await self._check_disk(self._meter.name_limit(result, before, reply.stopped))
+                return await self._check_disk(self._meter.name_limit(result, reply.stopped))
             # There is nobody left to abandon it to.
             except SandboxDiedError:
                 raise
@@ -268,24 +268,27 @@ class ServedSandbox:
 
     def _watch_limits(self, reply: ExecReply) -> list[asyncio.Task[None]]:
         """Begin to watch the limits that the kernel does not keep, while one command runs."""
-        wanted = []
-        if self._meter.needs_samples:
-            wanted.append(self._enforce_by_samples(reply))
+        watches: list[tuple[Callable[[], LimitName | None], Iterator[float]]] = [
+            (self._meter.find_passed_limit, (self._meter.pause for _ in itertools.count()))
+        ]
         if self._find_passed_disk_limit is not None:
-            wanted.append(self._enforce_disk(reply, self._find_passed_disk_limit))
-        return [asyncio.create_task(each) for each in wanted]
+            pauses = itertools.chain(_DISK_PAUSES, itertools.repeat(_DISK_PAUSES[-1]))
+            watches.append((self._find_passed_disk_limit, pauses))
+        return [asyncio.create_task(self._enforce(reply, *each)) for each in watches]
 
-    async def _enforce_disk(self, reply: ExecReply, find_passed_limit: Callable[[], LimitName | None]) -> None:
-        """Look at what was written, less and less often, and kill everything where that is too much."""
-        pause = _FIRST_DISK_LOOK
+    async def _enforce(
+        self, reply: ExecReply, find_passed_limit: Callable[[], LimitName | None], pauses: Iterator[float]
+    ) -> None:
+        """Look again and again, and kill everything where a limit is passed."""
+        cost = 0.0
         while reply.stopped is None:
+            # A look at a workspace costs as much as there are files: never more than a tenth of the time.
+            await asyncio.sleep(max(next(pauses), 10 * cost))
             began = time.monotonic()
             if self._thawed.is_set() and not self._dead:
-                reply.stopped = await asyncio.to_thread(find_passed_limit)
-            if reply.stopped is None:
-                # A look costs as much as there are files: never more than a tenth of the time.
-                pause = min(pause * 1.5, _LAST_DISK_LOOK)
-                await asyncio.sleep(max(pause, 10 * (time.monotonic() - began)))
+                passed = await asyncio.to_thread(find_passed_limit)
+                reply.stopped = reply.stopped or passed  # the other watch may have found one meanwhile
+            cost = time.monotonic() - began
         with contextlib.suppress(SandboxDiedError):
             self._send(exec_server.KILL)
 
@@ -301,15 +304,6 @@ class ServedSandbox:
         with contextlib.suppress(SandboxDiedError):  # what it left running would write on
             self._send(exec_server.KILL)
         return replace(result, limit=limit, exit_code=result.exit_code or _KILLED)
-
-    async def _enforce_by_samples(self, reply: ExecReply) -> None:
-        """Look now and then at what a command takes, and kill everything where that is too much."""
-        while reply.stopped is None:
-            await asyncio.sleep(self._meter.pause)
-            if self._thawed.is_set() and not self._dead:
-                reply.stopped = await asyncio.to_thread(self._meter.find_passed_limit)
-        with contextlib.suppress(SandboxDiedError):
-            self._send(exec_server.KILL)
 
     @contextlib.asynccontextmanager
     async def _feeding(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[None]:

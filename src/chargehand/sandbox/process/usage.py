@@ -10,19 +10,22 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from chargehand.sandbox.contract import ExecResult, LimitName, RunningProcess, SandboxLimits, SandboxUsage
-from chargehand.sandbox.process.cgroups import NOT_COUNTED, Cgroup, Counters
+from chargehand.sandbox.process.cgroups import NOT_COUNTED, Cgroup
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Seconds between samples: near a limit, where only samples count, where the kernel counts too.
-_SHORTEST, _USUAL, _LONGEST = 0.05, 0.25, 5.0
+# Seconds between samples: near a limit, where only samples count, and at first and later where the kernel counts.
+_SHORTEST, _USUAL, _FIRST, _LONGEST = 0.05, 0.25, 1.0, 5.0
 # Sampling takes at most this part of the time.
 _SHARE = 20
 _FILE_TOO_LARGE = 128 + signal.SIGXFSZ
+# Processes that a limit may count besides those below process 1: bubblewrap itself, or one that just ended.
+_BESIDE = 2
 _MOST_PROCESSES = 200
 _COMMAND_BYTES = 500
 
@@ -38,8 +41,12 @@ class UsageMeter:
         self._limits = limits
         self._first = first
         self._group: Cgroup | None = None
-        self._counted = NOT_COUNTED
+        self._counted = self._before = NOT_COUNTED
         self._tree: TreeUsage | None = None
+        self._looks = 0
+        self._was_full = False
+        # The last two looks, for the last may have come while everything was being killed.
+        self._stuck: deque[bool] = deque(maxlen=2)
         self._peak_memory = self._peak_tasks = 0
         self._samples = 0
         self._cost = 0.0
@@ -51,18 +58,13 @@ class UsageMeter:
         self.refresh()
 
     @property
-    def needs_samples(self) -> bool:
-        """Whether to sample while a command runs: to limit processor time, or where no kernel counter does."""
-        return self._limits.cpu_seconds is not None or not self._kernel_counts
-
-    @property
     def _kernel_counts(self) -> bool:
         return self._counted.peak_memory is not None and self._counted.peak_processes is not None
 
     @property
     def pause(self) -> float:
         """Seconds until the next sample: soon where a limit may be met, never so often that it slows anything."""
-        wanted = _LONGEST if self._kernel_counts else _USUAL
+        wanted = min(_FIRST * 2**self._looks, _LONGEST) if self._kernel_counts else _USUAL
         if self._limits.cpu_seconds is not None:
             left = self._limits.cpu_seconds - (self._cpu_seconds or 0.0)
             wanted = min(wanted, left / (os.cpu_count() or 1))
@@ -76,15 +78,34 @@ class UsageMeter:
 
     def find_passed_limit(self) -> LimitName | None:
         """Sample; return the limit that only samples enforce, where one is passed. Blocks for a moment."""
+        last, refused = self._tree, self._counted.refused_forks
+        self._looks += 1
+        if self._group is not None and self._kernel_counts and self._limits.cpu_seconds is None:
+            self._counted = self._group.read_enforced().or_else(self._counted)
+            if self._refused_forks == 0:
+                return None  # there is nothing to look for, and /proc need not be read
         self.refresh()
         limits, tree = self._limits, self._tree
+        full = tree is not None and tree.tasks >= limits.processes - _BESIDE
+        self._was_full = self._was_full or full
+        stuck = full and last is not None and tree is not None and last.pids == tree.pids
+        self._stuck.append(stuck)
         if limits.cpu_seconds is not None and (self._cpu_seconds or 0.0) >= limits.cpu_seconds:
             return "cpu_time"
         most = limits.memory_mb << 20
         if self._counted.peak_memory is None and tree is not None and tree.memory > most:
             # Pages that processes share count once: slow to read, so only of a tree that seems too large.
             return "memory" if sum(map(_proportional_memory, tree.pids)) > most else None
-        return None
+        # A fork bomb has every process there is, none of them ends, and all ask for more again and again. Programs
+        # that make do with what they have ask less often; those that work on start others where some have ended.
+        counted = self._counted.refused_forks
+        bomb = stuck and counted != refused and self._refused_forks > limits.processes
+        return "processes" if bomb else None
+
+    @property
+    def _refused_forks(self) -> int:
+        """How often the kernel refused the command a process; 0 where nobody counts."""
+        return (self._counted.refused_forks or 0) - (self._before.refused_forks or 0)
 
     def refresh(self) -> None:
         """Read counters and processes as they are now; what is gone leaves what was last read."""
@@ -101,28 +122,34 @@ class UsageMeter:
             self._samples += 1
         self._cost = time.perf_counter() - began
 
-    def read_enforced(self) -> Counters:
-        """Return how often the kernel has enforced limits; read before each command, so it has to be cheap."""
-        return self._group.read_enforced() if self._group is not None else NOT_COUNTED
+    def begin_command(self) -> None:
+        """Count from here on what is refused to one command; called before each, so it has to be cheap."""
+        # Before each command and not after the last: a daemon may meet a limit in between.
+        self._before = self._group.read_enforced() if self._group is not None else NOT_COUNTED
+        self._looks = 0
+        self._was_full = False
+        self._stuck.clear()
 
-    def name_limit(self, result: ExecResult, before: Counters, stopped: LimitName | None) -> ExecResult:
-        """Return how a command ended with the limit that ended it.
-
-        `before` is what `read_enforced` returned before the command; `stopped` is what we had it killed for.
-        """
+    def name_limit(self, result: ExecResult, stopped: LimitName | None) -> ExecResult:
+        """Return how a command ended with the limit that ended it; `stopped` is what we had it killed for."""
         self._output += result.written
-        if result.limit is not None or (stopped is None and result.exit_code == 0):
+        if result.limit not in (None, "wall_time") or (stopped is None and result.exit_code == 0):
             return result
+        if self._group is not None:
+            self._counted = self._group.read_enforced().or_else(self._counted)
+        counts = self._counted.refused_forks is not None
+        if result.limit == "wall_time":
+            # Killed at its time limit because it could not go on: time is not what it lacked.
+            stuck = any(self._stuck) and (self._refused_forks > 0 or not counts)
+            return replace(result, limit="processes", timed_out=False) if stuck else result
         limit = stopped
         if limit is None and result.exit_code == _FILE_TOO_LARGE:
             limit = "file_size"
         # Only of a command that failed: one that meets a refusal and goes on has not ended by a limit.
-        elif limit is None:
-            now = self.read_enforced()
-            if (now.memory_kills or 0) > (before.memory_kills or 0):
-                limit = "memory"
-            elif (now.refused_forks or 0) > (before.refused_forks or 0):
-                limit = "processes"
+        elif limit is None and (self._counted.memory_kills or 0) > (self._before.memory_kills or 0):
+            limit = "memory"
+        elif limit is None and (self._refused_forks > 0 or (self._was_full and not counts)):
+            limit = "processes"
         return replace(result, limit=limit)
 
     @property

@@ -17,6 +17,7 @@ from msgspec import structs
 from chargehand.core.ports import Bind
 from chargehand.sandbox.container.layout import ContainerContents, plan_contents
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.host_programs.search import is_below
 from chargehand.sandbox.process.layout import (
     FILES,
     INSIDE_ID,
@@ -64,15 +65,22 @@ def plan_machine(
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *ISOLATION]
-    _add_qemu(layout, machine)
+    # QEMU itself: its program and libraries, a few devices, and the kernel it starts.
+    layout.system_links()
+    for name in _ETC:
+        layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
+    if machine.accelerator == "kvm":
+        layout.arguments += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
+    layout.bind("kernel", Bind(source=machine.boot.kernel, target="/kernel"))
+    layout.bind("first-files", Bind(source=machine.boot.initramfs, target="/first-files"))
     # Its ports lead through the relay, so nothing of the host's sockets is mounted.
     alone = replace(spec, registries=None, gateway=None, egress=None)
     contents = plan_contents(alone, image="", fd=3, code_size=code_size)
     contents.command.append(f"NPROC={spec.limits.processes}")
     contents.links.update(links)
     contents.texts = {f"/etc/{name.removeprefix('etc-')}": text for name, text in FILES.items()}
-    writable = _add_root(layout, contents, spec)
-    _add_work(layout, contents, spec)
+    writable = _add_files(layout, contents, spec)
     script = start_script(contents, writable, relayed=bool(forwarded(spec)))
     layout.file("start.sh", script, f"{SYSTEM}{RUN}/start.sh")
     layout.seal()
@@ -87,26 +95,18 @@ def qemu_limits(limits: SandboxLimits) -> SandboxLimits:
     return replace(limits, memory_mb=memory, processes=_OWN_PROCESSES)
 
 
-def _add_qemu(layout: Layout, machine: VirtualMachine) -> None:
-    """Show QEMU itself: its program and libraries, a few devices, and the kernel it starts."""
-    layout.system_links()
-    for name in _ETC:
-        layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    layout.arguments += ["--proc", "/proc", "--dev", "/dev"]
-    if machine.accelerator == "kvm":
-        layout.arguments += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
-    layout.bind("kernel", Bind(source=machine.boot.kernel, target="/kernel"))
-    layout.bind("first-files", Bind(source=machine.boot.initramfs, target="/first-files"))
-
-
-def _add_root(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> list[tuple[str, str]]:
-    """Show the root directory; return, of what may be written, its name below `WORK` and its place inside."""
+def _add_files(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> list[tuple[str, str]]:
+    """Show root directory and workspace; return of what may be written its name below `WORK` and place inside."""
     for name in ("proc", "dev", "etc", "home", "opt", "var", "run", "usr", *contents.scratch):
         layout.arguments += ["--perms", "0755", "--dir", f"{SYSTEM}/{name.lstrip('/')}"]
     writable = [("workspace", spec.mounts.target)]
     layout.arguments += ["--perms", "0755", "--dir", f"{SYSTEM}{spec.mounts.target}"]
+    if spec.mounts.plain is None:
+        layout.overlay("workspace", structs.replace(spec.mounts, target=f"{WORK}/workspace"))
     for number, bind in enumerate(contents.binds):
-        if _is_below(bind.target, spec.mounts.target):
+        if is_below(bind.target, spec.mounts.target):
+            below = bind.target.removeprefix(spec.mounts.target)
+            layout.bind(f"bind-{number}", structs.replace(bind, target=f"{WORK}/workspace{below}"))
             continue
         if not bind.writable:
             layout.bind(f"bind-{number}", structs.replace(bind, target=f"{SYSTEM}{bind.target}"))
@@ -121,21 +121,6 @@ def _add_root(layout: Layout, contents: ContainerContents, spec: SandboxSpec) ->
         layout.file(f"text-{number}", text, f"{SYSTEM}{path}")
     layout.hide_credentials(spec.binds, root=SYSTEM)
     return writable
-
-
-def _add_work(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> None:
-    """Show the workspace, and what is mounted within it."""
-    target = f"{WORK}/workspace"
-    if spec.mounts.plain is None:
-        layout.overlay("workspace", structs.replace(spec.mounts, target=target))
-    for number, bind in enumerate(contents.binds):
-        if _is_below(bind.target, spec.mounts.target):
-            below = bind.target.removeprefix(spec.mounts.target)
-            layout.bind(f"bind-{number}", structs.replace(bind, target=f"{target}{below}"))
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")
 
 
 def start_script(contents: ContainerContents, writable: Sequence[tuple[str, str]], *, relayed: bool) -> str:

@@ -16,6 +16,8 @@ _FORKS = (
     "for _ in range({count}):\n    if os.fork() == 0:\n        time.sleep(100)\n"
     "print('done', flush=True)\nos.kill(-1, 9)"
 )
+_BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+_STUCK = "import threading\nwhile True: threading.Thread(target=threading.Event().wait).start()"
 _WRITE = "head -c {bytes} /dev/zero > file && rm file && echo done"
 _SPEAK = "head -c {bytes} /dev/zero; echo done >&2"
 
@@ -79,6 +81,18 @@ class LimitContract(SandboxFixtures):
         if "cgroup" in sandbox.limits_in_force["processes"]:
             assert over.limit == "processes"
         await sandbox.exec(["sh", "-c", "kill -9 -1"])
+
+    async def test_a_fork_bomb(self, open_sandbox: Open) -> None:
+        """What takes every process and cannot go on ends by that limit, not by its time; the sandbox lives on."""
+        sandbox = (await open_sandbox(processes=40)).sandbox
+        # What happens within a virtual machine the host does not see.
+        seen = sandbox.tier != "vm"
+        bomb = await sandbox.exec(python(_BOMB), timeout=20)
+        assert (bomb.limit, bomb.timed_out) == (("processes", False) if seen else ("wall_time", True))
+        assert bomb.exit_code == 137
+        stuck = await sandbox.exec(python(_STUCK), timeout=6)
+        assert (stuck.limit, stuck.exit_code) == ("processes" if seen else "wall_time", 137)
+        assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_the_size_of_a_file(self, open_sandbox: Open) -> None:
         """A file of the limit can be written, and no larger one."""
