@@ -284,7 +284,7 @@ class Gateway:
                 headers=_screen_headers(request.headers),
                 operation=route.operation,
                 upstream=_select_upstream(one.served, route),
-                health=self._providers.of(one.served.provider) if one.served.provider else None,
+                health=self._providers.of(one.served.provider, one.served.model) if one.served.provider else None,
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
                 converted=one.converted,

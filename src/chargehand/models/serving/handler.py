@@ -48,7 +48,9 @@ _PASSED_HEADERS = (
 _GAVE_UP = frozenset({408, 504, 524})
 # Refusals that say something of the model or of the account and not of the request, as all from 500 on do.
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
-_FAULTS = frozenset({"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"})
+_FAULTS = frozenset(
+    {"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed", "reply_unreadable"}
+)
 _GONE = 499
 _BUSY_SECONDS = 1.0
 _TAIL_SECONDS = 1.0
@@ -250,14 +252,17 @@ class RequestHandler:
 
     async def _settle_broken(self, call: MeteredCall, fault: GatewayFault) -> None:
         if fault.code in _FAULTS and self._request.health is not None:
-            self._request.health.note_failure()
+            if fault.code == "upstream_unreachable":
+                self._request.health.note_unreachable()
+            else:
+                self._request.health.note_failure()
         begun = self._answer.begun
         status = _GONE if fault.code == "client_gone" else fault.status
         counted = f" (after {self._meter.deltas} pieces of output)" if self._meter else ""
         await call.close(
             "cut" if begun else "failed",
             200 if begun else status,
-            metered=self._partial_usage(),
+            metered=self._partial_usage(whole=fault.code == "reply_unreadable" and self._meter is None),
             reason=f"{fault.code}: {fault.message}{counted}",
         )
 
@@ -265,6 +270,8 @@ class RequestHandler:
         model_call = self._request.to_call(call, self._admission.attempt)
         while True:
             reply = await self._reach(call, model_call)
+            if self._request.health is not None:
+                self._request.health.note_reached()
             async with reply.closing():
                 if reply.is_success:
                     self._provider_meter = reply.meter
@@ -306,10 +313,10 @@ class RequestHandler:
                 if not await self._retries.wait_for_retry():
                     raise fault from None
                 if request.health is not None:
-                    request.health.note_failure()
+                    request.health.note_unreachable()
 
-    def _partial_usage(self) -> ReplyUsage:
-        """Return the usage of a reply that is not whole: what it wrote is not known.
+    def _partial_usage(self, *, whole: bool = False) -> ReplyUsage:
+        """Return the usage of a reply that its client did not get: what it wrote is not known, unless it is `whole`.
 
         The provider's own word counts where the reply is translated.
         """
@@ -321,6 +328,8 @@ class RequestHandler:
             return self._meter.metered
         else:
             known = self._meter.metered
+        if whole:
+            return known
         return ReplyUsage(usage=replace(known.usage, output=None, cost_usd=None))
 
     def _note_error(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -468,6 +477,8 @@ class RequestHandler:
                         raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
             # Settled before the client sees the end: its next call finds the money that this one left.
             if meter.failed:
+                if self._request.health is not None:
+                    self._request.health.note_failure()
                 reason = f"upstream_error: {self._redact(meter.failed)}"
                 await call.close("cut", reply.status, metered=self._partial_usage(), reason=reason)
             else:
@@ -500,9 +511,13 @@ def _select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
 async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
     """Answer a request with a refusal, in its dialect."""
     body = rules.write_error(fault.status, fault.code, fault.message)
-    # The clients' own retries would only repeat what waiting alone can mend.
-    wait = {} if fault.wait is None else {"retry-after": f"{fault.wait:.0f}", "x-should-retry": "false"}
-    await answer.send(fault.status, {**JSON_HEADERS, **wait}, body)
+    headers = dict(JSON_HEADERS)
+    if fault.wait is not None:
+        headers["retry-after"] = f"{fault.wait:.0f}"
+    # The clients' own retries would only repeat what waiting alone can mend, or pay once more for a whole reply.
+    if fault.wait is not None or fault.code == "reply_unreadable":
+        headers["x-should-retry"] = "false"
+    await answer.send(fault.status, headers, body)
 
 
 def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamRequest]) -> GatewayFault | None:
