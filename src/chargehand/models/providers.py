@@ -1,4 +1,4 @@
-"""Provider health, and when to ask again: breakers, rests, reset hints, retries and probes of a silent provider."""
+"""Provider health, and when to ask again: breakers, rests, reset hints, retries, probes of a silent provider."""
 
 from __future__ import annotations
 

@@ -22,11 +22,13 @@ from chargehand.models.contract import (
     ServedModel,
     UpstreamReply,
 )
+from chargehand.models.conversation import UntranslatableError, fold_reply
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import LEFT_OUT
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
-from chargehand.models.metering import CallBound
+from chargehand.models.metering import CallBound, drop_empty_counts
 from chargehand.models.providers import (
     LONGEST_WAIT,
     QUIET_SECONDS,
@@ -316,7 +318,7 @@ class RequestHandler:
                     request.health.note_unreachable()
 
     def _partial_usage(self, *, whole: bool = False) -> ReplyUsage:
-        """Return the usage of a reply that its client did not get: what it wrote is not known, unless it is `whole`.
+        """Return the usage of a reply that its client did not get; what it wrote is known only if it is `whole`.
 
         The provider's own word counts where the reply is translated.
         """
@@ -415,9 +417,20 @@ class RequestHandler:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
+        metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
         headers = {**JSON_HEADERS, **headers}
         await self._settle_whole(call, reply, headers, body, metered)
         await self._send_whole(reply.status, {**_select_headers(headers, call.id), **self._request.shown}, body)
+
+    def _wrote_something(self, content: Mapping[str, Any]) -> bool:
+        """Tell whether a whole reply has text or calls; one that cannot be read is taken for one that has."""
+        if self._request.operation != "reply":
+            return False
+        try:
+            reply = fold_reply(DIALECTS[self._rules.name].reply_reader("").read_whole(content))
+        except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
+            return True
+        return bool(reply.text or reply.thoughts or reply.calls)
 
     async def _settle_whole(
         self,
@@ -483,6 +496,7 @@ class RequestHandler:
                 await call.close("cut", reply.status, metered=self._partial_usage(), reason=reason)
             else:
                 metered = meter.metered if reply.meter is None else reply.meter()
+                metered = drop_empty_counts(metered, wrote=meter.deltas > 0)
                 await self._settle_whole(call, reply, headers, b"".join(sent), metered)
             self._task = None
             await self._forward(call, out, headers)
