@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -200,6 +201,7 @@ class InvoicingProvider:
         return self._random.randrange(150_000)
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("calls", [200, pytest.param(10_000, marks=pytest.mark.soak)])
 async def test_bookings_equal_the_providers_invoice_to_the_cent(tmp_path: Path, calls: int) -> None:
     provider, clock = InvoicingProvider(seed=calls), SteppedClock()
@@ -207,9 +209,14 @@ async def test_bookings_equal_the_providers_invoice_to_the_cent(tmp_path: Path, 
         ledger = store.spending.ledger(mission="m-1", attempt="a-1", limits=SpendingLimits(mission_usd=1e6))
         async with gateway(tmp_path, provider.answer, price=TIERED, dialect="anthropic", ledger=ledger) as desk:
             ask: dict[str, Any] = {"model": "m", "max_tokens": 4_000, "messages": []}
-            for number in range(calls):
-                reply = await desk.post({**ask, "stream": number % 2 == 0}, "/v1/messages")
-                assert reply.status_code == 200
+
+            async def take(numbers: Iterator[int]) -> None:
+                for number in numbers:
+                    reply = await desk.post({**ask, "stream": number % 2 == 0}, "/v1/messages")
+                    assert reply.status_code == 200
+
+            left = iter(range(calls))
+            await asyncio.gather(*(take(left) for _ in range(20)))
         booked = store.spending.total()
     assert abs(Decimal(str(booked.known_usd)) - provider.invoice) < Decimal("0.005")
     assert booked.known_usd == booked.booked_usd

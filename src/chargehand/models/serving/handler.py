@@ -25,7 +25,6 @@ from chargehand.models.contract import (
 from chargehand.models.conversation import UntranslatableError, fold_reply
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
 from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.dialects.translation import LEFT_OUT
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
 from chargehand.models.metering import CallBound, drop_empty_counts
@@ -40,12 +39,8 @@ from chargehand.models.providers import (
 )
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
+from chargehand.models.serving.headers import JSON_HEADERS, select_headers
 
-JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
-_PASSED_HEADERS = (
-    *("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id", "x-should-retry"),
-    LEFT_OUT,
-)
 # What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
 # Refusals that say something of the model or of the account and not of the request, as all from 500 on do.
@@ -399,7 +394,7 @@ class RequestHandler:
                 raise NextModel("next_model", f"HTTP {status}")
             if (resting := self._quota_refusal()) is not None:
                 raise resting
-        await self._send_whole(status, _select_headers(headers, call.id), body)
+        await self._send_whole(status, select_headers(headers, call.id), body)
 
     def _quota_refusal(self) -> GatewayFault | None:
         """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
@@ -408,7 +403,7 @@ class RequestHandler:
     async def _pass_on(self, call: MeteredCall, reply: UpstreamReply) -> None:
         headers = reply.lower_headers
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            await self._pass_stream(call, reply, {**_select_headers(headers, call.id), **self._request.shown})
+            await self._pass_stream(call, reply, {**select_headers(headers, call.id), **self._request.shown})
             return
         call.note_first_piece()
         body = await self._read_whole(reply)
@@ -420,7 +415,7 @@ class RequestHandler:
         metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
         headers = {**JSON_HEADERS, **headers}
         await self._settle_whole(call, reply, headers, body, metered)
-        await self._send_whole(reply.status, {**_select_headers(headers, call.id), **self._request.shown}, body)
+        await self._send_whole(reply.status, {**select_headers(headers, call.id), **self._request.shown}, body)
 
     def _wrote_something(self, content: Mapping[str, Any]) -> bool:
         """Tell whether a whole reply has text or calls; one that cannot be read is taken for one that has."""
@@ -514,12 +509,6 @@ class RequestHandler:
             await call.secured()
             await self._answer.begin(200, headers)
         await self._answer.write(out)
-
-
-def _select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
-    """Return the provider's headers that the client gets, and the id of its call."""
-    kept = {name: headers[name] for name in _PASSED_HEADERS if name in headers and headers[name].isascii()}
-    return {**kept, "x-chargehand-call": call}
 
 
 async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
