@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway_kit import Scripted
+from tests.gateway_kit import SSE, Reply, Scripted, event, gateway, message
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models.contract import CallRecord, GatewayFault, Price, ReplyUsage, ServedModel, Usage
+from chargehand.models.contract import (
+    CallRecord,
+    GatewayFault,
+    ModelCall,
+    Price,
+    PriceTier,
+    ReplyUsage,
+    ServedModel,
+    Usage,
+)
 from chargehand.models.metering import CallBound
 from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.store.ledger import SpendingLimits
@@ -137,3 +151,74 @@ def test_the_book_equals_the_invoices_and_no_limit_is_outspent_by_more_than_what
             for calls in ours:
                 above = sum(max(0.0, (r.reported_usd or 0.0) - (r.computed_usd or 0.0)) for r in calls)
                 assert limit is None or sum(r.booked_usd for r in calls) <= limit + above + 1e-6
+
+
+SHORT = PriceTier(input=3.0, output=15.0, cached=0.3, cache_write=3.75, hour_write=6.0)
+LONG = PriceTier(input=6.0, output=22.5, cached=0.6, cache_write=7.5, hour_write=12.0, start=200_000)
+TIERED = Price(input=6.0, output=22.5, cached=0.6, cache_write=7.5, hour_write=12.0, tiers=(SHORT, LONG))
+
+
+class InvoicingProvider:
+    """Answers with random usage of every kind, and keeps its own invoice in exact numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.invoice = Decimal(0)
+
+    def answer(self, call: ModelCall) -> Reply:
+        draw = self._random.choice([lambda: 0, lambda: self._random.randrange(3_000), self._large])
+        plain, cached, minutes, hours = 1 + draw(), draw(), draw(), draw()
+        output = self._random.randrange(1, int(call.body["max_tokens"]))
+        rates = LONG if plain + cached + minutes + hours > LONG.start else SHORT
+        charged = (
+            (plain, rates.input),
+            (cached, rates.cached),
+            (minutes, rates.cache_write),
+            (hours, rates.hour_write),
+            (output, rates.output),
+        )
+        self.invoice += sum(tokens * Decimal(str(rate)) for tokens, rate in charged) / 1_000_000
+        usage = {
+            "input_tokens": plain,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": minutes + hours,
+            "cache_creation": {"ephemeral_5m_input_tokens": minutes, "ephemeral_1h_input_tokens": hours},
+        }
+        if not call.stream:
+            whole = message([{"type": "text", "text": "x"}], usage={**usage, "output_tokens": output})
+            return Reply(pieces=[json.dumps(whole).encode()])
+        stop = {"stop_reason": "end_turn", "stop_sequence": None}
+        begun = message([], stop_reason=None, usage={**usage, "output_tokens": 1})
+        pieces = (
+            event("message_start", message=begun),
+            event("content_block_delta", index=0, delta={"type": "text_delta", "text": "x"}),
+            event("message_delta", delta=stop, usage={"output_tokens": output}),
+            event("message_stop"),
+        )
+        return Reply(headers=SSE, pieces=pieces)
+
+    def _large(self) -> int:
+        return self._random.randrange(150_000)
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("calls", [200, pytest.param(10_000, marks=pytest.mark.soak)])
+async def test_bookings_equal_the_providers_invoice_to_the_cent(tmp_path: Path, calls: int) -> None:
+    provider, clock = InvoicingProvider(seed=calls), SteppedClock()
+    with open_store(tmp_path / "home", clock=clock) as store:
+        ledger = store.spending.ledger(mission="m-1", attempt="a-1", limits=SpendingLimits(mission_usd=1e6))
+        async with gateway(tmp_path, provider.answer, price=TIERED, dialect="anthropic", ledger=ledger) as desk:
+            ask: dict[str, Any] = {"model": "m", "max_tokens": 4_000, "messages": []}
+
+            async def take(numbers: Iterator[int]) -> None:
+                for number in numbers:
+                    reply = await desk.post({**ask, "stream": number % 2 == 0}, "/v1/messages")
+                    assert reply.status_code == 200
+
+            left = iter(range(calls))
+            await asyncio.gather(*(take(left) for _ in range(20)))
+        booked = store.spending.total()
+    assert abs(Decimal(str(booked.known_usd)) - provider.invoice) < Decimal("0.005")
+    assert booked.known_usd == booked.booked_usd
+    assert sum(record.cost_usd or 0.0 for record in desk.records) == pytest.approx(float(provider.invoice))
+    assert len(desk.records) == calls

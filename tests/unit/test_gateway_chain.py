@@ -72,9 +72,10 @@ async def bench(
     *,
     limits: ProviderLimits | None = None,
     rests: list[QuotaRest] | None = None,
+    place: str = "two",
     **more: Any,
 ) -> AsyncIterator[Bench]:
-    """Serve `m` by `first` (chat completions), and behind it by `second` (messages)."""
+    """Serve `m` by `first` (chat completions), and behind it by `second` (messages), at the address `place`."""
     records: list[CallRecord] = []
     clock, waits = SteppedClock(), list[float]()
     providers = Providers({"one": limits or ProviderLimits()}, clock=clock)
@@ -85,7 +86,7 @@ async def bench(
 
     other = second or Scripted(GONE)
     behind = ServedModel(
-        name="n", dialect="anthropic", model="claude", upstream=other, price=PRICE, provider="two"
+        name="n", dialect="anthropic", model="claude", upstream=other, price=PRICE, provider=place
     )
     model = ServedModel(
         name="m",
@@ -231,22 +232,117 @@ async def test_after_three_faults_a_provider_is_left_alone_and_a_probe_brings_it
         for _ in range(5):
             assert (await desk.ask()).headers["x-chargehand-model"] == "n"
         assert len(first.calls) == 3
-        assert desk.providers.of("one").state == "open"
+        assert desk.providers.of("one", "up").state == "open"
         desk.clock.advance(15)
-        assert desk.providers.of("one").state == "half_open"
+        assert desk.providers.of("one", "up").state == "half_open"
         # The client does not wait for whoever may still be down.
         assert (await desk.ask()).headers["x-chargehand-model"] == "n"
         await asyncio.sleep(0)
-        assert (first.probes, len(first.calls), desk.providers.of("one").state) == (1, 3, "open")
+        assert (first.probes, len(first.calls), desk.providers.of("one", "up").state) == (1, 3, "open")
         first.alive = True
         desk.clock.advance(30)
         await desk.ask()
         for _ in range(100):
-            if desk.providers.of("one").state == "closed":
+            if desk.providers.of("one", "up").state == "closed":
                 break
             await asyncio.sleep(0.01)
         assert (await desk.ask()).headers["x-chargehand-model"] == "m"
     assert first.probes == 2
+
+
+HALF_CALL = {"id": "c", "type": "function", "function": {"name": "run", "arguments": '{"cmd": '}}
+UNREADABLE = Reply(pieces=[openai_whole("", tool_calls=[HALF_CALL])])
+ENDLESS = Reply(pieces=[json.dumps({**json.loads(openai_whole()), "choices": []}).encode()])
+
+
+@pytest.mark.parametrize("reply", [UNREADABLE, ENDLESS], ids=["half a tool call", "no end"])
+async def test_a_reply_that_cannot_be_translated_is_paid_once_and_is_its_models_fault(
+    tmp_path: Path, reply: Reply
+) -> None:
+    async with bench(tmp_path, Scripted(reply), Scripted(CLAUDE), place="one") as desk:
+        # Of the client's dialect, the second model is asked only where the first one fails.
+        answered = [await desk.ask(path=MESSAGES) for _ in range(4)]
+        assert [one.status_code for one in answered] == [200] * 4
+        assert {one.headers["x-chargehand-model"] for one in answered} == {"n"}
+        # After three it is left alone; its neighbour at the address never is.
+        assert (len(desk.first.calls), len(desk.second.calls), desk.waits) == (3, 4, [])
+        assert desk.providers.of("one", "up").state == "open"
+        assert desk.providers.of("one", "claude").state == "closed"
+    failed = [record for record in desk.records if record.model == "m"]
+    assert [(record.status, record.reason.partition(":")[0]) for record in failed] == [
+        ("failed", "reply_unreadable")
+    ] * 3
+    assert [record.cost_usd for record in failed] == pytest.approx([130e-6] * 3), "it is whole: its cost is known"
+
+
+async def test_a_reply_that_cannot_be_translated_is_not_asked_for_again(tmp_path: Path) -> None:
+    async with bench(tmp_path, Scripted(UNREADABLE), None) as desk:
+        reply = await desk.ask(path=MESSAGES)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (502, "reply_unreadable")
+    assert reply.headers["x-should-retry"] == "false"
+    assert (len(desk.first.calls), desk.waits) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "alone"),
+    [
+        (Reply(status=500, pieces=[b"{}"]), True),
+        (Reply(error=CUT), True),
+        (Reply(pieces=[b"<html>"]), True),
+        (Reply(error=UpstreamError("silent", code="upstream_timeout")), True),
+        (Reply(status=429, headers={"retry-after": "40", **JSON}, pieces=[b"{}"]), True),
+        (Reply(headers=SSE, pieces=[chunk({"content": "a"}), b'data: {"error": {"message": "over"}}\n\n']), True),
+        (GONE, False),
+    ],
+)
+async def test_only_a_connection_that_fails_shuts_the_other_models_of_an_address(
+    tmp_path: Path, fault: Reply, alone: bool
+) -> None:
+    other = CLAUDE if alone else GONE
+    async with bench(tmp_path, Scripted(fault), Scripted(other), place="one") as desk:
+        for _ in range(3):
+            await desk.ask({**ASK, "stream": True})
+        assert desk.providers.of("one", "up").wait() > 0
+        assert (desk.providers.of("one", "claude").wait() == 0) is alone
+
+
+async def test_faults_of_calls_that_were_under_way_do_not_lengthen_the_rest(tmp_path: Path) -> None:
+    go = asyncio.Event()
+    late = Reply(status=500, pieces=[b"{}"], wait=go)
+    async with bench(tmp_path, Scripted(late), Scripted(CLAUDE)) as desk:
+        asked = [asyncio.create_task(desk.ask()) for _ in range(12)]
+        while len(desk.first.calls) < 12:
+            await asyncio.sleep(0.001)
+        go.set()
+        assert {(await one).status_code for one in asked} == {200}
+        assert desk.providers.of("one", "up").wait() == pytest.approx(15.0)
+
+
+async def test_the_only_model_is_probed_for_nothing_before_a_call_that_may_cost(tmp_path: Path) -> None:
+    first = Probed(*[GONE] * 4, GOOD, alive=False)
+    async with bench(tmp_path, first, None) as desk:
+        assert (await desk.ask()).status_code == 502
+        assert len(first.calls) == 4
+        refused = await desk.ask()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_unreachable")
+        assert (len(first.calls), first.probes) == (4, 1)
+        first.alive = True
+        assert (await desk.ask()).status_code == 200
+    assert (len(first.calls), first.probes) == (5, 2)
+    assert max(desk.waits) <= 60
+
+
+async def test_a_model_that_fails_at_its_trial_rests_again_at_once(tmp_path: Path) -> None:
+    first = Probed(Reply(status=500, pieces=[b"{}"]))
+    async with bench(tmp_path, first, Scripted(CLAUDE)) as desk:
+        for _ in range(4):
+            await desk.ask()
+        desk.clock.advance(15)
+        for _ in range(2):
+            assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+        # A list of models tells nothing of one that fails: the call itself is its trial.
+        assert (len(first.calls), first.probes) == (4, 0)
+        assert desk.providers.of("one", "up").wait() == pytest.approx(30.0)
 
 
 async def test_a_quota_of_five_hours_is_a_state_of_its_own(tmp_path: Path) -> None:
@@ -279,12 +375,12 @@ async def test_every_way_to_ask_for_a_rest_is_understood(
         headers = {name: value.replace("RESET", str(moment)) for name, value in headers.items()}
         desk.first.replies[:] = [Reply(status=429, headers={**headers, **JSON}, pieces=[body])]
         await desk.ask()
-        assert desk.providers.of("one").resting == pytest.approx(seconds, abs=1.0)
+        assert desk.providers.of("one", "up").resting == pytest.approx(seconds, abs=1.0)
 
 
 async def test_a_short_rest_of_the_only_model_is_waited_out(tmp_path: Path) -> None:
     async with bench(tmp_path, Scripted(GOOD), None) as desk:
-        desk.providers.of("one").note_rest(7)
+        desk.providers.of("one", "up").note_rest(7)
         assert (await desk.ask()).status_code == 200
     assert desk.waits == pytest.approx([7.0])
 

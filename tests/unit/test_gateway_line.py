@@ -9,15 +9,15 @@ from pathlib import Path
 from tests.gateway_kit import SSE, Reply, gateway, openai_stream
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models.providers import ProviderHealth, ProviderLimits, Providers
+from chargehand.models.providers import ProviderAddress, ProviderLimits, Providers
 
 WAITING = 200
 STREAM = {"model": "m", "messages": [], "max_tokens": 10, "stream": True}
 
 
-def standing(limits: ProviderLimits) -> tuple[ProviderHealth, SteppedClock]:
+def standing(limits: ProviderLimits) -> tuple[ProviderAddress, SteppedClock]:
     clock = SteppedClock()
-    return Providers({"one": limits}, clock=clock).of("one"), clock
+    return Providers({"one": limits}, clock=clock).of("one", "m").address, clock
 
 
 async def test_two_hundred_are_served_in_the_order_they_came_and_who_leaves_takes_no_place() -> None:

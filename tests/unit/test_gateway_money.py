@@ -15,8 +15,10 @@ from tests.gateway_kit import (
     CLAUDE_USAGE,
     SSE,
     Reply,
+    anthropic_stream,
     anthropic_whole,
     chunk,
+    event,
     gateway,
     message,
     openai_stream,
@@ -164,16 +166,63 @@ async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: obje
     assert record.booked_usd == pytest.approx(cost if cost is not None else 1.4e-3, abs=2e-4)
 
 
-async def test_an_hour_in_the_cache_is_reserved_and_booked_at_twice_the_price(tmp_path: Path) -> None:
-    made = {"cache_creation": {"ephemeral_1h_input_tokens": 10}}
-    whole = json.dumps(message([], usage={**CLAUDE_USAGE, **made, "output_tokens": 3})).encode()
-    hour = {**ASK, "max_tokens": 3, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("told", "hours", "cost"),
+    [
+        # 10 plain at 1, 80 cached at 0.1, 3 out at 10, and 10 written: for minutes at 1.25, for an hour at 2
+        ({"ephemeral_1h_input_tokens": 10}, 10, 68e-6),
+        ({"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 0}, 0, 60.5e-6),
+        ({"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4}, 4, 63.5e-6),
+        # It asked for an hour, and nobody tells how long what was written is kept.
+        (None, None, 68e-6),
+    ],
+)
+async def test_writes_to_the_cache_are_booked_by_how_long_they_are_kept(
+    tmp_path: Path, told: dict[str, int] | None, hours: int | None, cost: float, streamed: bool
+) -> None:
+    usage = {**CLAUDE_USAGE, **({} if told is None else {"cache_creation": told}), "output_tokens": 3}
+    reply = Reply(pieces=[json.dumps(message([], usage=usage)).encode()])
+    if streamed:
+        start, *rest = anthropic_stream("a")
+        start = event("message_start", message=message([], stop_reason=None, usage={**usage, "output_tokens": 1}))
+        reply = Reply(headers=SSE, pieces=[start, *rest])
+    hour = {**ASK, "max_tokens": 3, "cache_control": {"type": "ephemeral", "ttl": "1h"}, "stream": streamed}
     ledger = Watching(1.0)
-    async with gateway(tmp_path, Reply(pieces=[whole]), dialect="anthropic", ledger=ledger) as desk:
-        await desk.post(json.dumps(hour).encode(), MESSAGES)
-    # 10 plain at 1, 80 cached at 0.1, 10 written for an hour at 2, 3 out at 10
-    assert desk.records[0].cost_usd == pytest.approx(68e-6)
+    async with gateway(tmp_path, reply, dialect="anthropic", ledger=ledger) as desk:
+        await desk.post(hour, MESSAGES)
+        await desk.post({**hour, "cache_control": {"type": "ephemeral"}}, MESSAGES)
+    assert (desk.records[0].cost_usd, desk.records[0].hour_writes) == (pytest.approx(cost), hours)
+    assert desk.records[1].cost_usd == pytest.approx(60.5e-6 if told is None else cost)
     assert ledger.reserved[0] > len(json.dumps(hour)) * 2 / 1e6
+    assert ledger.reserved[1] < ledger.reserved[0] * 1.25 / 1.9
+
+
+NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+SILENT = {"index": 0, "finish_reason": "content_filter", "message": {"role": "assistant", "content": ""}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "known"),
+    [
+        (Reply(pieces=[openai_whole(usage=NOTHING)]), False),
+        (Reply(pieces=[openai_whole(usage={**NOTHING, "cost": 0})]), False),
+        (Reply(pieces=[openai_whole(usage={**NOTHING, "cost": 0.25})]), True),
+        (Reply(pieces=[openai_whole(usage={"prompt_tokens": 9, "completion_tokens": 0})]), False),
+        (Reply(pieces=[openai_whole("", usage={"prompt_tokens": 9, "completion_tokens": 0})]), True),
+        (Reply(pieces=[json.dumps({"choices": [SILENT], "usage": NOTHING}).encode()]), False),
+        (Reply(headers=SSE, pieces=openai_stream("a", usage=NOTHING)), False),
+        (Reply(headers=SSE, pieces=openai_stream("a", usage={"prompt_tokens": 9, "completion_tokens": 0})), False),
+    ],
+)
+async def test_a_count_of_nothing_for_what_was_there_is_unknown_and_not_free(
+    tmp_path: Path, reply: Reply, known: bool
+) -> None:
+    async with gateway(tmp_path, reply) as desk:
+        await desk.post({**ASK, "max_tokens": 100, "stream": reply.headers is SSE})
+        record = await desk.settled()
+    assert (record.cost_usd is not None) is known
+    assert record.booked_usd > (0 if known else 1e-3), "what nobody counted stays booked at its reserve"
 
 
 async def test_an_alert_is_raised_once(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from genai_prices.types import (
 )
 
 from chargehand.core.config import ModelConfig
-from chargehand.models.catalogue import find_context, find_price
+from chargehand.models.catalogue import find_context, find_price, listed_models
 from chargehand.models.catalogue import read_published_price as _price
-from chargehand.models.contract import Price
+from chargehand.models.contract import Price, ReplyUsage, Usage
+from chargehand.models.metering import CallBound, computed_usd, input_usd
 
 DAY = date(2026, 6, 1)
 PUBLISHED = ("openai", "gpt-4o")
@@ -155,7 +156,7 @@ def test_what_else_answers_on_this_machine_is_unknown_unless_its_price_was_given
 def test_all_parts_of_a_published_price_are_taken_the_dearest_where_there_are_several() -> None:
     prices = flat("3", "15", cache_read_mtok="0.3", cache_write_mtok="3.75", cache_write_1h_mtok="6")
     assert _price(info(prices), DAY) == Price(
-        input=3.0, output=15.0, cached=0.3, cache_write=6.0, source="genai-prices"
+        input=3.0, output=15.0, cached=0.3, cache_write=3.75, hour_write=6.0, source="genai-prices"
     )
     assert _price(info(flat("3", "15", output_reasoning_mtok="20")), DAY) == Price(
         input=3.0, output=20.0, source="genai-prices"
@@ -168,6 +169,26 @@ def test_of_tiers_the_highest_that_a_prompt_can_reach_counts() -> None:
         found = _price(info(prices, context), DAY)
         assert found is not None
         assert (found.input, found.output) == (read, 15.0)
+    # A call is booked by its own length.
+    found = _price(info(prices), DAY)
+    for tokens, usd in ((200_000, 3.0), (200_001, 6.0), (500_000, 6.0), (500_001, 5.0)):
+        used = ReplyUsage(usage=Usage(input=tokens, output=0))
+        assert computed_usd(found, used) == pytest.approx(tokens * usd / 1e6)
+    assert input_usd(found, CallBound(input=1_000, output=1, asked=True)) == pytest.approx(3e-3)
+    assert input_usd(found, CallBound(input=600_000, output=1, asked=True)) == pytest.approx(3.6)
+
+
+def test_prices_by_length_of_models_dev_are_booked_by_length() -> None:
+    tiered = [one.price for *_, one in listed_models() if one.price is not None and one.price.tiers]
+    assert len(tiered) > 100
+    for each in tiered:
+        starts = [tier.start for tier in each.tiers]
+        assert starts == sorted(set(starts))
+        assert starts[0] == 0
+        assert each.input == max(tier.input for tier in each.tiers)
+        short = computed_usd(each, ReplyUsage(usage=Usage(input=10, output=10)))
+        first = each.tiers[0]
+        assert short == pytest.approx(10 * (first.input + first.output) / 1e6)
 
 
 def test_prices_are_those_of_the_day_and_of_its_dearest_hour() -> None:

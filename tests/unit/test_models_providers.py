@@ -69,7 +69,7 @@ def test_a_provider_gets_the_least_that_its_models_say() -> None:
 
 def test_rests_grow_with_each_time_that_a_provider_is_still_down() -> None:
     clock = SteppedClock()
-    standing = Providers({"p": ProviderLimits(failures=2)}, clock=clock).of("p")
+    standing = Providers({"p": ProviderLimits(failures=2)}, clock=clock).of("p", "m")
     standing.note_failure()
     assert standing.state == "closed"
     standing.note_failure()
@@ -81,7 +81,7 @@ def test_rests_grow_with_each_time_that_a_provider_is_still_down() -> None:
         assert standing.begin_probe()
         assert not standing.begin_probe()
         standing.note_failure()
-    assert rests == pytest.approx([15, 30, 60, 120, 240, 300, 300])
+    assert rests == pytest.approx([15, 30, 60, 60, 60, 60, 60])
     clock.advance(300)
     standing.note_success()
     assert (standing.state, standing.wait()) == ("closed", 0.0)
@@ -90,7 +90,7 @@ def test_rests_grow_with_each_time_that_a_provider_is_still_down() -> None:
 
 
 def test_a_place_is_free_again_also_where_its_call_was_given_up() -> None:
-    standing = Providers({"p": ProviderLimits(concurrency=1)}, clock=SteppedClock()).of("p")
+    standing = Providers({"p": ProviderLimits(concurrency=1)}, clock=SteppedClock()).of("p", "m").address
 
     async def used() -> None:
         async with standing.hold_slot(asyncio.sleep):

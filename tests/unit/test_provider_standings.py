@@ -14,10 +14,10 @@ PLACE = "https://a.example"
 async def test_missions_with_the_same_limits_share_what_is_known() -> None:
     standings, clock = ProviderHealthRegistry(), SystemClock()
     known = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
-    known.of(PLACE).note_failure()
+    known.of(PLACE, "m").note_failure()
     again = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
     assert again is known
-    assert again.of(PLACE) is known.of(PLACE)
+    assert again.of(PLACE, "m") is known.of(PLACE, "m")
     assert standings.of({PLACE: ProviderLimits(concurrency=3)}, clock) is not known
 
 

@@ -133,8 +133,9 @@ class StoreError(InfrastructureError):
 class UpstreamError(InfrastructureError):
     """A model's provider, or what stands in for it, gave no reply or broke one off.
 
-    `code` is `upstream_unreachable`, `upstream_timeout`, `upstream_cut`, `upstream_malformed`, `uncarried` (the
-    request holds what the model has no place for) or `quota_exhausted`.
+    `code` is `upstream_unreachable`, `upstream_timeout`, `upstream_cut`, `upstream_malformed`, `reply_unreadable`
+    (all of it came, and the model wrote what cannot be read), `uncarried` (the request holds what the model has no
+    place for) or `quota_exhausted`.
     """
 
     default_code = "upstream_unreachable"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from chargehand.core.config import ModelConfig
-from chargehand.models.contract import Price
+from chargehand.models.contract import Price, PriceTier
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -29,6 +29,11 @@ T = TypeVar("T")
 # What a model may take; text is taken by all that answer.
 MODALITIES = ("text", "image", "pdf", "audio", "video")
 _CONFIGURED = "configured"
+# What of genai-prices' figures may depend on the length of the input.
+_RATES = (
+    *("input_mtok", "output_mtok", "output_reasoning_mtok", "cache_read_mtok"),
+    *("cache_write_mtok", "cache_write_1h_mtok"),
+)
 _LETTERS = {"t": "text", "i": "image", "p": "pdf", "a": "audio", "v": "video"}
 _PUBLISHERS = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "google"}
 # Hosts of providers for which models.dev names none: their clients know their own.
@@ -239,8 +244,7 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
     In this order: `config` (source `configured`), Ollama on this machine (`ollama`, free), the published prices
     that genai-prices carries with it (`genai-prices`; nothing is fetched), those of models.dev (`models.dev`),
     `assume` in USD per million tokens (`assumed`). What else answers on this machine may pass calls on to anyone:
-    only `config` can say its price. Where a published price depends on the hour, the length of the prompt or how
-    long a cache keeps, it is the highest: what is reserved by it is enough.
+    only `config` can say its price. Where a published price depends on the hour, it is the highest.
     """
     read = config.price if config.price_in is None else config.price_in
     written = config.price if config.price_out is None else config.price_out
@@ -321,19 +325,45 @@ def _find_published(provider: str, model: str, base_url: str | None) -> ModelInf
 
 
 def read_published_price(info: ModelInfo, day: date) -> Price | None:
-    """Return the highest price of genai-prices that is in force on a day, `None` where tokens alone do not pay."""
+    """Return the price of genai-prices that is in force on a day, `None` where tokens alone do not pay."""
     prices = _select_prices(info, day)
-    read = _find_highest(info, prices, "input_mtok")
-    written = _find_highest(info, prices, "output_mtok", "output_reasoning_mtok")
+    tiers = [_read_tier(prices, start) for start in _find_starts(info, prices)]
     # A price per request as well is nothing that tokens could pay for.
-    if read is None or written is None or _find_highest(info, prices, "requests_kcount"):
+    if None in tiers or any(each.requests_kcount for each in prices):
         return None
-    return Price(
+    return _make_price([tier for tier in tiers if tier is not None], "genai-prices")
+
+
+def _read_tier(prices: list[ModelPrice], start: int) -> PriceTier | None:
+    """Return the dearest of these prices for inputs of more than `start` tokens."""
+    read = _find_highest(prices, start, "input_mtok")
+    written = _find_highest(prices, start, "output_mtok", "output_reasoning_mtok")
+    if read is None or written is None:
+        return None
+    return PriceTier(
         input=read,
         output=written,
-        cached=_find_highest(info, prices, "cache_read_mtok"),
-        cache_write=_find_highest(info, prices, "cache_write_mtok", "cache_write_5m_mtok", "cache_write_1h_mtok"),
-        source="genai-prices",
+        cached=_find_highest(prices, start, "cache_read_mtok"),
+        cache_write=_find_highest(prices, start, "cache_write_mtok", "cache_write_5m_mtok"),
+        hour_write=_find_highest(prices, start, "cache_write_1h_mtok"),
+        start=start,
+    )
+
+
+def _make_price(tiers: Sequence[PriceTier], source: str) -> Price:
+    """Return the price that has these tiers, by `start`; the first holds for inputs of any length."""
+
+    def highest(name: str) -> float | None:
+        return max((rate for tier in tiers if (rate := getattr(tier, name)) is not None), default=None)
+
+    return Price(
+        input=highest("input") or 0.0,
+        output=highest("output") or 0.0,
+        cached=highest("cached"),
+        cache_write=highest("cache_write"),
+        hour_write=highest("hour_write"),
+        source=source,
+        tiers=tuple(tiers) if len(tiers) > 1 else (),
     )
 
 
@@ -352,18 +382,23 @@ def _select_prices(info: ModelInfo, day: date) -> list[ModelPrice]:
     return found
 
 
-def _find_highest(info: ModelInfo, prices: list[ModelPrice], *names: str) -> float | None:
+def _find_starts(info: ModelInfo, prices: list[ModelPrice]) -> list[int]:
+    """Return from which lengths of the input on prices differ, 0 first."""
     from genai_prices.types import TieredPrices
 
-    found = [getattr(each, name) for each in prices for name in names]
+    rates = (getattr(each, name) for each in prices for name in _RATES)
+    starts = {tier.start for rate in rates if isinstance(rate, TieredPrices) for tier in rate.tiers}
+    # Tiers for prompts that are longer than the model takes are of the past.
+    return [0, *sorted(each for each in starts if info.context_window is None or each < info.context_window)]
+
+
+def _find_highest(prices: list[ModelPrice], start: int, *names: str) -> float | None:
+    from genai_prices.types import TieredPrices
+
     rates: list[Decimal] = []
-    for price in found:
+    for price in (getattr(each, name, None) for each in prices for name in names):
         if isinstance(price, TieredPrices):
-            # Tiers for prompts that are longer than the model takes are of the past.
-            tiers = (
-                tier for tier in price.tiers if info.context_window is None or tier.start < info.context_window
-            )
-            rates += [price.base, *(tier.price for tier in tiers)]
+            rates.append([price.base, *(tier.price for tier in price.tiers if tier.start <= start)][-1])
         elif price is not None:
             rates.append(price)
     return None if not rates else float(max(rates))
@@ -415,16 +450,17 @@ def _read_listing(row: Sequence[Any]) -> ModelListing:
 
 
 def _read_listed_price(tiers: Sequence[Sequence[float | None]], context: int | None) -> Price | None:
-    """Return the highest price of the prompts that a model takes; tiers beyond that are of the past."""
-    reached = [tier for tier in tiers if context is None or (tier[4] or 0) < context]
-    if not reached:
-        return None
-    read, written, cached, cache_write = (
-        max((tier[at] or 0.0 for tier in reached if tier[at] is not None), default=None) for at in range(4)
-    )
-    if read is None or written is None:
-        return None
-    return Price(input=read, output=written, cached=cached, cache_write=cache_write, source="models.dev")
+    """Return the price of the prompts that a model takes; tiers beyond that are of the past."""
+    reached, known = list[PriceTier](), dict[str, float]()
+    for *rates, start in sorted(tiers, key=lambda tier: tier[4] or 0):
+        if context is None or (start or 0) < context:
+            # What a tier does not say is as it was below it.
+            given = zip(("input", "output", "cached", "cache_write"), rates, strict=True)
+            known |= {name: rate for name, rate in given if rate is not None}
+            if "input" not in known or "output" not in known:
+                return None
+            reached.append(PriceTier(**known, start=int(start or 0)))
+    return _make_price(reached, "models.dev") if reached else None
 
 
 @cache

@@ -67,10 +67,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyUsage:
-    """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, at twice the price."""
+    """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, which costs more.
+
+    `hour_writes` is `None` where the provider does not tell how long what was written is kept.
+    """
 
     usage: Usage
-    hour_writes: int = 0
+    hour_writes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +164,35 @@ class ModelUpstream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """USD per million tokens; `cached` and `cache_write` are input read from and written to a provider's cache."""
+class PriceTier:
+    """USD per million tokens, all tokens of a call, where its whole input is more than `start` tokens.
+
+    `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
+    there for an hour and not for minutes.
+    """
 
     input: float
     output: float
     cached: float | None = None
     cache_write: float | None = None
+    hour_write: float | None = None
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per million tokens, as in `PriceTier`, the highest where they depend on the length of the input.
+
+    `tiers` then has what each length costs, by `start`.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+    cache_write: float | None = None
+    hour_write: float | None = None
     source: str = ""
+    tiers: tuple[PriceTier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +253,7 @@ class CallRecord:
     `None` where unknown; the provider's word counts. A `replayed` call got its reply from an earlier life of the
     attempt, for nothing: `call` was paid for then. `provider` is the address that was asked, empty for a script.
     `first_seconds` is the time until the client got the first piece of a stream, or the head of a whole reply.
+    `hour_writes` of the tokens written to the cache are kept for an hour, `None` where unknown.
     `skipped` says which models before this one do not take the request, and why; `converted` what of the request
     was put into another form for this one; `bare` that it offered no tool.
     """
@@ -247,6 +272,7 @@ class CallRecord:
     reason: str = ""
     reported_usd: float | None = None
     computed_usd: float | None = None
+    hour_writes: int | None = None
     provider: str = ""
     operation: Operation = "reply"
     first_seconds: float | None = None
@@ -274,6 +300,7 @@ FAULT_STATUS: dict[str, int] = {
     "upstream_unreachable": 502,
     "upstream_cut": 502,
     "upstream_malformed": 502,
+    "reply_unreadable": 502,
     "upstream_resting": 503,
     "upstream_timeout": 504,
 }

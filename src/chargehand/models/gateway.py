@@ -40,7 +40,8 @@ from chargehand.models.replay_cache import ReplayCache
 from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
 from chargehand.models.serving.fallback import FallbackChain
-from chargehand.models.serving.handler import JSON_HEADERS, UpstreamRequest
+from chargehand.models.serving.handler import UpstreamRequest
+from chargehand.models.serving.headers import JSON_HEADERS
 from chargehand.models.serving.routes import (
     Candidate,
     dialect_at,
@@ -284,7 +285,7 @@ class Gateway:
                 headers=_screen_headers(request.headers),
                 operation=route.operation,
                 upstream=_select_upstream(one.served, route),
-                health=self._providers.of(one.served.provider) if one.served.provider else None,
+                health=self._providers.of(one.served.provider, one.served.model) if one.served.provider else None,
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
                 converted=one.converted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
@@ -17,6 +17,7 @@ from chargehand.models.contract import Dialect, ModelCall, UpstreamReply
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.http.client import DirectClient, HttpBody, HttpClient, HttpReply, Origin, ProxiedClient
 from chargehand.models.http.framing import HttpError, HttpErrorCode
+from chargehand.models.key_filter import FilteredChunks, KeyFilter
 
 if TYPE_CHECKING:
     import ssl
@@ -26,6 +27,7 @@ _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 _LAST_VERSION = re.compile(r"/v\d\w*$")
 _OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
 _BUSY = 429
+_OWN_HEADERS = "x-chargehand-"
 _CONNECT_SECONDS = 15.0
 # Plain replies: a compressed stream comes in lumps.
 _COMMON = {"user-agent": "chargehand", "accept": "*/*", "accept-encoding": "identity"}
@@ -43,7 +45,8 @@ _SENTENCES: Mapping[HttpErrorCode, str] = {
 class HttpUpstream:
     """A provider at `base_url`, with or without `/v1` at its end; `key` never shows in errors or in `repr`.
 
-    `headers` go with every call. Redirects are not followed; proxies and certificates come from the environment.
+    What the provider repeats of the key is taken out of its replies: `key_name` stands there instead. `headers` go
+    with every call. Redirects are not followed; proxies and certificates come from the environment.
     The same instance may serve many gateways of one event loop.
     """
 
@@ -55,6 +58,7 @@ class HttpUpstream:
         *,
         headers: Mapping[str, str] | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
+        key_name: str = "",
     ) -> None:
         base = base_url.rstrip("/")
         self._base = base
@@ -63,6 +67,7 @@ class HttpUpstream:
         self._base_url = base_url
         self._headers = {**self._dialect.provider_headers(key), **(headers or {})}
         self._key = key
+        self._filter = KeyFilter(key, key_name)
         self._connect_seconds = connect_seconds
         self._clients: dict[str, HttpClient] = {}
 
@@ -79,9 +84,18 @@ class HttpUpstream:
         path, base = (call.path, self._root) if call.path else (self._fit_path(path), self._base)
         content = msgspec.json.encode(body)
         reply = await self._request("POST", base, path, headers, content, connect=connect, seconds=call.seconds)
-        return UpstreamReply(
-            status=reply.status, headers=reply.headers, chunks=_Chunks(reply.body, self._explain_error)
-        )
+        return self._without_key(reply)
+
+    def _without_key(self, reply: HttpReply) -> UpstreamReply:
+        """Return a reply in which nothing repeats the key; here, since nobody behind this knows all of it."""
+        # Headers of our own name are what we tell clients, whatever a provider says in them.
+        headers = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
+        chunks: AsyncIterator[bytes] = _Chunks(reply.body, self._explain_error)
+        if self._filter.active:
+            headers = {name: self._filter.scrub_text(text) for name, text in headers.items()}
+            content_type = {name.lower(): text for name, text in headers.items()}.get("content-type", "")
+            chunks = FilteredChunks(chunks, self._filter, content_type)
+        return UpstreamReply(status=reply.status, headers=headers, chunks=chunks)
 
     async def probe(self, seconds: float) -> bool:
         """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
@@ -134,7 +148,7 @@ class HttpUpstream:
         what = str(error)
         # A server may repeat what it was sent, and errors end up in logs and on terminals.
         if self._key:
-            what = what.replace(self._key, "[redacted]")
+            what = self._filter.scrub_text(what.replace(self._key, "[redacted]"))
         message = _SENTENCES[error.code].format(base=repr(self._base_url), what=what)
         return UpstreamError(message, code=error.code, hint="check base_url, the network and proxy settings")
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chargehand.core.errors import ExhaustedError
 from chargehand.core.ports import Spent
 from chargehand.models._json import as_mapping, as_mappings
-from chargehand.models.contract import Price, ReplyUsage
+from chargehand.models.contract import Price, PriceTier, ReplyUsage
 
 # What is reserved, and sent where a dialect requires a limit, if neither the client nor the model names one.
 DEFAULT_OUTPUT = 32_000
 # Less is no reply, and is refused.
 LEAST_OUTPUT = 16
 _MILLION = 1_000_000
-# What Anthropic charges for an hour's place in the cache, in prices of plain input.
+# What Anthropic charges for an hour's place in the cache, in prices of plain input; where no price is known.
 _HOUR_FACTOR = 2.0
 _ADDED_TOKENS = 256
 # What a provider puts around the client's words: chat markers, and the prompt that explains tools.
@@ -90,15 +90,37 @@ def _bound_part(part: Mapping[str, Any]) -> int:
 def input_usd(price: Price, bound: CallBound) -> float:
     """Return the most that the input can cost in USD."""
     # How much of it will be read from a cache or written to one is known only afterwards.
-    rate = max(price.input, price.cache_write or 0.0, price.cached or 0.0)
-    if bound.hour_cache:
-        rate = max(rate, _HOUR_FACTOR * price.input)
-    return bound.input * rate / _MILLION
+    return (
+        bound.input
+        * max(
+            max(
+                tier.input,
+                tier.cached or 0.0,
+                _write_rate(tier, hour=False),
+                bound.hour_cache * _write_rate(tier, hour=True),
+            )
+            for tier in _tiers_within(price, bound.input)
+        )
+        / _MILLION
+    )
 
 
 def output_usd(price: Price, bound: CallBound, limit: int) -> float:
     """Return the most that `limit` output tokens of each choice can cost in USD."""
-    return limit * bound.choices * price.output / _MILLION
+    rate = max(tier.output for tier in _tiers_within(price, bound.input))
+    return limit * bound.choices * rate / _MILLION
+
+
+def _tiers_within(price: Price, tokens: int) -> Sequence[Price | PriceTier]:
+    """Return the prices of inputs of up to that many tokens, the one for all of them last."""
+    return [tier for tier in price.tiers if tier.start == 0 or tier.start < tokens] or [price]
+
+
+def _write_rate(price: Price | PriceTier, *, hour: bool) -> float:
+    write = price.input if price.cache_write is None else price.cache_write
+    if not hour:
+        return write
+    return max(write, _HOUR_FACTOR * price.input) if price.hour_write is None else price.hour_write
 
 
 def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
@@ -114,14 +136,24 @@ def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
     return limit
 
 
-def cost_usd(price: Price | None, metered: ReplyUsage) -> float | None:
-    """Return what a call cost: as its provider says, else by its tokens; `None` where neither is known."""
-    reported = metered.usage.cost_usd
-    return computed_usd(price, metered) if reported is None else reported
+def drop_empty_counts(metered: ReplyUsage, *, wrote: bool) -> ReplyUsage:
+    """Return usage without counts of 0 for what was there: the input always, the output where the model `wrote`.
+
+    Servers that do not count say 0, and that is nobody's count.
+    """
+    usage = metered.usage
+    if usage.input != 0 and not (wrote and usage.output == 0):
+        return metered
+    output = (usage.output or None) if wrote else usage.output
+    known = replace(usage, input=usage.input or None, output=output, cost_usd=usage.cost_usd or None)
+    return replace(metered, usage=known)
 
 
-def computed_usd(price: Price | None, metered: ReplyUsage) -> float | None:
-    """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown."""
+def computed_usd(price: Price | None, metered: ReplyUsage, *, hour_cache: bool = False) -> float | None:
+    """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown.
+
+    `hour_cache`: it asked for an hour's place in the cache, which counts where the provider does not tell.
+    """
     usage = metered.usage
     if price is None:
         return None
@@ -131,13 +163,14 @@ def computed_usd(price: Price | None, metered: ReplyUsage) -> float | None:
         return None
     cached, written = usage.cached or 0, usage.cache_write or 0
     plain = max(0, usage.input - cached - written)
-    write = price.input if price.cache_write is None else price.cache_write
+    hours = written * hour_cache if metered.hour_writes is None else metered.hour_writes
+    rates = _tiers_within(price, usage.input)[-1]
     return (
-        plain * price.input
-        + cached * (price.input if price.cached is None else price.cached)
-        + (written - metered.hour_writes) * write
-        + metered.hour_writes * max(write, _HOUR_FACTOR * price.input)
-        + usage.output * price.output
+        plain * rates.input
+        + cached * (rates.input if rates.cached is None else rates.cached)
+        + (written - hours) * _write_rate(rates, hour=False)
+        + hours * _write_rate(rates, hour=True)
+        + usage.output * rates.output
     ) / _MILLION
 
 

@@ -1,4 +1,4 @@
-"""Provider health, and when to ask again: breaker, rests, reset hints, retries and probes of a silent provider."""
+"""Provider health, and when to ask again: breakers, rests, reset hints, retries, probes of a silent provider."""
 
 from __future__ import annotations
 
@@ -70,48 +70,38 @@ class ProviderLimits:
     per_minute: int | None = None
     failures: int = 3
     rest_seconds: float = 15.0
-    longest_seconds: float = 300.0
+    # As long as a client waits: a provider that gave no time of its own may be back at any moment.
+    longest_seconds: float = LONGEST_WAIT
 
 
-class ProviderHealth:
-    """How one provider does; its methods are for one event loop.
+class Breaker:
+    """Whether what failed is asked again; its methods are for one event loop.
 
     Closed: it is asked. Open: after faults in a row it is left alone for a while. Half open: that while is over,
-    and one call, or one probe, finds out whether it is back. A rest that the provider asked for comes on top.
+    and one call, or one probe, finds out whether it is back.
     """
 
-    def __init__(self, name: str, limits: ProviderLimits, clock: Clock) -> None:
-        self.name = name
+    def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
         self._failed = 0
         self._opened = 0
         self._open_until: float | None = None
-        self._rests_until = 0.0
         self._trying = False
-        self._slots = asyncio.Semaphore(limits.concurrency) if limits.concurrency else None
-        self._gate = asyncio.Lock()
-        self._turn = 0.0
 
     @property
     def state(self) -> BreakerState:
-        """Where its breaker stands."""
+        """Where it stands."""
         if self._open_until is None:
             return "closed"
         return "open" if self._open_until > self._clock.monotonic() else "half_open"
 
-    @property
-    def resting(self) -> float:
-        """Seconds of the rest that the provider itself asked for."""
-        return max(0.0, self._rests_until - self._clock.monotonic())
-
     def wait(self) -> float:
-        """Return the seconds until it may be asked, 0 for now."""
-        if self.state == "half_open" and self._trying:
-            # Somebody is finding out already: ask again in a second.
-            return max(self.resting, 1.0)
-        opened = 0.0 if self._open_until is None else self._open_until - self._clock.monotonic()
-        return max(0.0, self.resting, opened)
+        """Return the seconds until it lets a call through, 0 for now."""
+        if self._open_until is None:
+            return 0.0
+        # Somebody may be finding out already: ask again in a second.
+        return max(0.0, self._open_until - self._clock.monotonic(), float(self._trying))
 
     def note_success(self) -> None:
         """It answered: whatever was held against it is forgotten."""
@@ -119,7 +109,9 @@ class ProviderHealth:
         self._open_until, self._trying = None, False
 
     def note_failure(self) -> None:
-        """It could not be reached, failed by itself, or broke off."""
+        """It failed; what was sent before it opened, and fails now, tells nothing new."""
+        if self.state == "open":
+            return
         self._failed += 1
         tried, self._trying = self.state == "half_open", False
         if tried or self._failed >= self._limits.failures:
@@ -129,15 +121,9 @@ class ProviderHealth:
             self._opened = min(self._opened + 1, 16)
             self._open_until = self._clock.monotonic() + rest
 
-    def note_rest(self, seconds: float) -> None:
-        """It asked to be left alone for that long."""
-        # It answered, so whoever tried it out knows.
-        self._trying = False
-        self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
-
     def begin_probe(self) -> bool:
         """Return whether the caller is the one who finds out if it is back, and has to note the outcome."""
-        if self.state != "half_open" or self._trying or self.resting:
+        if self.state != "half_open" or self._trying:
             return False
         self._trying = True
         return True
@@ -145,6 +131,18 @@ class ProviderHealth:
     def end_probe(self) -> None:
         """Whoever was to find out left without knowing."""
         self._trying = False
+
+
+class ProviderAddress:
+    """One address: whether it can be connected to, and the places for calls that all of its models share."""
+
+    def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
+        self.breaker = Breaker(limits, clock)
+        self._limits = limits
+        self._clock = clock
+        self._slots = asyncio.Semaphore(limits.concurrency) if limits.concurrency else None
+        self._gate = asyncio.Lock()
+        self._turn = 0.0
 
     @contextlib.asynccontextmanager
     async def hold_slot(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
@@ -159,23 +157,86 @@ class ProviderHealth:
             yield
 
 
+class ProviderHealth:
+    """How one model of one provider does; its methods are for one event loop.
+
+    Its own faults are its own: they open its `breaker` alone. Connections that fail open that of its `address`,
+    and with it all models there. A rest that the provider asked for comes on top.
+    """
+
+    def __init__(self, address: ProviderAddress, limits: ProviderLimits, clock: Clock) -> None:
+        self.address = address
+        self.breaker = Breaker(limits, clock)
+        self._clock = clock
+        self._rests_until = 0.0
+
+    @property
+    def state(self) -> BreakerState:
+        """Where the breaker stands that holds it back most."""
+        states = (self.address.breaker.state, self.breaker.state)
+        return "open" if "open" in states else "half_open" if "half_open" in states else "closed"
+
+    @property
+    def resting(self) -> float:
+        """Seconds of the rest that the provider itself asked for."""
+        return max(0.0, self._rests_until - self._clock.monotonic())
+
+    def wait(self) -> float:
+        """Return the seconds until it may be asked, 0 for now."""
+        return max(self.resting, self.address.breaker.wait(), self.breaker.wait())
+
+    def note_success(self) -> None:
+        """It answered: whatever was held against it and its address is forgotten."""
+        self.note_reached()
+        self.breaker.note_success()
+
+    def note_reached(self) -> None:
+        """It was connected to, whatever came of it."""
+        self.address.breaker.note_success()
+
+    def note_failure(self) -> None:
+        """It failed by itself, broke off, or wrote what nobody can read."""
+        self.breaker.note_failure()
+
+    def note_unreachable(self) -> None:
+        """Its address cannot be connected to, or is silent altogether."""
+        self.address.breaker.note_failure()
+
+    def note_rest(self, seconds: float) -> None:
+        """It asked to be left alone for that long."""
+        # It answered, so whoever tried it out knows.
+        self.end_probe()
+        self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
+
+    def begin_probe(self) -> bool:
+        """Return whether the caller's call is the one that finds out if it is back; it has to note the outcome."""
+        if self.wait() > 0:
+            return False
+        # Of both where both are to be found out: one call tells of address and model.
+        return any([self.address.breaker.begin_probe(), self.breaker.begin_probe()])
+
+    def end_probe(self) -> None:
+        """Whoever was to find out left without knowing."""
+        self.address.breaker.end_probe()
+        self.breaker.end_probe()
+
+
 class Providers:
-    """The health of every provider, shared by the gateways of one event loop."""
+    """The health of every provider's models, shared by the gateways of one event loop; limits are by address."""
 
     def __init__(self, limits: Mapping[str, ProviderLimits] | None = None, *, clock: Clock | None = None) -> None:
         self._limits = limits or {}
         self._clock = clock or SystemClock()
-        self._known: dict[str, ProviderHealth] = {}
+        self._addresses: dict[str, ProviderAddress] = {}
+        self._known: dict[tuple[str, str], ProviderHealth] = {}
 
-    def of(self, name: str) -> ProviderHealth:
-        """Return the health of a provider."""
-        if name not in self._known:
-            self._known[name] = ProviderHealth(name, self._limits.get(name, ProviderLimits()), self._clock)
-        return self._known[name]
-
-    def states(self) -> dict[str, tuple[BreakerState, float]]:
-        """Return each provider's breaker and the seconds until it may be asked."""
-        return {name: (health.state, health.wait()) for name, health in self._known.items()}
+    def of(self, address: str, model: str) -> ProviderHealth:
+        """Return the health of a model, by the provider's name for it."""
+        if (address, model) not in self._known:
+            limits = self._limits.get(address, ProviderLimits())
+            place = self._addresses.setdefault(address, ProviderAddress(limits, self._clock))
+            self._known[address, model] = ProviderHealth(place, limits, self._clock)
+        return self._known[address, model]
 
 
 def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = b"") -> float | None:
@@ -323,8 +384,10 @@ async def await_head(
             finally:
                 await _cancel(probing)
             if failed and health is not None:
-                health.note_failure()
+                health.note_unreachable()
             if failed >= _DEAD_AFTER:
+                if health is not None:
+                    health.note_unreachable()
                 raise GatewayFault("upstream_timeout", "the provider is silent, and answers no probe either")
         return head.result()
     finally:

@@ -38,8 +38,8 @@ class Redactor:
     """Replaces known secrets, what looks like a key, and values that have a name here.
 
     `secrets` and `templates` map a name to its value: a secret becomes `[redacted:NAME]`, also where it is
-    written as base64, URL-quoted or escaped as in JSON; what has the shape of a well-known key becomes
-    `[redacted]`; a template's value becomes `{{NAME}}`. Values of fewer than six characters are left alone.
+    written as base64, hexadecimal, URL-quoted or escaped as in JSON; what has the shape of a well-known key
+    becomes `[redacted]`; a template's value becomes `{{NAME}}`. Values of fewer than six characters stay.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Redactor:
             name: value for name, value in (templates or {}).items() if len(value) >= SHORTEST_SECRET
         }
         self._secrets = _forms(
-            (form, f"[redacted:{_NAME.sub('_', name)}]")
+            (form, redaction_mark(name))
             for name, value in (secrets or {}).items()
             for form in _secret_forms(value)
         )
@@ -103,7 +103,7 @@ class Redactor:
         if not cut and self._leaves_alone(events, written):
             return list(events)
         copied = json.loads(written)
-        for leaves in _delta_texts(copied).values():
+        for leaves in collect_delta_texts(copied).values():
             texts = [container[key] for container, key in leaves]
             whole = self.text("".join(texts), cut=cut)
             if whole != "".join(map(self.text, texts)):
@@ -115,7 +115,9 @@ class Redactor:
         """Tell whether nothing in a stream is to be changed, as in most: much faster than to change each part."""
         if _may_hold_a_key(written) or any(form in written for form in self._in_json):
             return False
-        wholes = ("".join(container[key] for container, key in leaves) for leaves in _delta_texts(events).values())
+        wholes = (
+            "".join(container[key] for container, key in leaves) for leaves in collect_delta_texts(events).values()
+        )
         return all(self.text(whole) == whole for whole in wholes)
 
     def expand(self, value: Any) -> Any:
@@ -131,7 +133,12 @@ class Redactor:
         return value
 
 
-def _delta_texts(events: Sequence[Any]) -> dict[_Place, list[_Leaf]]:
+def redaction_mark(name: str) -> str:
+    """Return what stands in place of the secret of that name."""
+    return f"[redacted:{_NAME.sub('_', name)}]" if name else REDACTED
+
+
+def collect_delta_texts(events: Sequence[Any]) -> dict[_Place, list[_Leaf]]:
     """Return the texts of replies that come in pieces, by what they belong to: parts are told apart by index."""
     found: dict[_Place, list[_Leaf]] = {}
     for event in events:
@@ -190,7 +197,8 @@ def _secret_forms(secret: str) -> Iterator[str]:
         quoted = (quote(content, safe=""), quote(content), quote_plus(content))
         # RFC 3986 lets escapes be in either case.
         lower = (re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in quoted)
-        every = {*_escape_json(value), *quoted, *lower, *_base64_forms(content)}
+        hexadecimal = (content.hex(), content.hex().upper())
+        every = {*_escape_json(value), *quoted, *lower, *hexadecimal, *_base64_forms(content)}
         yield from (form for form in every if len(value) >= SHORTEST_SECRET and len(form) >= SHORTEST_SECRET)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -201,7 +201,8 @@ class _AttemptLedger:
         self._database.sync()
 
     def settle(self, call: str, usd: float | None) -> None:
-        micro = None if usd is None else _micro(usd, ROUND_CEILING)
+        # To the nearest: what is always rounded up is a cent more than the invoice after ten thousand calls.
+        micro = None if usd is None else _micro(usd, ROUND_HALF_EVEN)
         # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
         with self._database.write() as connection:
             row = connection.execute(_FIND, (call,)).fetchone()

@@ -100,10 +100,10 @@ class AnthropicDialect(ModelDialect):
         cached = as_tokens(usage.get("cache_read_input_tokens"))
         written = as_tokens(usage.get("cache_creation_input_tokens"))
         whole = None if plain is None else plain + (cached or 0) + (written or 0)
-        hours = as_tokens(as_mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")) or 0
+        hours = as_tokens(as_mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens"))
         return ReplyUsage(
             usage=Usage(input=whole, output=output, cached=cached, cache_write=written),
-            hour_writes=min(hours, written or 0),
+            hour_writes=None if hours is None else min(hours, written or 0),
         )
 
     def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:

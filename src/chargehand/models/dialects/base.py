@@ -270,7 +270,7 @@ class EmbeddingsFormat(RequestFormat):
 
     @abstractmethod
     def read_vectors(self, document: Mapping[str, Any]) -> EmbeddingVectors:
-        """Read a reply; raises `UpstreamError` (`upstream_malformed`)."""
+        """Read a reply; raises `UpstreamError` (`reply_unreadable`)."""
 
     @abstractmethod
     def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
@@ -330,14 +330,14 @@ def read_range(value: object, name: str, most: int) -> int:
 
 
 def read_vector(row: object) -> tuple[float, ...]:
-    """Return the numbers of one vector; raises `UpstreamError` (`upstream_malformed`)."""
+    """Return the numbers of one vector; raises `UpstreamError` (`reply_unreadable`)."""
     if isinstance(row, str):  # some providers send base64 unasked
         try:
             packed = base64.b64decode(row, validate=True)
             return struct.unpack(f"<{len(packed) // 4}f", packed)
         except (ValueError, struct.error):
             message = "a vector of the reply is not base64 of floats"
-            raise UpstreamError(message, code="upstream_malformed") from None
+            raise UpstreamError(message, code="reply_unreadable") from None
     if not isinstance(row, list) or not all(isinstance(one, int | float) for one in row):
-        raise UpstreamError("a vector of the reply is not a list of numbers", code="upstream_malformed")
+        raise UpstreamError("a vector of the reply is not a list of numbers", code="reply_unreadable")
     return tuple(float(one) for one in row)

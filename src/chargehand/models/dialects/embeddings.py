@@ -131,7 +131,7 @@ def _write_reply(
 ) -> UpstreamReply:
     if len(made.vectors) != len(asked.texts):
         message = f"{len(made.vectors)} vectors came for {len(asked.texts)} texts"
-        raise UpstreamError(message, code="upstream_malformed")
+        raise UpstreamError(message, code="reply_unreadable")
     document = embeddings_format(call.dialect).write_vectors(made, asked, str(call.body.get("model", "")))
     metered = ReplyUsage(usage=Usage(input=made.used, output=0))
     return reply_from_pieces(200, [dump_json(document)], headers=headers, meter=lambda: metered)

@@ -125,11 +125,11 @@ class _TranslatedReply:
                 return
             whole = fold_reply(deltas)
             if whole.broken or not whole.ended:
-                raise _malformed_reply(whole.broken or "the provider's reply does not say how it ended")
+                raise _unreadable_reply(whole.broken or "the model's reply does not say how it ended")
             yield dump_json(self._writer.write_whole(whole))
         except (UntranslatableError, TypeError, AttributeError, KeyError) as error:
             # A provider's reply of another shape than its dialect's; our own readers are held by property tests.
-            raise _malformed_reply(f"the provider's reply cannot be read: {error}") from None
+            raise _unreadable_reply(f"the model's reply cannot be read: {error}") from None
 
     async def _read_deltas(self, *, streamed: bool) -> list[ReplyDelta]:
         body = await self._reply.read_all()
@@ -202,11 +202,12 @@ def parse_reply(data: bytes) -> Mapping[str, Any]:
     try:
         return as_mapping(parse_json(data))
     except ValueError:
-        raise _malformed_reply("the provider's reply is not JSON") from None
+        raise UpstreamError("the provider's reply is not JSON", code="upstream_malformed") from None
 
 
-def _malformed_reply(message: str) -> UpstreamError:
-    return UpstreamError(message, code="upstream_malformed")
+def _unreadable_reply(message: str) -> UpstreamError:
+    """Return the fault of a model whose reply is there, and paid for: asking again would pay once more."""
+    return UpstreamError(message, code="reply_unreadable")
 
 
 def read_error_message(body: bytes) -> str:

@@ -32,7 +32,6 @@ from chargehand.models.metering import (
     CallBound,
     affordable_output,
     computed_usd,
-    cost_usd,
     input_usd,
     output_usd,
 )
@@ -168,7 +167,7 @@ class BudgetAdmission:
             converted=_shorten(converted),
             bare=bare,
         )
-        call = MeteredCall(self, served.price, record)
+        call = MeteredCall(self, served.price, record, hour_cache=bound.hour_cache)
         reserved: list[float] = []
 
         def admit() -> BudgetGrant:
@@ -284,7 +283,9 @@ class MeteredCall:
     Its record is begun when the call is admitted, and completed once: when it is closed.
     """
 
-    def __init__(self, admission: BudgetAdmission, price: Price | None, record: CallRecord) -> None:
+    def __init__(
+        self, admission: BudgetAdmission, price: Price | None, record: CallRecord, *, hour_cache: bool = False
+    ) -> None:
         self.id = record.call
         self.turn = record.turn
         self.grant = BudgetGrant(limit=None, usd=0.0)
@@ -292,6 +293,7 @@ class MeteredCall:
         self.on_disk: asyncio.Future[None] | None = None
         self._admission = admission
         self._price = price
+        self._hour_cache = hour_cache
         self._record = record
         self._first: float | None = None
         self._started = admission.clock.monotonic()
@@ -315,7 +317,9 @@ class MeteredCall:
         A cost that is not known leaves the reserve booked, unless the call never reached its provider.
         """
         if self._closing is None:
-            cost = cost_usd(self._price, metered) if self.sent else 0.0
+            computed = computed_usd(self._price, metered, hour_cache=self._hour_cache)
+            reported = metered.usage.cost_usd
+            cost = (computed if reported is None else reported) if self.sent else 0.0
             record = replace(
                 self._record,
                 status=status,
@@ -325,8 +329,9 @@ class MeteredCall:
                 cost_usd=cost,
                 booked_usd=self.grant.usd if cost is None else cost,
                 reason=reason,
-                reported_usd=metered.usage.cost_usd if self.sent else None,
-                computed_usd=computed_usd(self._price, metered) if self.sent else None,
+                reported_usd=reported if self.sent else None,
+                computed_usd=computed if self.sent else None,
+                hour_writes=metered.hour_writes,
                 first_seconds=self._first,
             )
             self._closing = self._admission.spawn(self._admission.settle(cost, record))

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer
-from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, Retries
+from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
 from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal, refuse
 
 Sleep = Callable[[float], Awaitable[object]]
+# Longer than a probe beside a call: where no other model is there, nobody answers meanwhile anyway.
+_PATIENT_SECONDS = 10.0
 
 
 class FallbackChain:
@@ -76,7 +78,11 @@ class FallbackChain:
             return
         probing = health.begin_probe()
         try:
-            async with health.hold_slot(self._sleep):
+            if probing and not await self._is_reachable(request, health):
+                health.note_unreachable()
+                message = f"provider {request.served.provider!r} still does not answer"
+                raise (NextModel if request.more else GatewayFault)("upstream_unreachable", message)
+            async with health.address.hold_slot(self._sleep):
                 # It may have failed while the call stood in line.
                 if not probing and (wait := health.wait()) > 0:
                     if request.more:
@@ -86,6 +92,14 @@ class FallbackChain:
         finally:
             if probing:
                 health.end_probe()
+
+    async def _is_reachable(self, request: UpstreamRequest, health: ProviderHealth) -> bool:
+        """Find out for nothing, where that can be, before a call that may cost money is sent."""
+        probe = getattr(request.served.upstream, "probe", None)
+        if probe is None or health.address.breaker.state == "closed":
+            return True
+        reached: bool = await probe(_PATIENT_SECONDS)
+        return reached
 
     async def _wait(self, request: UpstreamRequest, wait: float) -> None:
         """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""
@@ -112,22 +126,25 @@ class FallbackChain:
         return [first]
 
     def _probe(self, request: UpstreamRequest) -> bool:
-        """Start a probe of a provider that may be back; return whether it can be probed at all."""
+        """Start a probe of an address that may be back; return whether a probe can tell what is to be known.
+
+        It tells nothing of a model that failed by itself: that, one call finds out.
+        """
         probe = getattr(request.served.upstream, "probe", None)
-        if probe is None or request.health is None:
+        if probe is None or request.health is None or request.health.address.breaker.state == "closed":
             return False
-        health = request.health
+        address = request.health.address.breaker
 
         async def find_out() -> None:
             try:
                 if await probe(PROBE_SECONDS):
-                    health.note_success()
+                    address.note_success()
                 else:
-                    health.note_failure()
+                    address.note_failure()
             finally:
-                health.end_probe()
+                address.end_probe()
 
-        if health.begin_probe():
+        if address.begin_probe():
             # The admission's task, since it may outlive this request and has to end with the gateway.
             self._admission.spawn(find_out())
         return True

@@ -22,11 +22,12 @@ from chargehand.models.contract import (
     ServedModel,
     UpstreamReply,
 )
+from chargehand.models.conversation import UntranslatableError, fold_reply
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
-from chargehand.models.dialects.translation import LEFT_OUT
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
-from chargehand.models.metering import CallBound
+from chargehand.models.metering import CallBound, drop_empty_counts
 from chargehand.models.providers import (
     LONGEST_WAIT,
     QUIET_SECONDS,
@@ -38,17 +39,15 @@ from chargehand.models.providers import (
 )
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
+from chargehand.models.serving.headers import JSON_HEADERS, select_headers
 
-JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
-_PASSED_HEADERS = (
-    *("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id", "x-should-retry"),
-    LEFT_OUT,
-)
 # What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
 # Refusals that say something of the model or of the account and not of the request, as all from 500 on do.
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
-_FAULTS = frozenset({"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"})
+_FAULTS = frozenset(
+    {"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed", "reply_unreadable"}
+)
 _GONE = 499
 _BUSY_SECONDS = 1.0
 _TAIL_SECONDS = 1.0
@@ -250,14 +249,17 @@ class RequestHandler:
 
     async def _settle_broken(self, call: MeteredCall, fault: GatewayFault) -> None:
         if fault.code in _FAULTS and self._request.health is not None:
-            self._request.health.note_failure()
+            if fault.code == "upstream_unreachable":
+                self._request.health.note_unreachable()
+            else:
+                self._request.health.note_failure()
         begun = self._answer.begun
         status = _GONE if fault.code == "client_gone" else fault.status
         counted = f" (after {self._meter.deltas} pieces of output)" if self._meter else ""
         await call.close(
             "cut" if begun else "failed",
             200 if begun else status,
-            metered=self._partial_usage(),
+            metered=self._partial_usage(whole=fault.code == "reply_unreadable" and self._meter is None),
             reason=f"{fault.code}: {fault.message}{counted}",
         )
 
@@ -265,6 +267,8 @@ class RequestHandler:
         model_call = self._request.to_call(call, self._admission.attempt)
         while True:
             reply = await self._reach(call, model_call)
+            if self._request.health is not None:
+                self._request.health.note_reached()
             async with reply.closing():
                 if reply.is_success:
                     self._provider_meter = reply.meter
@@ -306,10 +310,10 @@ class RequestHandler:
                 if not await self._retries.wait_for_retry():
                     raise fault from None
                 if request.health is not None:
-                    request.health.note_failure()
+                    request.health.note_unreachable()
 
-    def _partial_usage(self) -> ReplyUsage:
-        """Return the usage of a reply that is not whole: what it wrote is not known.
+    def _partial_usage(self, *, whole: bool = False) -> ReplyUsage:
+        """Return the usage of a reply that its client did not get; what it wrote is known only if it is `whole`.
 
         The provider's own word counts where the reply is translated.
         """
@@ -321,6 +325,8 @@ class RequestHandler:
             return self._meter.metered
         else:
             known = self._meter.metered
+        if whole:
+            return known
         return ReplyUsage(usage=replace(known.usage, output=None, cost_usd=None))
 
     def _note_error(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -388,7 +394,7 @@ class RequestHandler:
                 raise NextModel("next_model", f"HTTP {status}")
             if (resting := self._quota_refusal()) is not None:
                 raise resting
-        await self._send_whole(status, _select_headers(headers, call.id), body)
+        await self._send_whole(status, select_headers(headers, call.id), body)
 
     def _quota_refusal(self) -> GatewayFault | None:
         """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
@@ -397,7 +403,7 @@ class RequestHandler:
     async def _pass_on(self, call: MeteredCall, reply: UpstreamReply) -> None:
         headers = reply.lower_headers
         if headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-            await self._pass_stream(call, reply, {**_select_headers(headers, call.id), **self._request.shown})
+            await self._pass_stream(call, reply, {**select_headers(headers, call.id), **self._request.shown})
             return
         call.note_first_piece()
         body = await self._read_whole(reply)
@@ -406,9 +412,20 @@ class RequestHandler:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
+        metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
         headers = {**JSON_HEADERS, **headers}
         await self._settle_whole(call, reply, headers, body, metered)
-        await self._send_whole(reply.status, {**_select_headers(headers, call.id), **self._request.shown}, body)
+        await self._send_whole(reply.status, {**select_headers(headers, call.id), **self._request.shown}, body)
+
+    def _wrote_something(self, content: Mapping[str, Any]) -> bool:
+        """Tell whether a whole reply has text or calls; one that cannot be read is taken for one that has."""
+        if self._request.operation != "reply":
+            return False
+        try:
+            reply = fold_reply(DIALECTS[self._rules.name].reply_reader("").read_whole(content))
+        except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
+            return True
+        return bool(reply.text or reply.thoughts or reply.calls)
 
     async def _settle_whole(
         self,
@@ -468,10 +485,13 @@ class RequestHandler:
                         raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
             # Settled before the client sees the end: its next call finds the money that this one left.
             if meter.failed:
+                if self._request.health is not None:
+                    self._request.health.note_failure()
                 reason = f"upstream_error: {self._redact(meter.failed)}"
                 await call.close("cut", reply.status, metered=self._partial_usage(), reason=reason)
             else:
                 metered = meter.metered if reply.meter is None else reply.meter()
+                metered = drop_empty_counts(metered, wrote=meter.deltas > 0)
                 await self._settle_whole(call, reply, headers, b"".join(sent), metered)
             self._task = None
             await self._forward(call, out, headers)
@@ -491,18 +511,16 @@ class RequestHandler:
         await self._answer.write(out)
 
 
-def _select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
-    """Return the provider's headers that the client gets, and the id of its call."""
-    kept = {name: headers[name] for name in _PASSED_HEADERS if name in headers and headers[name].isascii()}
-    return {**kept, "x-chargehand-call": call}
-
-
 async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
     """Answer a request with a refusal, in its dialect."""
     body = rules.write_error(fault.status, fault.code, fault.message)
-    # The clients' own retries would only repeat what waiting alone can mend.
-    wait = {} if fault.wait is None else {"retry-after": f"{fault.wait:.0f}", "x-should-retry": "false"}
-    await answer.send(fault.status, {**JSON_HEADERS, **wait}, body)
+    headers = dict(JSON_HEADERS)
+    if fault.wait is not None:
+        headers["retry-after"] = f"{fault.wait:.0f}"
+    # The clients' own retries would only repeat what waiting alone can mend, or pay once more for a whole reply.
+    if fault.wait is not None or fault.code == "reply_unreadable":
+        headers["x-should-retry"] = "false"
+    await answer.send(fault.status, headers, body)
 
 
 def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamRequest]) -> GatewayFault | None:

@@ -1,0 +1,294 @@
+"""Takes a provider's key out of what that provider sends back, in whatever form and however it is split."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chargehand.core.errors import UpstreamError
+from chargehand.models._json import dump_json, parse_json
+from chargehand.models.contract import REPLY_BYTES, close_chunks
+from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_bytes, event_data, parse_events
+from chargehand.models.redaction import collect_delta_texts, redaction_mark
+
+# Shorter ones, and those without a digit, are what servers without keys are given: "ollama", "sk-no-key-required".
+# They stand in honest replies as well.
+_SHORTEST, _SHORTEST_WORDS = 12, 24
+# So much of a key's beginning may go out before the rest is there to be recognised.
+_HEAD = 4
+# A beginning that is that long is hidden also where the rest never came.
+_TOO_MUCH = 16
+_MOST_HELD = 512
+# More than any form of a key with something between its characters.
+_ENDS = 2_048
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz0123456789"
+_LOWER = bytes(range(256)).lower()
+_SEPARATORS = bytes(set(range(256)) - set(_LETTERS) - set(_LETTERS.upper()))
+_LINE_ESCAPES = (b"\\n", b"\\r", b"\\t", b"\\b", b"\\f")
+_ESCAPE = re.compile(
+    rb"\\{1,8}u([0-9a-fA-F]{4})|\\{1,8}x([2-7][0-9a-fA-F])|%([2-7][0-9a-fA-F])|&#x([2-7][0-9a-fA-F]);|&#(\d{2,3});"
+)
+_HALF_ESCAPE = re.compile(
+    rb"(?:\\{1,8}(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?)?|%[0-9a-fA-F]?|&(?:#(?:x[0-9a-fA-F]{0,2}|\d{0,3})?)?)\Z"
+)
+_TOKEN = re.compile(_ESCAPE.pattern + rb"|\\{1,8}[nrtbf]()|([0-9A-Za-z])", re.DOTALL)
+
+
+class KeyFilter:
+    """Finds a key written plainly, backwards, in base64, base32, hexadecimal or decimal, or by escapes.
+
+    Case does not count, nor does what stands between the characters: spaces, line breaks, quotes, commas. `name`
+    goes into the mark that takes its place. A key that is too plain to be one is left alone (`active` is false).
+    """
+
+    def __init__(self, key: str | None, name: str = "") -> None:
+        content = (key or "").strip().encode("utf-8", "replace")
+        self.active = len(content) >= (_SHORTEST if re.search(rb"\d", content) else _SHORTEST_WORDS)
+        self._mark = redaction_mark(name).encode()
+        forms = _write_forms(content) if self.active else ()
+        self._forms = tuple(sorted({form for form in forms if len(form) >= _SHORTEST}))
+        self._heads = {form[:_HEAD] for form in self._forms}
+        self._longest = max(map(len, self._forms), default=0)
+
+    def holds(self, content: bytes) -> bool:
+        """Tell whether the key is in there."""
+        flat = _flatten(content)
+        return any(form in flat for form in self._forms)
+
+    def scrub(self, content: bytes) -> bytes:
+        """Return content without the key; JSON stays JSON. Raises `UpstreamError` where it cannot."""
+        if not self.holds(content):
+            return content
+        clean = self._replace(content, self._mark)
+        if not _is_json(content) or _is_json(clean):
+            return clean
+        quoted = self._replace(content, b'"%b"' % self._mark)  # such as a list of numbers
+        if _is_json(quoted):
+            return quoted
+        raise UpstreamError("the reply repeats the key all over", code="reply_unreadable")
+
+    def scrub_text(self, text: str, *, before: str = "") -> str:
+        """Return text without the key, nor that part of it which follows on what stands `before` the text."""
+        start, whole = (part.encode("utf-8", "surrogatepass") for part in (before, before + text))
+        return self._replace(whole, self._mark, since=len(start)).decode("utf-8", "surrogatepass")
+
+    def begun(self, text: bytes) -> int:
+        """Return how many characters of the key's beginning stand at the end of a text, 0 for less than four."""
+        # An escape that is not whole yet stands for nothing yet.
+        flat = _flatten(_HALF_ESCAPE.sub(b"", text))[-self._longest :]
+        if not any(head in flat for head in self._heads):
+            return 0
+        lengths = range(min(self._longest, len(flat)), _HEAD - 1, -1)
+        return next((size for size in lengths if any(form.startswith(flat[-size:]) for form in self._forms)), 0)
+
+    def hide_beginning(self, text: str, *, before: str = "") -> str:
+        """Return text without a long beginning of the key at its end, of which some may stand `before` it."""
+        start, content = (part.encode("utf-8", "surrogatepass") for part in (before, before + text))
+        size = self.begun(content)
+        if size < _TOO_MUCH:
+            return text
+        content = _HALF_ESCAPE.sub(b"", content)
+        first = [token.start() for token in _TOKEN.finditer(content) if _letter(token)][-size]
+        return (content[len(start) : first] + self._mark).decode("utf-8", "surrogatepass")
+
+    def _replace(self, content: bytes, mark: bytes, *, since: int = 0) -> bytes:
+        tokens = [(letter, token.span()) for token in _TOKEN.finditer(content) if (letter := _letter(token))]
+        flat = b"".join(letter for letter, _ in tokens)
+        places = sorted(
+            (found.start(), found.end()) for form in self._forms for found in re.finditer(re.escape(form), flat)
+        )
+        pieces, done = list[bytes](), since
+        for first, last in places:
+            start, end = max(since, tokens[first][1][0]), tokens[last - 1][1][1]
+            if start >= done and end > since:
+                pieces += [content[done:start], mark]
+            done = max(done, end)
+        return b"".join([*pieces, content[done:]])
+
+
+class FilteredChunks:
+    """The body of a reply without the key, whole or as a stream of events; to be closed as any other.
+
+    What is no stream comes in one piece at its end; until then there are empty ones, each of which says that more
+    came. Events go on as they came, unless one ends with what may be the key's beginning: those wait for more.
+    """
+
+    def __init__(self, chunks: AsyncIterator[bytes], filter: KeyFilter, content_type: str) -> None:
+        self._chunks = chunks
+        streamed = content_type.lower().startswith(EVENT_STREAM)
+        self._pieces = self._filter_events(filter) if streamed else self._filter_whole(filter)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """Close; a generator alone would not close what it was never asked to read."""
+        await self._pieces.aclose()
+        await close_chunks(self._chunks)
+
+    async def _filter_whole(self, filter: KeyFilter) -> AsyncGenerator[bytes, None]:
+        body = bytearray()
+        try:
+            async for chunk in self._chunks:
+                body += chunk
+                if len(body) > REPLY_BYTES:
+                    raise UpstreamError(f"the reply is larger than {REPLY_BYTES} B", code="upstream_malformed")
+                yield b""
+        except UpstreamError:
+            yield filter.scrub(filter.hide_beginning(body.decode("latin-1")).encode("latin-1"))
+            raise
+        yield filter.scrub(bytes(body))
+
+    async def _filter_events(self, filter: KeyFilter) -> AsyncGenerator[bytes, None]:
+        split, stream = EventSplitter(), _StreamFilter(filter)
+        try:
+            async for chunk in self._chunks:
+                yield b"".join(out for event in split.feed(chunk) for out in stream.take(event))
+        except UpstreamError:
+            yield b"".join(stream.finish())
+            raise
+        if rest := split.rest():
+            yield b"".join(stream.take(rest))
+        yield b"".join(stream.finish())
+
+
+# A text inside decoded JSON: what holds it, and its key or number there.
+_Leaf = tuple[Any, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class _HeldEvent:
+    """An event that waits: its decoded data, and the texts in it by their places in the reply."""
+
+    raw: bytes
+    data: Any
+    texts: dict[Any, list[_Leaf]]
+    changed: bool = False
+
+    def to_bytes(self) -> bytes:
+        if not self.changed:
+            return self.raw
+        name = next((event.event for event in parse_events(self.raw)), "")
+        data = self.data[0]
+        return event_bytes(data if isinstance(data, str) else dump_json(data).decode(), name)
+
+
+class _StreamFilter:
+    """Follows each text of a stream over its events, since a key may come in pieces, each in another event."""
+
+    def __init__(self, filter: KeyFilter) -> None:
+        self._filter = filter
+        self._held: list[_HeldEvent] = []
+        # The end of each text as it went on, by its place in the reply.
+        self._ends: dict[Any, str] = {}
+
+    def take(self, event: bytes) -> Iterator[bytes]:
+        """Take in one event; yield what goes on."""
+        clean, data = self._filter.scrub(event), event_data(event)
+        if clean != event or data.startswith(b"[DONE]"):  # all of the key is in this one, or there is no more
+            yield from self.finish()
+            yield clean
+            return
+        # In a list, so that a text alone has something that holds it.
+        decoded: list[Any] = [_decode(data)]
+        texts: dict[Any, list[_Leaf]] = {}
+        if data:
+            texts = {(): [(decoded, 0)]} if isinstance(decoded[0], str) else collect_delta_texts(decoded)
+        self._held.append(_HeldEvent(raw=event, data=decoded, texts=texts))
+        if not self._is_pending() or len(self._held) > _MOST_HELD:
+            yield from self._release()
+
+    def finish(self) -> Iterator[bytes]:
+        """Yield what waited; a beginning that is too long to be chance is hidden."""
+        for place in {place for held in self._held for place in held.texts}:
+            self._change(
+                place, self._filter.hide_beginning(self._waiting(place), before=self._ends.get(place, ""))
+            )
+        yield from self._release()
+
+    def _is_pending(self) -> bool:
+        """Take the key out of what waits; tell whether more of it may come."""
+        pending = False
+        for place in {place for held in self._held for place in held.texts}:
+            before, own = self._ends.get(place, ""), self._waiting(place)
+            text = (before + own).encode("utf-8", "surrogatepass")
+            if self._filter.holds(text):
+                # Its first characters may have gone on already: what follows on them is hidden.
+                self._change(place, self._filter.scrub_text(own, before=before))
+            else:
+                pending = self._filter.begun(text) > 0 or pending
+        return pending
+
+    def _waiting(self, place: Any) -> str:
+        return "".join(container[key] for held in self._held for container, key in held.texts.get(place, ()))
+
+    def _change(self, place: Any, text: str) -> None:
+        """Put a text in place of what waits there, into the first of its events."""
+        if text == self._waiting(place):
+            return
+        for held in self._held:
+            for container, key in held.texts.get(place, ()):
+                container[key], text, held.changed = text, "", True
+
+    def _release(self) -> Iterator[bytes]:
+        held, self._held = self._held, []
+        for event in held:
+            for place, leaves in event.texts.items():
+                added = "".join(container[key] for container, key in leaves)
+                self._ends[place] = (self._ends.get(place, "") + added)[-_ENDS:]
+            yield event.to_bytes()
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        found = parse_json(data) if data else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict | list) else data.decode("utf-8", "replace")
+
+
+def _write_forms(key: bytes) -> Iterator[bytes]:
+    """Yield what each way to write a key leaves of it once all but letters and digits is gone."""
+    forms = [key, key[::-1], codecs.encode(key.decode("latin-1"), "rot13").encode("latin-1")]
+    forms += ["".join(pattern.format(byte) for byte in key).encode() for pattern in ("{:02x}", "0x{:02x}", "{}")]
+    for encode, group, bits in ((base64.b64encode, 3, 6), (base64.b32encode, 5, 5)):
+        for before in range(group):
+            # Only the characters that the key alone decides, wherever it stands in what was encoded.
+            first, last = -(-before * 8 // bits), (before + len(key)) * 8 // bits
+            forms.append(encode(b"\0" * before + key)[first:last])
+    yield from map(_flatten, forms)
+
+
+def _flatten(content: bytes) -> bytes:
+    """Return only the letters, in lower case, and digits; escapes count as what they stand for."""
+    if b"\\" in content:
+        for escape in _LINE_ESCAPES:
+            content = content.replace(escape, b"")
+    if b"\\" in content or b"%" in content or b"&#" in content:
+        content = _ESCAPE.sub(lambda found: _letter(found) or b"", content)
+    return content.translate(_LOWER, _SEPARATORS)
+
+
+def _letter(token: re.Match[bytes]) -> bytes:
+    """Return the letter or digit that a token is or stands for, nothing where it is neither."""
+    *sixteen, ten = token.groups()[:5]
+    code = next((int(each, 16) for each in sixteen if each), int(ten) if ten else None)
+    if code is None:
+        return (token[7] or b"").lower() if token.re is _TOKEN else b""
+    letter = bytes([code]).lower() if code < 128 else b""
+    return letter if letter and letter in _LETTERS else b""
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        parse_json(content)
+    except ValueError:
+        return False
+    return True
