@@ -61,6 +61,7 @@ class UpstreamRequest:
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
     silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
     and `converted` go into the record, as does `bare`: it offers no tool. `bares` is how many such came before it.
+    `left_out` names what of the client's own request is not in `body`.
     """
 
     served: ServedModel
@@ -80,6 +81,7 @@ class UpstreamRequest:
     entry: CacheEntry | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     bare: bool = False
     bares: int = 0
 
@@ -264,7 +266,7 @@ class RequestHandler:
     async def _send(self, call: MeteredCall) -> None:
         model_call = self._request.to_call(call, self._admission.attempt)
         while True:
-            reply = await self._reach(call, model_call)
+            reply = call.name_left_out(await self._reach(call, model_call), self._request.left_out)
             async with reply.closing():
                 if reply.is_success:
                     self._provider_meter = reply.meter
@@ -435,7 +437,9 @@ class RequestHandler:
             )
         if request.health is not None:
             request.health.note_success()
-        await call.close("ok", reply.status, metered=metered)
+        fault = reply.fault() if reply.fault is not None else ""
+        reason = self._redact(f"model_malformed: {fault}") if fault else ""
+        await call.close("ok", reply.status, metered=metered, reason=reason)
         await call.secured()
         if on_disk is not None:
             await on_disk
