@@ -79,7 +79,8 @@ class UpstreamReply:
 
     `meter`, called once the body ended, returns what was used by the provider's own word, where the body itself
     no longer says all of it. `fault`, called then too, returns what the model did wrong in its reply, which is
-    kept all the same; empty for nothing.
+    kept all the same; empty for nothing. `left_out`, called then too, names what of the provider's reply is not in
+    the body.
     """
 
     status: int
@@ -87,6 +88,7 @@ class UpstreamReply:
     chunks: AsyncIterator[bytes]
     meter: Callable[[], ReplyUsage] | None = None
     fault: Callable[[], str] | None = None
+    left_out: Callable[[], tuple[str, ...]] | None = None
 
     @property
     def lower_headers(self) -> dict[str, str]:

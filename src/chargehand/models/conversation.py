@@ -299,7 +299,9 @@ class NeutralReply:
 
 
 class ReplyReader(Protocol):
-    """Reads one reply of a provider."""
+    """Reads one reply of a provider; `left_out` collects the provider's fields that have no neutral form."""
+
+    left_out: set[str]
 
     def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
         """Return what one event of a stream says."""
@@ -358,7 +360,8 @@ def find_features(request: NeutralRequest) -> set[str]:
     files = [part for part in said if isinstance(part, FilePart)]
     held = {
         "cached": any(part.cached for part in said if isinstance(part, TextPart | FilePart)),
-        "detail": any(part.detail for part in files),
+        "detail": any(part.detail for part in files if part.kind == "image"),
+        "file_detail": any(part.detail for part in files if part.kind == "file"),
         "file_name": any(part.name for part in files if part.kind == "file"),
         "image_name": any(part.name for part in files if part.kind == "image"),
         "thoughts": any(isinstance(part, ThoughtPart) for part in said),

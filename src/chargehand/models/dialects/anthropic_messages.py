@@ -42,6 +42,12 @@ _READ: Shape = {
     "metadata": {"user_id": None},
     **dict.fromkeys(("model", "stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences")),
 }
+_REPLY: Shape = {
+    "content": dict.fromkeys(("type", "text", "thinking", "id", "name", "input")),
+    **dict.fromkeys(("id", "type", "role", "model", "stop_reason", "usage", "stop_details")),
+}
+# What a delta of a stream has beside the text of its block, and of the message.
+_DELTA: Shape = dict.fromkeys(("type", "text", "thinking", "partial_json"))
 _CARRIED = frozenset({"cached", "failed", "file_name", "strict", "parallel", "top_k", "user"})
 # A request may have so many marks.
 _MOST_MARKS = 4
@@ -369,6 +375,7 @@ class AnthropicReader:
         self._meter = dialect.stream_meter({})
         self._calls: dict[int, int] = {}
         self._word = ""
+        self.left_out = set[str]()
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what an event says."""
@@ -376,6 +383,11 @@ class AnthropicReader:
         if self._meter.failed:
             return [neutral.ReplyError(message=self._meter.failed)]
         index, delta = int(data.get("index", 0)), as_mapping(data.get("delta"))
+        if data.get("type") == "message_delta":
+            self.left_out.update(list_unread(delta, _REPLY))
+        else:
+            self.left_out.update(list_unread({"content": data.get("content_block")}, _REPLY))
+            self.left_out.update(list_unread(delta, _DELTA, "content"))
         match data.get("type"), delta.get("type"):
             case "content_block_start", _:
                 return list(self._read_block(index, as_mapping(data.get("content_block")), whole=False))
@@ -391,6 +403,7 @@ class AnthropicReader:
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
+        self.left_out.update(list_unread(document, _REPLY))
         found: list[neutral.ReplyDelta] = []
         for index, block in enumerate(as_mappings(document.get("content"))):
             found += self._read_block(index, block, whole=True)
@@ -415,7 +428,10 @@ class AnthropicReader:
                     index=own, id=str(block.get("id", "")), name=str(block.get("name", ""))
                 )
                 if whole or block.get("input"):
-                    yield neutral.ToolCallDelta(index=own, text=json.dumps(block.get("input") or {}))
+                    given = block.get("input") or {}
+                    yield neutral.ToolCallDelta(
+                        index=own, text=given if isinstance(given, str) else json.dumps(given)
+                    )
 
 
 class AnthropicWriter:

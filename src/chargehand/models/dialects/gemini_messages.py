@@ -21,12 +21,13 @@ HINTS = {
     "presencePenalty": "presence_penalty",
     "frequencyPenalty": "frequency_penalty",
 }
+_CALL = dict.fromkeys(("id", "name", "args"))
 _FILE = dict.fromkeys(("mimeType", "data", "fileUri", "displayName"))
 _PART: dict[str, Any] = {
     **dict.fromkeys(("text", "thought")),
     "inlineData": _FILE,
     "fileData": _FILE,
-    "functionCall": dict.fromkeys(("id", "name", "args")),
+    "functionCall": _CALL,
     "functionResponse": dict.fromkeys(("id", "name", "response", "parts")),
 }
 _READ: Shape = {
@@ -46,9 +47,18 @@ _READ: Shape = {
     "stream": None,
 }
 _CARRIED = frozenset({"failed", "detail", *HINTS.values()})
+_REPLY: Shape = {
+    "candidates": {
+        "content": {"role": None, "parts": {"text": None, "thought": None, "functionCall": _CALL}},
+        **dict.fromkeys(("finishReason", "finishMessage", "index", "tokenCount")),
+    },
+    **dict.fromkeys(("usageMetadata", "promptFeedback", "error")),
+    # The reply's own marks, which say nothing outside of its provider.
+    **dict.fromkeys(("modelVersion", "responseId", "createTime", "modelStatus")),
+}
 _RESOLUTIONS = {"low": "MEDIA_RESOLUTION_LOW", "high": "MEDIA_RESOLUTION_HIGH"}
 _DETAILS = {word: detail for detail, word in _RESOLUTIONS.items()}
-_EFFORTS = {level: effort for effort, level in reversed(list(GEMINI_LEVELS.items()))}
+_EFFORTS = {level: effort for effort, level in reversed(list(GEMINI_LEVELS.items()))} | {"XHIGH": "xhigh"}
 _CHOICES: Mapping[str, neutral.ToolChoice] = {
     "AUTO": "auto",
     "NONE": "none",
@@ -86,8 +96,13 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
     )
     left = [name for name in list_unread(body, _READ) if name != "contents.parts.thoughtSignature"]
     left += ["reasoning"] if signed else []
-    mode = as_mapping(as_mapping(body.get("toolConfig")).get("functionCallingConfig")).get("mode")
-    left += ["toolConfig.functionCallingConfig.mode"] if mode == "VALIDATED" else []
+    calling = as_mapping(as_mapping(body.get("toolConfig")).get("functionCallingConfig"))
+    left += ["toolConfig.functionCallingConfig.mode"] if calling.get("mode") == "VALIDATED" else []
+    some = bool(calling.get("allowedFunctionNames")) and choice != "tool"
+    left += ["toolConfig.functionCallingConfig.allowedFunctionNames"] if some else []
+    level = as_mapping(config.get("thinkingConfig")).get("thinkingLevel")
+    left += ["generationConfig.thinkingConfig.thinkingLevel"] if level and level not in _EFFORTS else []
+    left += ["generationConfig.responseJsonSchema"] if schema and not isinstance(schema, dict) else []
     mime, looks = config.get("responseMimeType"), str(config.get("mediaResolution") or "")
     left += ["generationConfig.responseMimeType"] if mime not in (None, _JSON, "text/plain") else []
     left += ["generationConfig.mediaResolution"] if looks and looks not in _DETAILS else []
@@ -139,7 +154,7 @@ def write_contents_request(request: NeutralRequest, model: str) -> WireRequest:
         elif request.choice is not None:
             body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[request.choice]}}
     files = (part for turn in request.turns for part in turn.parts if isinstance(part, neutral.FilePart))
-    looks = {part.detail for part in files}
+    looks = {part.detail for part in files if part.kind == "image"}
     look = _RESOLUTIONS.get(looks.pop()) if len(looks) == 1 else None
     if "detail" in neutral.find_features(request) and look is None:
         left.add("detail")
@@ -169,7 +184,7 @@ def _write_thinking(asked: neutral.ReasoningRequest, model: str, left: set[str])
         level = GEMINI_LEVELS.get("minimal" if word == "none" else word)
         if level == "MINIMAL" and "pro" in model:
             level = "LOW"
-        if level is None or (word in ("none", "minimal") and level != "MINIMAL") or word == "none":
+        if level is None or level.lower() != word:
             left.add(asked.amount)
         return shown | ({"thinkingLevel": level} if level else {})
     if asked.tokens is None:
@@ -354,12 +369,14 @@ class GeminiReader:
         self._count = 0
         self._word = ""
         self._fault = ""
+        self.left_out = set[str]()
         self._usage: Usage | None = None
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a chunk says."""
         if data.get("error"):
             return [neutral.ReplyError(message=error_message(data, "error"))]
+        self.left_out.update(list_unread(data, _REPLY))
         if as_mapping(data.get("usageMetadata")):
             self._usage = self._dialect.read_usage(data).usage
         if as_mapping(data.get("promptFeedback")).get("blockReason"):

@@ -60,6 +60,15 @@ _READ: Shape = {
     **dict.fromkeys(_READ_HINTS),
 }
 _CARRIED = frozenset({"detail", "file_name", "strict", "parallel"})
+_SAID: Shape = {
+    **dict.fromkeys(("role", "content", "refusal", "reasoning_content", "reasoning")),
+    "tool_calls": {**dict.fromkeys(("id", "type", "index")), "function": {"name": None, "arguments": None}},
+}
+_REPLY: Shape = {
+    "choices": {"index": None, "finish_reason": None, "message": _SAID, "delta": _SAID},
+    # The reply's own marks, which say nothing outside of its provider.
+    **dict.fromkeys(("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage", "error")),
+}
 # Families whose makers ask for the reasoning of earlier replies; other providers refuse that field.
 _WANTS_THOUGHTS = re.compile(r"deepseek|kimi|glm-|mimo")
 _FINISH_REASONS: Mapping[StopReason, str] = {
@@ -311,6 +320,7 @@ class OpenAIChatReader:
         self._usage: Usage | None = None
         self._word = ""
         self._refused = False
+        self.left_out = set[str]()
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a chunk says."""
@@ -332,6 +342,7 @@ class OpenAIChatReader:
     def _read(self, data: Mapping[str, Any], holder: str, default: str) -> list[neutral.ReplyDelta]:
         if data.get("error"):
             return [neutral.ReplyError(message=str(as_mapping(data["error"]).get("message") or data["error"]))]
+        self.left_out.update(list_unread(data, _REPLY))
         if as_mapping(data.get("usage")):
             self._usage = self._dialect.read_usage(data).usage
         found: list[neutral.ReplyDelta] = []

@@ -56,6 +56,7 @@ class ResponsesDialect(ModelDialect):
         "verbosity": "text.verbosity",
         "cached": "input.content.prompt_cache_breakpoint",
         "detail": "input.content.detail",
+        "file_detail": "input.content.detail",
         "file_name": "input.content.filename",
         "strict": "tools.strict",
         "parallel": "parallel_tool_calls",

@@ -42,7 +42,13 @@ _READ: Shape = {
     **dict.fromkeys(("max_output_tokens", "temperature", "top_p")),
     **dict.fromkeys(_HINTS),
 }
-_CARRIED = _HINTS | {"verbosity", "detail", "file_name", "strict", "parallel"}
+_TEXT = {"type": None, "text": None, "refusal": None}
+_OUTPUT: Shape = {
+    **dict.fromkeys(("id", "type", "status", "role", "call_id", "name", "arguments", "input")),
+    "content": _TEXT,
+    "summary": _TEXT,
+}
+_CARRIED = _HINTS | {"verbosity", "detail", "file_detail", "file_name", "strict", "parallel"}
 _REASONS: Mapping[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
 _WHY: Mapping[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
 # What official clients require of a response, and a reply of another dialect does not have.
@@ -265,10 +271,11 @@ def _write_part(part: neutral.TextPart | neutral.FilePart, role: neutral.Convers
         raise UntranslatableError("image", "responses take no picture that a model made")
     if part.kind == "image":
         return {"type": "input_image", "image_url": neutral.data_url(part), "detail": part.detail or "auto"}
+    held = {"detail": part.detail} if part.detail else {}
     if part.url:
         named = {"filename": part.name} if part.name else {}
-        return {"type": "input_file", "file_url": part.url, **named}
-    return {"type": "input_file", "filename": part.name or "file", "file_data": neutral.data_url(part)}
+        return {"type": "input_file", "file_url": part.url, **named, **held}
+    return {"type": "input_file", "filename": part.name or "file", "file_data": neutral.data_url(part), **held}
 
 
 class ResponsesReader:
@@ -279,6 +286,7 @@ class ResponsesReader:
         self._calls: dict[int, int] = {}
         self._filled: set[int] = set()
         self._refused = False
+        self.left_out = set[str]()
         self._end: neutral.ReplyEnd | None = None
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
@@ -316,7 +324,8 @@ class ResponsesReader:
                         self._refused = self._refused or part.get("type") == "refusal"
                         found.append(neutral.TextDelta(text=str(part.get("text") or part.get("refusal") or "")))
                 case "reasoning":
-                    texts = (str(part.get("text", "")) for part in as_mappings(item.get("summary")))
+                    said = as_mappings(item.get("summary")) or as_mappings(item.get("content"))
+                    texts = (str(part.get("text", "")) for part in said)
                     found += [neutral.ThinkingDelta(text=text) for text in texts if text]
                 case _:
                     found += self._read_call(place, item)
@@ -344,6 +353,7 @@ class ResponsesReader:
     def _read_end(self, response: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         if response.get("status") == "failed" or response.get("error"):
             return [neutral.ReplyError(message=error_message(response, "the response failed"))]
+        self.left_out.update(list_unread(response.get("output"), _OUTPUT, "output"))
         why = str(as_mapping(response.get("incomplete_details")).get("reason") or "")
         stop: StopReason = "tools" if self._calls else "refusal" if self._refused else "end"
         self._end = neutral.ReplyEnd(stop=_REASONS.get(why, stop), usage=self._dialect.read_usage(response).usage)

@@ -74,6 +74,7 @@ class TranslatingUpstream:
             chunks=translated,
             meter=lambda: translated.metered,
             fault=lambda: translated.fault,
+            left_out=lambda: translated.left_out,
         )
 
     async def close(self) -> None:
@@ -119,6 +120,11 @@ class _TranslatedReply:
         self._unwrapper = _CustomToolUnwrapper(asked.custom)
         self._calls = list[ReplyDelta]()
         self._pieces = self._translate()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the provider's reply is not in these pieces."""
+        return tuple(f"reply.{name}" for name in sorted(self._reader.left_out))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -408,6 +408,8 @@ class RequestHandler:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
+        if reply.left_out is not None:
+            headers = call.name_left_out(reply, reply.left_out()).lower_headers
         headers = {**JSON_HEADERS, **headers}
         await self._settle_whole(call, reply, headers, body, metered)
         await self._send_whole(reply.status, {**_select_headers(headers, call.id), **self._request.shown}, body)
@@ -476,6 +478,8 @@ class RequestHandler:
                 await call.close("cut", reply.status, metered=self._partial_usage(), reason=reason)
             else:
                 metered = meter.metered if reply.meter is None else reply.meter()
+                if reply.left_out is not None:
+                    call.name_left_out(reply, reply.left_out())  # for the record: the head is out
                 await self._settle_whole(call, reply, headers, b"".join(sent), metered)
             self._task = None
             await self._forward(call, out, headers)
