@@ -115,9 +115,9 @@ def moved(asked: NeutralRequest) -> Gist:
 @QUICK
 @given(asked=conversations())
 def test_a_conversation_survives_each_pair(one: Dialect, other: Dialect, asked: NeutralRequest) -> None:
-    first = DIALECTS[one].read_request(DIALECTS[one].write_request(asked, "m"))
-    there = DIALECTS[other].read_request(DIALECTS[other].write_request(first, "m"))
-    back = DIALECTS[one].read_request(DIALECTS[one].write_request(there, "m"))
+    first = DIALECTS[one].read_request(DIALECTS[one].write_request(asked, "m").body)
+    there = DIALECTS[other].read_request(DIALECTS[other].write_request(first, "m").body)
+    back = DIALECTS[one].read_request(DIALECTS[one].write_request(there, "m").body)
     assert moved(there) == moved(asked)
     assert moved(back) == moved(asked)
     assert there.limit == asked.limit or {one, other} & {"anthropic"}
@@ -129,7 +129,7 @@ def test_a_conversation_survives_each_pair(one: Dialect, other: Dialect, asked: 
 def test_pictures_of_results_stay_in_their_place_where_the_dialect_has_one(
     dialect: Dialect, asked: NeutralRequest
 ) -> None:
-    assert gist(DIALECTS[dialect].read_request(DIALECTS[dialect].write_request(asked, "m"))) == gist(asked)
+    assert gist(DIALECTS[dialect].read_request(DIALECTS[dialect].write_request(asked, "m").body)) == gist(asked)
 
 
 CALLS = st.lists(st.tuples(NAMES, OBJECTS), max_size=3).map(
@@ -186,7 +186,7 @@ def test_a_reply_survives_each_pair(
     client: Dialect, upstream: Dialect, said: NeutralReply, stream: bool, cut: int
 ) -> None:
     asked = NeutralRequest(turns=(ConversationTurn(role="user", parts=(TextPart(text="hi"),)),), stream=stream)
-    call = ModelCall(id="c", dialect=client, body=DIALECTS[client].write_request(asked, "m"), attempt="a", turn=1)
+    call = ModelCall(id="c", dialect=client, body=DIALECTS[client].write_request(asked, "m").body, attempt="a", turn=1)
 
     async def answered() -> tuple[bytes, Usage]:
         reply = await TranslatingUpstream(Provider(said, cut), upstream).send(call)

@@ -277,6 +277,8 @@ def _describe_model_use(event: Payload) -> str | None:
             ended = "" if event.status == "ok" else f" {event.status}: {_first_line(event.reason)}"
             notes = [f"not {_first_line(why)}" for why in event.skipped]
             notes += [_first_line(what) for what in event.converted]
+            notes += [f"left out: {_first_line(', '.join(event.left_out))}"] if event.left_out else []
+            notes += [_first_line(event.reason)] if event.status == "ok" and event.reason else []
             return f"model {event.model or '?'}{ended} ({'; '.join([f'{given} in, {made} out, {cost}', *notes])})"
         case ReplayDiverged():
             where = f"at {event.pointer}: was {event.recorded}, is {event.sent}"

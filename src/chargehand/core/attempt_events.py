@@ -176,8 +176,9 @@ class ModelCalled(Payload, frozen=True, kw_only=True):
     `booked_usd` is what the limits count: the cost, or the reserve where it is unknown. `reported_usd` is the cost
     by the provider's own word, which counts, `computed_usd` that by tokens and price. `provider` is the address
     that was asked, `operation` `reply` or `embed`, `first_seconds` the time until the reply began; `skipped` who
-    before it did not take the request and why, `converted` what of that has another form than it was given; `bare`
-    a request that offered no tool, as those for a title do. Older lines have none of these.
+    before it did not take the request and why, `converted` what of that has another form than it was given,
+    `left_out` which fields of it the model was not sent, told once for each model; `bare` a request that offered
+    no tool, as those for a title do. Older lines have none of these.
     """
 
     call: str
@@ -202,6 +203,7 @@ class ModelCalled(Payload, frozen=True, kw_only=True):
     first_seconds: float | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     bare: bool = False
 
 

@@ -45,6 +45,7 @@ def call_event(record: CallRecord) -> ModelCalled:
         first_seconds=record.first_seconds,
         skipped=record.skipped,
         converted=record.converted,
+        left_out=record.left_out,
         bare=record.bare,
     )
 

@@ -188,11 +188,12 @@ def find_facts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a call may hold, as far as it is known: tools, pictures, other files, tokens of its reply."""
+    """What a call may hold, as far as it is known: tools, pictures, files, reasoning, tokens of its reply."""
 
     tools: bool | None
     images: bool | None
     files: bool | None
+    reasoning: bool | None
     max_output: int | None
 
 
@@ -217,6 +218,7 @@ def find_capabilities(
         tools=_pick((config.tools, ""), (tried.tools, ""), (listed.tools, "")).value,
         images=_find_modality("image", config, tried, listed).value,
         files=None if doubted else takes_files.value,
+        reasoning=_pick((config.reasoning, ""), (tried.reasoning, ""), (listed.reasoning, "")).value,
         max_output=_pick((config.max_output, ""), (tried.max_output, ""), (listed.max_output, "")).value,
     )
 

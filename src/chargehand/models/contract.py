@@ -81,13 +81,17 @@ class UpstreamReply:
     """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early.
 
     `meter`, called once the body ended, returns what was used by the provider's own word, where the body itself
-    no longer says all of it.
+    no longer says all of it. `fault`, called then too, returns what the model did wrong in its reply, which is
+    kept all the same; empty for nothing. `left_out`, called then too, names what of the provider's reply is not in
+    the body.
     """
 
     status: int
     headers: Mapping[str, str]
     chunks: AsyncIterator[bytes]
     meter: Callable[[], ReplyUsage] | None = None
+    fault: Callable[[], str] | None = None
+    left_out: Callable[[], tuple[str, ...]] | None = None
 
     @property
     def lower_headers(self) -> dict[str, str]:
@@ -201,8 +205,8 @@ class ServedModel:
 
     `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. Models
     with the same `provider` share its faults and quotas; empty means none. `tools`, `images` and `files` say
-    whether it takes them. `ollama` marks a model of Ollama, which has endpoints of its own. `fallback` is who
-    answers, in order, where this one cannot.
+    whether it takes them, `reasoning` whether it can be asked to reason. `ollama` marks a model of Ollama, which
+    has endpoints of its own. `fallback` is who answers, in order, where this one cannot.
     """
 
     name: str
@@ -216,6 +220,7 @@ class ServedModel:
     images: bool = True
     files: bool = True
     tools: bool = True
+    reasoning: bool = True
     ollama: bool = False
     fallback: tuple[ServedModel, ...] = ()
 
@@ -255,7 +260,8 @@ class CallRecord:
     `first_seconds` is the time until the client got the first piece of a stream, or the head of a whole reply.
     `hour_writes` of the tokens written to the cache are kept for an hour, `None` where unknown.
     `skipped` says which models before this one do not take the request, and why; `converted` what of the request
-    was put into another form for this one; `bare` that it offered no tool.
+    was put into another form for this one; `left_out` which of its fields this one was not sent, the first time in
+    the attempt; `bare` that it offered no tool. The `reason` of an `ok` one says what the model did wrong.
     """
 
     call: str
@@ -278,6 +284,7 @@ class CallRecord:
     first_seconds: float | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     bare: bool = False
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -11,6 +12,20 @@ from chargehand.models.contract import StopReason, Usage
 
 ConversationRole = Literal["user", "assistant"]
 ToolChoice = Literal["auto", "none", "required", "tool"]
+# Tokens of reasoning for each effort, by OpenAI's words for them.
+EFFORT_BUDGETS: Mapping[str, int] = {
+    "none": 0,
+    "minimal": 1_024,
+    "low": 4_096,
+    "medium": 8_192,
+    "high": 24_576,
+    "xhigh": 32_768,
+    "max": 65_536,
+}
+# The efforts that stand for a budget: every model that reasons takes these, and only some the others.
+BUDGET_EFFORTS = ("low", "medium", "high")
+# A budget that leaves it to the model, as Gemini spells it; Anthropic's word is `adaptive`.
+DYNAMIC_BUDGET = -1
 
 
 class UntranslatableError(ValueError):
@@ -23,20 +38,35 @@ class UntranslatableError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPart:
-    """Words."""
+    """Words; `cached`: the client wants all up to here kept in its provider's cache."""
+
+    text: str
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtPart:
+    """Reasoning of an earlier reply that no provider signed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """A picture or another file: base64 `data` of a `media_type`, or a `url` that leads to it."""
+    """A picture or another file: base64 `data` of a `media_type`, or a `url` that leads to it.
+
+    `detail` is how closely to look, `low` or `high`; `context` what is said of a document; `cached` is as in
+    `TextPart`.
+    """
 
     media_type: str = ""
     data: str = ""
     url: str = ""
     name: str = ""
     kind: Literal["image", "file"] = "image"
+    detail: str = ""
+    context: str = ""
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +82,27 @@ class ToolCallPart:
     custom: bool = False
     unchecked: bool = False
 
+    @property
+    def malformed(self) -> bool:
+        """Whether the model wrote something else than the JSON object that this dialect-neutral call needs."""
+        return not self.custom and self._read_object() is None
+
     def value(self) -> Mapping[str, Any] | str:
-        """Return the arguments as an object; raises `UntranslatableError` where they are none."""
+        """Return the arguments as an object; what is none stands as text in one, under `malformed_arguments`.
+
+        So the reply that was paid for is kept: whoever runs the tool misses its arguments, and tells the model.
+        """
+        found = self._read_object()
+        if found is not None:
+            return found
+        return self.arguments if self.unchecked else {"malformed_arguments": self.arguments}
+
+    def _read_object(self) -> Mapping[str, Any] | None:
         try:
             found = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return found
-        if self.unchecked:
-            return self.arguments
-        message = f"the arguments of tool call {self.id!r:.80} are not a JSON object"
-        raise UntranslatableError("tool arguments", message)
+            return None
+        return found if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +132,7 @@ class ToolResultPart:
         return (note, *self.blobs) if self.blobs else ()
 
 
-ConversationPart = TextPart | FilePart | ToolCallPart | ToolResultPart
+ConversationPart = TextPart | ThoughtPart | FilePart | ToolCallPart | ToolResultPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +145,71 @@ class ConversationTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool that the model may call; a `custom` one takes plain text and has no schema."""
+    """A tool that the model may call; a `custom` one takes plain text and has no schema.
+
+    `strict`: its provider is to hold the model to the schema; `None` where nothing is said.
+    """
 
     name: str
     description: str = ""
     schema: Mapping[str, Any] = field(default_factory=dict)
     custom: bool = False
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningRequest:
+    """How much to reason: an `effort` by OpenAI's words, or a `budget` in tokens; `summary`: how to show it."""
+
+    effort: str | None = None
+    budget: int | None = None
+    summary: str | None = None
+
+    @property
+    def word(self) -> str | None:
+        """The effort, for dialects without budgets; `None` where nothing is asked or the model may choose."""
+        if self.budget == 0:
+            return "none"
+        if self.effort is not None or self.budget is None or self.budget == DYNAMIC_BUDGET:
+            return self.effort
+        fitting = (word for word in BUDGET_EFFORTS if self.budget <= EFFORT_BUDGETS[word])
+        return next(fitting, BUDGET_EFFORTS[-1])
+
+    @property
+    def tokens(self) -> int | None:
+        """The budget, for dialects without efforts; `None` where nothing is asked or the word is unknown."""
+        if self.effort is None or self.budget not in (None, DYNAMIC_BUDGET):
+            return self.budget
+        return EFFORT_BUDGETS.get(self.effort)
+
+    @property
+    def amount(self) -> str | None:
+        """The name of the field that says how much, `None` where nothing is asked."""
+        return "effort" if self.effort is not None else "budget" if self.budget is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplySchema:
+    """The schema that the reply must keep; OpenAI's dialects also name and describe it."""
+
+    schema: Mapping[str, Any]
+    name: str = ""
+    description: str = ""
+    strict: bool | None = None
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """The schema with name and description inside, for dialects that have no other place for them."""
+        said = {"title": self.name, "description": self.description}
+        return {**{key: text for key, text in said.items() if text}, **self.schema}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeutralRequest:
-    """One request; `left_out` names what of it means nothing to another provider: hints, reasoning."""
+    """One request; `left_out` names what of it its reader has no place for, by the client's own fields.
+
+    `hints` are further fields by OpenAI's names, which pass among the dialects that have them: `seed`, `user` ….
+    """
 
     turns: tuple[ConversationTurn, ...]
     system: tuple[str, ...] = ()
@@ -128,9 +221,10 @@ class NeutralRequest:
     temperature: float | None = None
     top_p: float | None = None
     stop: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None
+    schema: ReplySchema | None = None
     json: bool = False
-    effort: str | None = None
+    reasoning: ReasoningRequest = field(default_factory=ReasoningRequest)
+    hints: Mapping[str, Any] = field(default_factory=dict)
     stream: bool = False
     left_out: tuple[str, ...] = ()
 
@@ -174,10 +268,11 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyEnd:
-    """The reply is whole."""
+    """The reply is whole; `fault` is what its model, and nobody else, did wrong in it."""
 
     stop: StopReason
     usage: Usage | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +299,9 @@ class NeutralReply:
 
 
 class ReplyReader(Protocol):
-    """Reads one reply of a provider."""
+    """Reads one reply of a provider; `left_out` collects the provider's fields that have no neutral form."""
+
+    left_out: set[str]
 
     def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
         """Return what one event of a stream says."""
@@ -251,6 +348,45 @@ def join_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...
         if parts:
             joined.append(replace(turn, parts=tuple(parts)))
     return tuple(joined)
+
+
+def find_features(request: NeutralRequest) -> set[str]:
+    """Return what a request holds that not every dialect has a place for, by the names of the fields here.
+
+    How much to reason is not among it: that depends on the model.
+    """
+    said = [part for turn in request.turns for part in turn.parts]
+    said += [inner for part in said if isinstance(part, ToolResultPart) for inner in part.content]
+    files = [part for part in said if isinstance(part, FilePart)]
+    held = {
+        "cached": any(part.cached for part in said if isinstance(part, TextPart | FilePart)),
+        "detail": any(part.detail for part in files if part.kind == "image"),
+        "file_detail": any(part.detail for part in files if part.kind == "file"),
+        "file_name": any(part.name for part in files if part.kind == "file"),
+        "image_name": any(part.name for part in files if part.kind == "image"),
+        "thoughts": any(isinstance(part, ThoughtPart) for part in said),
+        "failed": any(part.failed for part in said if isinstance(part, ToolResultPart)),
+        "strict": any(tool.strict for tool in request.tools),
+        "parallel": request.parallel is False,
+        "choice": request.choice is not None and not request.tools,
+    }
+    return {name for name, here in held.items() if here} | set(request.hints)
+
+
+def spell_out_contexts(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
+    """Return turns with what is said of a document as words before it, for dialects without a place for it."""
+
+    def spell_out(parts: Iterable[Any]) -> Iterator[Any]:
+        for part in parts:
+            if isinstance(part, ToolResultPart):
+                yield replace(part, content=tuple(spell_out(part.content)))
+                continue
+            if isinstance(part, FilePart) and part.context:
+                of = f" {part.name!r}" if part.name else ""
+                yield TextPart(text=f"What the document{of} below is: {part.context}")
+            yield part
+
+    return tuple(replace(turn, parts=tuple(spell_out(turn.parts))) for turn in turns)
 
 
 def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
@@ -318,6 +454,41 @@ def wrap_custom_tools(tools: Iterable[OfferedTool]) -> tuple[OfferedTool, ...]:
 def as_function_call(call: ToolCallPart) -> ToolCallPart:
     """Return a custom tool's call as that of the function `wrap_custom_tools` makes of it."""
     return replace(call, arguments=json.dumps({"input": call.arguments}), custom=False) if call.custom else call
+
+
+def read_reply_schema(given: Mapping[str, Any]) -> ReplySchema | None:
+    """Read a schema as OpenAI's dialects write it, `None` where there is none."""
+    schema = given.get("schema")
+    if not (isinstance(schema, dict) and schema):
+        return None
+    return ReplySchema(
+        schema=schema,
+        name=str(given.get("name") or ""),
+        description=str(given.get("description") or ""),
+        strict=read_flag(given.get("strict")),
+    )
+
+
+def write_reply_schema(shape: ReplySchema) -> dict[str, Any]:
+    """Write a schema as OpenAI's dialects take it; they want a name of letters, digits, `_` and `-`."""
+    title = shape.name or shape.schema.get("title")
+    name = re.sub(r"[^\w-]+", "_", title, flags=re.ASCII)[:64] if isinstance(title, str) else ""
+    held = {"description": shape.description or None, "strict": shape.strict}
+    return {
+        "name": name or "reply",
+        "schema": shape.schema,
+        **{key: value for key, value in held.items() if value is not None},
+    }
+
+
+def read_flag(value: object) -> bool | None:
+    """Return a truth value, `None` for anything else."""
+    return value if isinstance(value, bool) else None
+
+
+def read_detail(value: object) -> str:
+    """Return how closely to look at a picture, empty where that is left to the model."""
+    return value if isinstance(value, str) and value != "auto" else ""
 
 
 def data_url(file: FilePart) -> str:

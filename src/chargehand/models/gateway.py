@@ -29,7 +29,14 @@ from chargehand.models.contract import (
     QuotaRest,
     ServedModel,
 )
-from chargehand.models.dialects.base import RequestFormat, RequestRoute, estimate_tokens, is_bare
+from chargehand.models.dialects.base import (
+    EmbeddingsFormat,
+    ModelDialect,
+    RequestFormat,
+    RequestRoute,
+    estimate_tokens,
+    is_bare,
+)
 from chargehand.models.dialects.embeddings import embeddings_format, embeddings_upstream
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream
@@ -258,16 +265,12 @@ class Gateway:
         given = {**_decode_body(request), **route.named}
         chain = find_chain(self._models, route.dialect, given.get("model"))
         # Screened in the client's dialect, before anything is reserved: what is refused costs nothing.
-        rules: RequestFormat
-        if route.operation == "reply":
-            rules = DIALECTS[route.dialect]
-            body = DIALECTS[route.dialect].screen(given)
-            candidates = find_candidates(chain, route.dialect, body)
-            bare = is_bare(body)
-        else:
-            rules = embeddings_format(route.dialect)
-            candidates = find_embedders(chain, route.dialect, given)
-            bare = False
+        rules: ModelDialect | EmbeddingsFormat
+        rules = DIALECTS[route.dialect] if route.operation == "reply" else embeddings_format(route.dialect)
+        body, left_out = rules.screen(given)
+        find = find_candidates if route.operation == "reply" else find_embedders
+        candidates = find(chain, route.dialect, body)
+        bare = route.operation == "reply" and is_bare(body)
         # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
         # script or a recording finds the turn of the attempt's work without them.
         turn, bares = self._turns[route.operation], self._bares
@@ -289,6 +292,7 @@ class Gateway:
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
                 converted=one.converted,
+                left_out=left_out,
                 bare=bare,
                 bares=bares,
             )
@@ -303,7 +307,7 @@ class Gateway:
         given = {**_decode_body(request), **route.named}
         dialect = DIALECTS[route.dialect]
         served = find_chain(self._models, route.dialect, given.get("model"))[0]
-        body = {**dialect.screen(given), "model": served.model}
+        body = {**dialect.screen(given).body, "model": served.model}
         body.pop("stream", None)
         turn = self._turns["count"]
         self._turns["count"] += 1
@@ -353,7 +357,7 @@ def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
         return embeddings_upstream(served, route.dialect)
     if served.dialect == route.dialect:
         return served.upstream
-    return TranslatingUpstream(served.upstream, served.dialect)
+    return TranslatingUpstream(served.upstream, served.dialect, reasoning=served.reasoning)
 
 
 def _screen_headers(headers: Mapping[str, str]) -> dict[str, str]:

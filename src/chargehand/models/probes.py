@@ -50,7 +50,7 @@ def small_request(dialect: Dialect, model: str, *, words: str, tool: str | None,
     """Return the body of a request with these words, one tool that takes nothing, and `limit` tokens of output."""
     offers = () if tool is None else (OfferedTool(name=tool, description="Says that you can be worked with."),)
     turn = ConversationTurn(role="user", parts=(TextPart(text=words),))
-    return DIALECTS[dialect].write_request(NeutralRequest(turns=(turn,), tools=offers, limit=limit), model)
+    return DIALECTS[dialect].write_request(NeutralRequest(turns=(turn,), tools=offers, limit=limit), model).body
 
 
 def small_answer(dialect: Dialect, document: Mapping[str, Any]) -> SmallAnswer:
@@ -82,7 +82,7 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
     if trial == "embeddings":
         return await _try_embeddings(served, seconds)
     dialect = DIALECTS[served.dialect]
-    body = dialect.write_request(_write_trial(trial), served.model)
+    body = dialect.write_request(_write_trial(trial), served.model).body
     status, kind, content = await _send(served, body, "reply", seconds)
     if status != 200:
         return _read_refusal(status, content)

@@ -332,6 +332,7 @@ def served_model(
         images=able.images is not False,
         files=able.files is not False,
         tools=able.tools is not False,
+        reasoning=able.reasoning is not False,
         ollama=config.provider == "ollama",
         price=find_price(config.provider, model, config, assume=limits.assume_usd_per_mtok),
         max_output=_longest(config, able),

@@ -6,20 +6,23 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_json
-from chargehand.models.contract import GatewayFault, Operation, ReplyUsage, Usage
+from chargehand.models.contract import GatewayFault, ModelCall, Operation, ReplyUsage, Usage
 from chargehand.models.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.anthropic_messages import (
     AnthropicReader,
     AnthropicWriter,
+    mark_cached,
     read_messages_request,
     write_messages_request,
 )
 from chargehand.models.dialects.base import (
     ModelDialect,
     StreamMeter,
+    WireRequest,
     error_message,
     offered_tools,
     require_client_tools,
+    screen_fields,
 )
 
 _VERSION = "2023-06-01"
@@ -65,6 +68,17 @@ class AnthropicDialect(ModelDialect):
     endpoints: ClassVar[Mapping[str, Operation]] = {"/messages": "reply", "/messages/count_tokens": "count"}
     reply_path = "/v1/messages"
     key_header = "x-api-key"
+    spelling: ClassVar[Mapping[str, str]] = {
+        "effort": "output_config.effort",
+        "budget": "thinking.budget_tokens",
+        "summary": "thinking.display",
+        "failed": "messages.content.is_error",
+        "file_name": "messages.content.title",
+        "strict": "tools.strict",
+        "parallel": "tool_choice.disable_parallel_tool_use",
+        "choice": "tool_choice",
+        "user": "metadata.user_id",
+    }
     reset_header = "anthropic-ratelimit-unified-reset"
     reset_windows = tuple(
         (f"anthropic-ratelimit-{window}-reset", f"anthropic-ratelimit-{window}-remaining")
@@ -110,9 +124,9 @@ class AnthropicDialect(ModelDialect):
         """Return the meter of one stream."""
         return _AnthropicStreamMeter(self)
 
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return the known fields, without reasoning that has no signature: the provider refuses another's."""
-        kept = {name: value for name, value in body.items() if name in _FIELDS}
+        kept, left = screen_fields(body, _FIELDS)
         require_client_tools(offered_tools(kept), _CLIENT_TOOLS)
         edits = as_mappings(as_mapping(kept.get("context_management")).get("edits"))
         if any(not str(edit.get("type")).startswith("clear_") for edit in edits):
@@ -127,7 +141,8 @@ class AnthropicDialect(ModelDialect):
                 signed = [one for one in blocks if not _is_unsigned_thinking(as_mapping(one))]
                 if len(signed) < len(blocks):
                     kept["messages"][place] = {**message, "content": signed}
-        return kept
+                    left = (*left, "reasoning")
+        return WireRequest(kept, left)
 
     def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the version, and the beta features that change no price."""
@@ -155,7 +170,7 @@ class AnthropicDialect(ModelDialect):
         """Read `messages`, `system`, `tools` and what shapes the reply."""
         return read_messages_request(body)
 
-    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+    def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
         """Write a request; a limit is put in where there is none, which this dialect requires."""
         return write_messages_request(request, model)
 
@@ -166,6 +181,11 @@ class AnthropicDialect(ModelDialect):
     def reply_writer(self, model: str, id: str) -> AnthropicWriter:
         """Return the writer of one reply."""
         return AnthropicWriter(self, model, id)
+
+    def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
+        """Return path and body, with cache marks where its client, whatever it speaks, set none."""
+        path, body = super().locate(call)
+        return path, mark_cached(body) if call.operation == "reply" else body
 
     def provider_headers(self, key: str | None) -> dict[str, str]:
         """Return the version that we read and write, and the key."""

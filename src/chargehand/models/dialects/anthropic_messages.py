@@ -6,20 +6,53 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from chargehand.models import conversation as neutral
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
 from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
-from chargehand.models.dialects.base import ModelDialect
+from chargehand.models.dialects.base import ModelDialect, WireRequest
+from chargehand.models.dialects.reasoning import (
+    ANTHROPIC_EFFORTS,
+    LEAST_ANTHROPIC_BUDGET,
+    read_thinking,
+    takes_budget,
+    takes_thinking,
+)
+from chargehand.models.dialects.unread import Shape, list_unread
 from chargehand.models.metering import DEFAULT_OUTPUT
 
-# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
-_CARRIED = frozenset(
-    {"messages", "model", "stream", "system", "tools", "tool_choice", "max_tokens", "temperature", "top_p"}
-    | {"stop_sequences", "output_config", "output_format"}
-)
+_BLOCK: dict[str, Any] = {
+    **dict.fromkeys(("type", "text", "id", "name", "input", "tool_use_id", "is_error", "title", "context")),
+    "source": dict.fromkeys(("type", "media_type", "data", "url")),
+    # Named as `reasoning`, all of it together.
+    **dict.fromkeys(("thinking", "signature", "data")),
+}
+_BLOCK["content"] = _BLOCK
+_SHAPE = {"type": None, "schema": None}
+_READ: Shape = {
+    "messages": {"role": None, "content": _BLOCK},
+    "system": {"type": None, "text": None},
+    "tools": dict.fromkeys(("type", "name", "description", "input_schema", "strict")),
+    "tool_choice": dict.fromkeys(("type", "name", "disable_parallel_tool_use")),
+    "thinking": dict.fromkeys(("type", "budget_tokens", "display")),
+    "output_config": {"effort": None, "format": _SHAPE},
+    "output_format": _SHAPE,
+    "metadata": {"user_id": None},
+    **dict.fromkeys(("model", "stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences")),
+}
+_REPLY: Shape = {
+    "content": dict.fromkeys(("type", "text", "thinking", "id", "name", "input")),
+    **dict.fromkeys(("id", "type", "role", "model", "stop_reason", "usage", "stop_details")),
+}
+# What a delta of a stream has beside the text of its block, and of the message.
+_DELTA: Shape = dict.fromkeys(("type", "text", "thinking", "partial_json"))
+_CARRIED = frozenset({"cached", "failed", "file_name", "strict", "parallel", "top_k", "user"})
+# A request may have so many marks.
+_MOST_MARKS = 4
+# Of the output limit, so that something is left for the reply.
+_REASONING_SHARE = 0.8
 _STOP_REASONS: Mapping[StopReason, str] = {
     "end": "end_turn",
     "tools": "tool_use",
@@ -29,6 +62,9 @@ _STOP_REASONS: Mapping[StopReason, str] = {
 _STOPS = {word: stop for stop, word in _STOP_REASONS.items()}
 _CHOICES: Mapping[str, neutral.ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "tool"}
 _CHOICE_TYPES = {choice: kind for kind, choice in _CHOICES.items()}
+_MARK: Mapping[str, Any] = {"cache_control": {"type": "ephemeral"}}
+# The least that may be asked for beside reasoning.
+_LEAST_TOP_P = 0.95
 # The ids that Anthropic accepts.
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -37,23 +73,31 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
     """Read a request; reasoning is left out: it is signed for its own provider."""
     turns = []
     reasons = False
+    system = body.get("system")
+    if isinstance(system, str):
+        system = [{"text": system}] if system else []
+    said = [str(block.get("text", "")) for block in as_mappings(system)]
     for message in as_mappings(body.get("messages")):
         blocks = as_mappings(message.get("content"))
+        if message.get("role") == "system":
+            said += [
+                part.text for part in _read_parts(message.get("content")) if isinstance(part, neutral.TextPart)
+            ]
+            continue
         reasons = reasons or any(str(block.get("type")).endswith("thinking") for block in blocks)
         role: neutral.ConversationRole = "assistant" if message.get("role") == "assistant" else "user"
         turns.append(neutral.ConversationTurn(role=role, parts=tuple(_read_parts(message.get("content")))))
     given = as_mapping(body.get("tool_choice"))
     choice = _CHOICES.get(str(given.get("type")))
-    system = body.get("system")
-    if isinstance(system, str):
-        system = [{"text": system}] if system else []
-    config = as_mapping(body.get("output_config"))
+    config, thinking = as_mapping(body.get("output_config")), as_mapping(body.get("thinking"))
     shape = as_mapping(config.get("format")) or as_mapping(body.get("output_format"))
-    left = [name for name in body if name not in _CARRIED] + (["effort"] if config.get("effort") else [])
-    left += ["reasoning"] if reasons else []
+    effort, budget = config.get("effort"), read_thinking(thinking)
+    left = [*list_unread(body, _READ), *(["reasoning"] if reasons else [])]
+    left += ["thinking.type"] if thinking and budget is None else []
+    hints = {"top_k": body.get("top_k"), "user": as_mapping(body.get("metadata")).get("user_id")}
     return NeutralRequest(
         turns=neutral.join_turns(turns),
-        system=tuple(str(block.get("text", "")) for block in as_mappings(system)),
+        system=tuple(said),
         tools=tuple(map(_read_tool, as_mappings(body.get("tools")))),
         choice=choice,
         chosen=str(given.get("name", "")) if choice == "tool" else "",
@@ -62,21 +106,24 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
         temperature=as_number(body.get("temperature")),
         top_p=as_number(body.get("top_p")),
         stop=as_texts(body.get("stop_sequences")),
-        schema=as_mapping(shape.get("schema")) or None,
+        schema=neutral.read_reply_schema(shape),
         json=bool(shape),
+        reasoning=neutral.ReasoningRequest(
+            effort=effort if isinstance(effort, str) else None,
+            budget=budget,
+            summary="auto" if thinking.get("display") == "summarized" else None,
+        ),
+        hints={name: value for name, value in hints.items() if value is not None},
         stream=body.get("stream") is True,
-        left_out=tuple(sorted(left)),
+        left_out=tuple(left),
     )
 
 
-def write_messages_request(request: NeutralRequest, model: str) -> dict[str, Any]:
+def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
     """Write a request; a limit is put in where there is none, which this dialect requires."""
-    messages = []
-    for turn in request.turns:
-        # Results first: this dialect wants them right behind their calls.
-        parts = sorted(turn.parts, key=lambda part: not isinstance(part, neutral.ToolResultPart))
-        messages.append({"role": turn.role, "content": [_write_block(part) for part in parts]})
+    left = neutral.find_features(request) - _CARRIED
     limit = DEFAULT_OUTPUT if request.limit is None else request.limit
+    messages = _write_messages(request.turns)
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": limit, "stream": request.stream}
     if request.system:
         body["system"] = [{"type": "text", "text": text} for text in request.system]
@@ -90,14 +137,93 @@ def write_messages_request(request: NeutralRequest, model: str) -> dict[str, Any
             if request.parallel is False and request.choice != "none":
                 choice["disable_parallel_tool_use"] = True
             body["tool_choice"] = choice
-    if request.schema is not None:
-        body["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
-    elif request.json:
+    if request.json and request.schema is None:
         raise UntranslatableError("json mode", "messages know no JSON mode without a schema")
+    thinking, effort = _write_thinking(request, model, limit, left)
+    config: dict[str, Any] = {"effort": effort} if effort else {}
+    if request.schema is not None:
+        config["format"] = {"type": "json_schema", "schema": request.schema.described}
+    body |= {"thinking": thinking} if thinking else {}
+    body |= {"output_config": config} if config else {}
+    if "user" in request.hints:
+        body["metadata"] = {"user_id": request.hints["user"]}
+    reasons = thinking is not None and thinking["type"] != "disabled"
+    hints = {
+        **_write_sampling(request, model, left, reasons=reasons),
+        "stop_sequences": list(request.stop) or None,
+    }
+    return WireRequest(body | {name: value for name, value in hints.items() if value is not None}, tuple(left))
+
+
+def _write_messages(turns: tuple[neutral.ConversationTurn, ...]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        # Results first: this dialect wants them right behind their calls.
+        parts = sorted(turn.parts, key=lambda part: not isinstance(part, neutral.ToolResultPart))
+        blocks = [_write_block(part) for part in parts if not isinstance(part, neutral.ThoughtPart)]
+        if blocks:
+            messages.append({"role": turn.role, "content": blocks})
+    marked = [block for message in messages for block in message["content"] if "cache_control" in block]
+    for block in marked[:-_MOST_MARKS]:
+        del block["cache_control"]
+    return messages
+
+
+def _write_thinking(
+    request: NeutralRequest, model: str, limit: int, left: set[str]
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Return `thinking` and the effort; what of the reasoning asked for does not fit goes into `left`."""
+    asked = request.reasoning
+    if asked.summary and (asked.amount is None or asked.tokens == 0 or not takes_thinking(model)):
+        left.add("summary")
+    if asked.amount is None:
+        return None, None
+    if asked.tokens == 0:
+        return ({"type": "disabled"} if takes_thinking(model) else None), None
+    # Not together with a choice that forces a call, by the API's own rule.
+    forced = request.choice in ("required", "tool")
+    if not takes_thinking(model) or (forced and takes_budget(model)):
+        left.add(asked.amount)
+        return None, None
+    if not takes_budget(model):
+        effort = ANTHROPIC_EFFORTS.get(asked.word or "")
+        if effort is None and asked.tokens != neutral.DYNAMIC_BUDGET:
+            left.add(asked.amount)
+        shown = {"display": "summarized"} if asked.summary else {}
+        return (None if forced else {"type": "adaptive", **shown}), effort
+    # In the midst of calls a budget needs the signed reasoning that led to them, which only Claude has.
+    amid = (
+        any(isinstance(part, neutral.ToolResultPart) for part in request.turns[-1].parts)
+        if request.turns
+        else True
+    )
+    most = int(limit * _REASONING_SHARE)
+    if amid or most < LEAST_ANTHROPIC_BUDGET or asked.tokens in (None, neutral.DYNAMIC_BUDGET):
+        left.add(asked.amount)
+        return None, None
+    tokens = max(LEAST_ANTHROPIC_BUDGET, min(asked.tokens or 0, most))
+    if tokens != asked.tokens:
+        left.add(asked.amount)
+    return {"type": "enabled", "budget_tokens": tokens}, None
+
+
+def _write_sampling(request: NeutralRequest, model: str, left: set[str], *, reasons: bool) -> dict[str, Any]:
+    """Return temperature and its like within this API's rules; what is not as asked goes into `left`."""
+    asked = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.hints.get("top_k")}
     # Above 1 is the other dialects' own; this one's range ends there.
-    heat = None if request.temperature is None else min(request.temperature, 1.0)
-    hints = {"temperature": heat, "top_p": request.top_p, "stop_sequences": list(request.stop) or None}
-    return body | {name: value for name, value in hints.items() if value is not None}
+    fitting: dict[str, Any] = {
+        **asked,
+        "temperature": None if asked["temperature"] is None else min(asked["temperature"], 1.0),
+    }
+    if reasons:
+        fitting = {"top_p": asked["top_p"] if (asked["top_p"] or 0) >= _LEAST_TOP_P else None}
+        # While it reasons, the temperature is 1 and cannot be said.
+        left |= {"temperature"} if asked["temperature"] not in (None, 1) else set()
+        asked["temperature"] = None
+    elif "claude" in model and fitting["temperature"] is not None:
+        fitting["top_p"] = None  # Claude takes one of the two
+    left |= {name for name, value in asked.items() if value != fitting.get(name)}
+    return fitting
 
 
 def _read_parts(content: object) -> Iterator[neutral.ConversationPart]:
@@ -131,15 +257,19 @@ def _read_parts(content: object) -> Iterator[neutral.ConversationPart]:
 def _read_file(block: Mapping[str, Any]) -> neutral.TextPart | neutral.FilePart:
     source = as_mapping(block.get("source"))
     image = block.get("type") == "image"
-    name = str(block.get("title") or "")
+    name, context = str(block.get("title") or ""), str(block.get("context") or "")
     match source.get("type"):
         case "base64":
             media, data = str(source.get("media_type", "")), str(source.get("data", ""))
-            return neutral.FilePart(media_type=media, data=data, name=name, kind="image" if image else "file")
+            return neutral.FilePart(
+                media_type=media, data=data, name=name, context=context, kind="image" if image else "file"
+            )
         case "url":
-            return neutral.FilePart(url=str(source.get("url", "")), name=name, kind="image" if image else "file")
+            kind: Literal["image", "file"] = "image" if image else "file"
+            return neutral.FilePart(url=str(source.get("url", "")), name=name, context=context, kind=kind)
         case "text":
-            return neutral.TextPart(text=str(source.get("data", "")))
+            head = "".join(f"{line}\n" for line in (name, context) if line)
+            return neutral.TextPart(text=head + str(source.get("data", "")))
     message = f"a source of type {source.get('type')!r:.40} stays with Anthropic"
     raise UntranslatableError(str(block.get("type")), message)
 
@@ -151,18 +281,23 @@ def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
         name=str(tool.get("name", "")),
         description=str(tool.get("description") or ""),
         schema=as_mapping(tool.get("input_schema")),
+        strict=neutral.read_flag(tool.get("strict")),
     )
 
 
 def _write_block(part: neutral.ConversationPart) -> dict[str, Any]:
     match part:
         case neutral.TextPart():
-            return {"type": "text", "text": part.text}
+            return {"type": "text", "text": part.text, **(_MARK if part.cached and part.text.strip() else {})}
         case neutral.FilePart():
             source: dict[str, Any] = {"type": "base64", "media_type": part.media_type, "data": part.data}
             if part.url:
                 source = {"type": "url", "url": part.url}
-            return {"type": "image" if part.kind == "image" else "document", "source": source}
+            mark = _MARK if part.cached else {}
+            if part.kind == "image":
+                return {"type": "image", "source": source, **mark}
+            said = {"title": part.name, "context": part.context}
+            return {"type": "document", "source": source, **{k: text for k, text in said.items() if text}, **mark}
         case neutral.ToolCallPart():
             call = neutral.as_function_call(part)
             return {"type": "tool_use", "id": _legal_id(call.id), "name": call.name, "input": call.value()}
@@ -170,6 +305,7 @@ def _write_block(part: neutral.ConversationPart) -> dict[str, Any]:
             content = [_write_block(inner) for inner in part.content]
             failed = {"is_error": True} if part.failed else {}
             return {"type": "tool_result", "tool_use_id": _legal_id(part.id), "content": content, **failed}
+    raise UntranslatableError("reasoning", "messages take no reasoning that is not signed")
 
 
 def _legal_id(id: str) -> str:
@@ -178,8 +314,57 @@ def _legal_id(id: str) -> str:
 
 
 def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.name, **described, "input_schema": tool.schema or {"type": "object", "properties": {}}}
+    said = {"description": tool.description or None, "strict": tool.strict or None}
+    shape = tool.schema or {"type": "object", "properties": {}}
+    return {"name": tool.name, **{key: value for key, value in said.items() if value}, "input_schema": shape}
+
+
+def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request with marks at which its provider caches, where it has none: without one nothing is cached.
+
+    Marked are the system's part, or else the last tool, and the newest two turns of the user: where the
+    conversation ends now, and where it ended a call ago.
+    """
+    if _has_mark(body):
+        return body
+    marked = dict(body)
+    head = "system" if body.get("system") else "tools"
+    if (blocks := _mark_last(body.get(head))) is not None:
+        marked[head] = blocks
+    messages = list(as_mappings(body.get("messages")))
+    places = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+    for place in places[-2:]:
+        if (blocks := _mark_last(messages[place].get("content"))) is not None:
+            messages[place] = {**messages[place], "content": blocks}
+            marked["messages"] = messages
+    return marked
+
+
+def _has_mark(body: Mapping[str, Any]) -> bool:
+    heads = (*as_mappings(body.get("system")), *as_mappings(body.get("tools")))
+    if "cache_control" in body or any("cache_control" in block for block in heads):
+        return True
+    # The newest first: that is where clients put them.
+    for message in reversed(as_mappings(body.get("messages"))):
+        for block in as_mappings(message.get("content")):
+            if "cache_control" in block or any(
+                "cache_control" in one for one in as_mappings(block.get("content"))
+            ):
+                return True
+    return False
+
+
+def _mark_last(content: object) -> list[Any] | None:
+    """Return blocks with a mark on the last one, `None` where it can have none: on empty text it is an error."""
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    last = blocks[-1] if isinstance(blocks, list) and blocks else None
+    if (
+        not isinstance(last, dict)
+        or last.get("defer_loading")
+        or (last.get("type") == "text" and not str(last.get("text", "")).strip())
+    ):
+        return None
+    return [*blocks[:-1], {**last, **_MARK}] if isinstance(blocks, list) else None
 
 
 class AnthropicReader:
@@ -190,6 +375,7 @@ class AnthropicReader:
         self._meter = dialect.stream_meter({})
         self._calls: dict[int, int] = {}
         self._word = ""
+        self.left_out = set[str]()
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what an event says."""
@@ -197,6 +383,11 @@ class AnthropicReader:
         if self._meter.failed:
             return [neutral.ReplyError(message=self._meter.failed)]
         index, delta = int(data.get("index", 0)), as_mapping(data.get("delta"))
+        if data.get("type") == "message_delta":
+            self.left_out.update(list_unread(delta, _REPLY))
+        else:
+            self.left_out.update(list_unread({"content": data.get("content_block")}, _REPLY))
+            self.left_out.update(list_unread(delta, _DELTA, "content"))
         match data.get("type"), delta.get("type"):
             case "content_block_start", _:
                 return list(self._read_block(index, as_mapping(data.get("content_block")), whole=False))
@@ -212,6 +403,7 @@ class AnthropicReader:
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
+        self.left_out.update(list_unread(document, _REPLY))
         found: list[neutral.ReplyDelta] = []
         for index, block in enumerate(as_mappings(document.get("content"))):
             found += self._read_block(index, block, whole=True)
@@ -236,7 +428,10 @@ class AnthropicReader:
                     index=own, id=str(block.get("id", "")), name=str(block.get("name", ""))
                 )
                 if whole or block.get("input"):
-                    yield neutral.ToolCallDelta(index=own, text=json.dumps(block.get("input") or {}))
+                    given = block.get("input") or {}
+                    yield neutral.ToolCallDelta(
+                        index=own, text=given if isinstance(given, str) else json.dumps(given)
+                    )
 
 
 class AnthropicWriter:

@@ -11,7 +11,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, as_mappings, dump_json, parse_json
@@ -75,6 +75,13 @@ class RequestRoute:
     named: Mapping[str, Any]
 
 
+class WireRequest(NamedTuple):
+    """A request as it goes on, and by their names what the client asked for and it does not hold."""
+
+    body: dict[str, Any]
+    left_out: tuple[str, ...] = ()
+
+
 class RequestFormat(ABC):
     """How requests of one kind spell limits, usage, errors and streams."""
 
@@ -132,6 +139,8 @@ class ModelDialect(RequestFormat):
     reset_windows: ClassVar[tuple[tuple[str, str], ...]] = ()
     # How this dialect's models are asked for embeddings, `None` where they make none.
     embeddings: EmbeddingsFormat | None = None
+    # Where clients of this dialect write what the neutral form has another name for.
+    spelling: ClassVar[Mapping[str, str]] = {}
 
     def find_route(self, place: str) -> RequestRoute | None:
         """Return what a path without its version and query asks for, `None` where it is not this dialect's."""
@@ -168,11 +177,12 @@ class ModelDialect(RequestFormat):
         return dump_json({self.count_field: count})
 
     @abstractmethod
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return a request without what has no place here: what is priced beside tokens, or leads past the models.
 
-        Unknown fields are dropped (`models`, `plugins`, `api_base`, `speed`, `mcp_servers`, `container` …). Raises
-        `GatewayFault` for tools that the provider would run: they have prices of their own and reach the network.
+        Unknown fields are left out (`models`, `plugins`, `api_base`, `speed`, `mcp_servers`, `container` …).
+        Raises `GatewayFault` for tools that the provider would run: they have prices of their own and reach the
+        network.
         """
 
     def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -192,8 +202,11 @@ class ModelDialect(RequestFormat):
         """Read a request; raises `UntranslatableError` for what no other dialect has a place for."""
 
     @abstractmethod
-    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
-        """Write a request; raises `UntranslatableError` for what this dialect has no place for."""
+    def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
+        """Write a request, and name what of the neutral one has no place in this dialect or at this model.
+
+        Raises `UntranslatableError` for what cannot be done without.
+        """
 
     @abstractmethod
     def reply_reader(self, seed: str) -> ReplyReader:
@@ -257,7 +270,7 @@ class EmbeddingsFormat(RequestFormat):
         return self._dialect.stream_meter({})
 
     @abstractmethod
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return a request without what has no place here; raises `GatewayFault`."""
 
     @abstractmethod
@@ -275,6 +288,14 @@ class EmbeddingsFormat(RequestFormat):
     @abstractmethod
     def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
         """Write a reply."""
+
+
+def screen_fields(body: Mapping[str, Any], known: frozenset[str]) -> WireRequest:
+    """Return the known fields of a request, and the names of those that are not and say something."""
+    kept = {name: value for name, value in body.items() if name in known}
+    if len(kept) == len(body):
+        return WireRequest(kept)
+    return WireRequest(kept, tuple(name for name in body if name not in kept and body[name] is not None))
 
 
 def is_bare(body: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from chargehand.models.contract import (
 from chargehand.models.conversation import UntranslatableError
 from chargehand.models.dialects.base import EmbeddingsFormat, EmbeddingTexts, EmbeddingVectors, read_vector
 from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.dialects.translation import LEFT_OUT, parse_reply, read_error_message
+from chargehand.models.dialects.translation import LEFT_OUT, join_left_out, parse_reply, read_error_message
 
 # How an Ollama without OpenAI's endpoint answers there.
 _ABSENT = frozenset({404, 405, 501})
@@ -72,7 +72,7 @@ class TranslatingEmbeddings:
         reply = await self._inner.send(replace(call, dialect=self._form.name, body=body, headers={}))
         headers = {name: value for name, value in reply.lower_headers.items() if name != "content-type"}
         if asked.left_out:
-            headers[LEFT_OUT] = ", ".join(asked.left_out)
+            headers[LEFT_OUT] = ", ".join(join_left_out(asked.left_out))
         content = await reply.read_all()
         if not reply.is_success:
             message = read_error_message(content) or f"the provider answered with HTTP {reply.status}"

@@ -18,16 +18,20 @@ from chargehand.models.dialects.base import (
     ModelDialect,
     RequestRoute,
     StreamMeter,
+    WireRequest,
     error_message,
     read_range,
     read_vector,
+    screen_fields,
 )
 from chargehand.models.dialects.gemini_messages import (
+    HINTS,
     GeminiReader,
     GeminiWriter,
     read_contents_request,
     write_contents_request,
 )
+from chargehand.models.dialects.unread import list_unread
 
 _ERROR_STATUS = {
     400: "INVALID_ARGUMENT",
@@ -71,6 +75,20 @@ class GeminiDialect(ModelDialect):
     list_field = "name"
     key_header = "x-goog-api-key"
     count_field = "totalTokens"
+    spelling: ClassVar[Mapping[str, str]] = {
+        "effort": "generationConfig.thinkingConfig.thinkingLevel",
+        "budget": "generationConfig.thinkingConfig.thinkingBudget",
+        "summary": "generationConfig.thinkingConfig.includeThoughts",
+        "temperature": "generationConfig.temperature",
+        "top_p": "generationConfig.topP",
+        "thoughts": "reasoning",
+        "failed": "contents.parts.functionResponse.response.error",
+        "file_name": "contents.parts.inlineData.displayName",
+        "image_name": "contents.parts.inlineData.displayName",
+        "detail": "generationConfig.mediaResolution",
+        "choice": "toolConfig.functionCallingConfig.mode",
+        **{name: f"generationConfig.{field}" for field, name in HINTS.items()},
+    }
 
     def __init__(self) -> None:
         self.embeddings = GeminiEmbeddings(self)
@@ -136,7 +154,7 @@ class GeminiDialect(ModelDialect):
         """Return the meter of one stream."""
         return _GeminiStreamMeter(self, choices=self.count_choices(body))
 
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return the known fields; raises `GatewayFault` for what the provider keeps or runs."""
         body = _spell_camel(body)
         if body.get("cachedContent"):
@@ -146,7 +164,7 @@ class GeminiDialect(ModelDialect):
             if others:
                 message = f"tool {others[0]!r:.60} is not served: the provider would run it"
                 raise GatewayFault("bad_request", message)
-        return {name: value for name, value in body.items() if name in _FIELDS}
+        return screen_fields(body, _FIELDS)
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what `inlineData` or `fileData` holds."""
@@ -169,7 +187,7 @@ class GeminiDialect(ModelDialect):
         """Read `contents`, `tools` and what shapes the reply."""
         return read_contents_request(body)
 
-    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+    def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
         """Write a request."""
         return write_contents_request(request, model)
 
@@ -236,7 +254,7 @@ class GeminiEmbeddings(EmbeddingsFormat):
 
     name = "gemini"
 
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return the known fields; raises `GatewayFault` for what is no text."""
         body = _spell_camel(body)
         many = "requests" in body
@@ -247,8 +265,10 @@ class GeminiEmbeddings(EmbeddingsFormat):
         parts = (part for one in asked for part in _list_parts(one))
         if any(set(part) - {"text"} or not isinstance(part.get("text"), str) for part in parts):
             raise GatewayFault("bad_request", "only text can be embedded here")
+        known = {"requests": dict.fromkeys((*_EMBED_FIELDS, "model"))} if many else dict.fromkeys(_EMBED_FIELDS)
+        left = tuple(dict.fromkeys(list_unread(body, {**known, "model": None, "stream": None})))
         model = {"model": body.get("model")}
-        return {**model, "requests": asked} if many else {**model, **asked[0]}
+        return WireRequest({**model, "requests": asked} if many else {**model, **asked[0]}, left)
 
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
         """Return the body with the model replaced, which each part of a batch names anew."""

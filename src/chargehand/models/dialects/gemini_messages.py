@@ -10,16 +10,55 @@ from chargehand.models import conversation as neutral
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
 from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
-from chargehand.models.dialects.base import ModelDialect, error_message
+from chargehand.models.dialects.base import ModelDialect, WireRequest, error_message
+from chargehand.models.dialects.reasoning import GEMINI_LEVELS, gemini_budget, takes_level
+from chargehand.models.dialects.unread import Shape, list_unread
 
-# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
-_CARRIED = frozenset(
-    {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model", "stream"}
-)
-_CONFIG = frozenset(
-    {"maxOutputTokens", "temperature", "topP", "stopSequences", "responseMimeType", "responseSchema"}
-    | {"responseJsonSchema", "candidateCount"}
-)
+# Further fields of `generationConfig` that pass to the dialects that have them, by their names there.
+HINTS = {
+    "topK": "top_k",
+    "seed": "seed",
+    "presencePenalty": "presence_penalty",
+    "frequencyPenalty": "frequency_penalty",
+}
+_CALL = dict.fromkeys(("id", "name", "args"))
+_FILE = dict.fromkeys(("mimeType", "data", "fileUri", "displayName"))
+_PART: dict[str, Any] = {
+    **dict.fromkeys(("text", "thought")),
+    "inlineData": _FILE,
+    "fileData": _FILE,
+    "functionCall": _CALL,
+    "functionResponse": dict.fromkeys(("id", "name", "response", "parts")),
+}
+_READ: Shape = {
+    "contents": {"role": None, "parts": _PART},
+    "systemInstruction": {"role": None, "parts": {"text": None}},
+    "tools": {
+        "functionDeclarations": dict.fromkeys(("name", "description", "parameters", "parametersJsonSchema"))
+    },
+    "toolConfig": {"functionCallingConfig": {"mode": None, "allowedFunctionNames": None}},
+    "generationConfig": {
+        **dict.fromkeys(("maxOutputTokens", "temperature", "topP", "stopSequences", "candidateCount")),
+        **dict.fromkeys(("responseMimeType", "responseSchema", "responseJsonSchema", "mediaResolution")),
+        "thinkingConfig": dict.fromkeys(("thinkingBudget", "thinkingLevel", "includeThoughts")),
+        **dict.fromkeys(HINTS),
+    },
+    "model": None,
+    "stream": None,
+}
+_CARRIED = frozenset({"failed", "detail", *HINTS.values()})
+_REPLY: Shape = {
+    "candidates": {
+        "content": {"role": None, "parts": {"text": None, "thought": None, "functionCall": _CALL}},
+        **dict.fromkeys(("finishReason", "finishMessage", "index", "tokenCount")),
+    },
+    **dict.fromkeys(("usageMetadata", "promptFeedback", "error")),
+    # The reply's own marks, which say nothing outside of its provider.
+    **dict.fromkeys(("modelVersion", "responseId", "createTime", "modelStatus")),
+}
+_RESOLUTIONS = {"low": "MEDIA_RESOLUTION_LOW", "high": "MEDIA_RESOLUTION_HIGH"}
+_DETAILS = {word: detail for detail, word in _RESOLUTIONS.items()}
+_EFFORTS = {level: effort for effort, level in reversed(list(GEMINI_LEVELS.items()))} | {"XHIGH": "xhigh"}
 _CHOICES: Mapping[str, neutral.ToolChoice] = {
     "AUTO": "auto",
     "NONE": "none",
@@ -52,11 +91,23 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
     schema = config.get("responseJsonSchema") or _read_schema(config.get("responseSchema"))
     contents = as_mappings(body.get("contents"))
     declared = (as_mappings(tool.get("functionDeclarations")) for tool in as_mappings(body.get("tools")))
-    thought = any(part.get("thought") for content in contents for part in as_mappings(content.get("parts")))
-    left = [name for name in body if name not in _CARRIED]
-    left += [*(name for name in config if name not in _CONFIG), *(["reasoning"] if thought else [])]
+    signed = any(
+        part.get("thoughtSignature") for content in contents for part in as_mappings(content.get("parts"))
+    )
+    left = [name for name in list_unread(body, _READ) if name != "contents.parts.thoughtSignature"]
+    left += ["reasoning"] if signed else []
+    calling = as_mapping(as_mapping(body.get("toolConfig")).get("functionCallingConfig"))
+    left += ["toolConfig.functionCallingConfig.mode"] if calling.get("mode") == "VALIDATED" else []
+    some = bool(calling.get("allowedFunctionNames")) and choice != "tool"
+    left += ["toolConfig.functionCallingConfig.allowedFunctionNames"] if some else []
+    level = as_mapping(config.get("thinkingConfig")).get("thinkingLevel")
+    left += ["generationConfig.thinkingConfig.thinkingLevel"] if level and level not in _EFFORTS else []
+    left += ["generationConfig.responseJsonSchema"] if schema and not isinstance(schema, dict) else []
+    mime, looks = config.get("responseMimeType"), str(config.get("mediaResolution") or "")
+    left += ["generationConfig.responseMimeType"] if mime not in (None, _JSON, "text/plain") else []
+    left += ["generationConfig.mediaResolution"] if looks and looks not in _DETAILS else []
     return NeutralRequest(
-        turns=neutral.join_turns(_read_contents(contents)),
+        turns=neutral.join_turns(_read_contents(contents, _DETAILS.get(looks, ""))),
         system=tuple(str(part["text"]) for part in system if part.get("text")),
         tools=tuple(_read_tool(one) for some in declared for one in some),
         choice=choice,
@@ -65,18 +116,31 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
         temperature=as_number(config.get("temperature")),
         top_p=as_number(config.get("topP")),
         stop=as_texts(config.get("stopSequences")),
-        schema=as_mapping(schema) or None,
-        json=config.get("responseMimeType") == _JSON,
+        schema=neutral.read_reply_schema({"schema": schema}),
+        json=mime == _JSON,
+        reasoning=_read_reasoning(as_mapping(config.get("thinkingConfig"))),
+        hints={name: config[field] for field, name in HINTS.items() if config.get(field) is not None},
         stream=body.get("stream") is True,
-        left_out=tuple(sorted(left)),
+        left_out=tuple(left),
     )
 
 
-def write_contents_request(request: NeutralRequest, model: str) -> dict[str, Any]:
-    """Write a request."""
+def _read_reasoning(given: Mapping[str, Any]) -> neutral.ReasoningRequest:
+    budget = given.get("thinkingBudget")
+    return neutral.ReasoningRequest(
+        effort=_EFFORTS.get(str(given.get("thinkingLevel"))),
+        budget=budget if budget == neutral.DYNAMIC_BUDGET else as_limit(budget),
+        summary="auto" if given.get("includeThoughts") is True else None,
+    )
+
+
+def write_contents_request(request: NeutralRequest, model: str) -> WireRequest:
+    """Write a request; how closely to look at pictures is one word for all of them here."""
+    left = neutral.find_features(request) - _CARRIED
     contents = [
-        {"role": "model" if turn.role == "assistant" else "user", "parts": list(_write_parts(turn, model))}
-        for turn in request.turns
+        {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+        for turn in neutral.spell_out_contexts(request.turns)
+        if (parts := list(_write_parts(turn, model)))
     ]
     body: dict[str, Any] = {"contents": contents, "model": model, "stream": request.stream}
     if request.system:
@@ -89,20 +153,54 @@ def write_contents_request(request: NeutralRequest, model: str) -> dict[str, Any
             body["toolConfig"] = {"functionCallingConfig": chosen}
         elif request.choice is not None:
             body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[request.choice]}}
+    files = (part for turn in request.turns for part in turn.parts if isinstance(part, neutral.FilePart))
+    looks = {part.detail for part in files if part.kind == "image"}
+    look = _RESOLUTIONS.get(looks.pop()) if len(looks) == 1 else None
+    if "detail" in neutral.find_features(request) and look is None:
+        left.add("detail")
     config: dict[str, Any] = {
         "maxOutputTokens": request.limit,
         "temperature": request.temperature,
         "topP": request.top_p,
         "stopSequences": list(request.stop) or None,
         "responseMimeType": _JSON if request.json else None,
-        "responseJsonSchema": request.schema,
+        "responseJsonSchema": None if request.schema is None else request.schema.described,
+        "mediaResolution": look,
+        "thinkingConfig": _write_thinking(request.reasoning, model, left) or None,
+        **{field: request.hints.get(name) for field, name in HINTS.items()},
     }
     config = {name: value for name, value in config.items() if value is not None}
-    return body | ({"generationConfig": config} if config else {})
+    return WireRequest(body | ({"generationConfig": config} if config else {}), tuple(left))
 
 
-def _read_contents(contents: list[Mapping[str, Any]]) -> Iterator[neutral.ConversationTurn]:
-    """Yield the turns; calls without an id get one, and their results the same by name and order."""
+def _write_thinking(asked: neutral.ReasoningRequest, model: str, left: set[str]) -> dict[str, Any]:
+    """Return `thinkingConfig`; what of the reasoning asked for does not fit goes into `left`."""
+    shown = {"includeThoughts": True} if asked.summary else {}
+    if asked.amount is None:
+        return shown
+    if takes_level(model) and asked.tokens != neutral.DYNAMIC_BUDGET:
+        word = asked.word or ""
+        # These models cannot do without reasoning: the least of it is nearest to none.
+        level = GEMINI_LEVELS.get("minimal" if word == "none" else word)
+        if level == "MINIMAL" and "pro" in model:
+            level = "LOW"
+        if level is None or level.lower() != word:
+            left.add(asked.amount)
+        return shown | ({"thinkingLevel": level} if level else {})
+    if asked.tokens is None:
+        left.add(asked.amount)
+        return shown
+    tokens = gemini_budget(model, asked.tokens)
+    if tokens != asked.tokens:
+        left.add(asked.amount)
+    return shown | {"thinkingBudget": tokens}
+
+
+def _read_contents(contents: list[Mapping[str, Any]], detail: str) -> Iterator[neutral.ConversationTurn]:
+    """Yield the turns; calls without an id get one, and their results the same by name and order.
+
+    `detail` is how closely to look at pictures.
+    """
     unanswered: dict[str, list[str]] = {}
     count = 0
     for content in contents:
@@ -117,8 +215,10 @@ def _read_contents(contents: list[Mapping[str, Any]]) -> Iterator[neutral.Conver
                 parts.append(neutral.ToolCallPart(id=own, name=name, arguments=json.dumps(call.get("args") or {})))
             elif part.get("functionResponse"):
                 parts.append(_read_result(as_mapping(part["functionResponse"]), unanswered))
+            elif part.get("thought") and not part.get("thoughtSignature") and isinstance(part.get("text"), str):
+                parts.append(neutral.ThoughtPart(text=part["text"]))
             else:
-                parts.extend(_read_part(part))
+                parts.extend(_read_part(part, detail))
         yield neutral.ConversationTurn(
             role="assistant" if content.get("role") == "model" else "user", parts=tuple(parts)
         )
@@ -143,7 +243,7 @@ def _read_result(given: Mapping[str, Any], unanswered: dict[str, list[str]]) -> 
     return neutral.ToolResultPart(id=own, name=name, content=tuple(content), failed=not more and key == "error")
 
 
-def _read_part(part: Mapping[str, Any]) -> Iterator[neutral.TextPart | neutral.FilePart]:
+def _read_part(part: Mapping[str, Any], detail: str = "") -> Iterator[neutral.TextPart | neutral.FilePart]:
     if part.get("thought"):
         return
     if isinstance(part.get("text"), str):
@@ -155,8 +255,15 @@ def _read_part(part: Mapping[str, Any]) -> Iterator[neutral.TextPart | neutral.F
         if url.startswith("https://generativelanguage.googleapis.com/"):
             raise UntranslatableError("fileData", "a file kept by Google cannot go to another provider")
         content = str(data.get("data", ""))
-        is_image = media.startswith("image/")
-        yield neutral.FilePart(media_type=media, data=content, url=url, kind="image" if is_image else "file")
+        is_image, name = media.startswith("image/"), str(data.get("displayName") or "")
+        yield neutral.FilePart(
+            media_type=media,
+            data=content,
+            url=url,
+            name=name,
+            kind="image" if is_image else "file",
+            detail=detail if is_image else "",
+        )
     elif set(part) - {"thoughtSignature"}:
         names = ", ".join(sorted(part))
         raise UntranslatableError(names, f"a part with {names[:80]!r} means nothing to another dialect")
@@ -228,6 +335,8 @@ def _write_parts(turn: neutral.ConversationTurn, model: str) -> Iterator[dict[st
                 said = {"error" if part.failed else "output": part.text}
                 yield {"functionResponse": {"id": part.id, "name": part.name, "response": said}}
                 behind += part.blob_parts
+            case neutral.ThoughtPart():
+                continue
             case _ if turn.role == "assistant":
                 yield _write_part(part)
             case _:
@@ -259,12 +368,15 @@ class GeminiReader:
         self._seed = seed
         self._count = 0
         self._word = ""
+        self._fault = ""
+        self.left_out = set[str]()
         self._usage: Usage | None = None
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a chunk says."""
         if data.get("error"):
             return [neutral.ReplyError(message=error_message(data, "error"))]
+        self.left_out.update(list_unread(data, _REPLY))
         if as_mapping(data.get("usageMetadata")):
             self._usage = self._dialect.read_usage(data).usage
         if as_mapping(data.get("promptFeedback")).get("blockReason"):
@@ -274,11 +386,11 @@ class GeminiReader:
             for part in as_mappings(as_mapping(candidate.get("content")).get("parts")):
                 found += self._read_part(part)
             self._word = str(candidate.get("finishReason") or self._word)
-        return (
-            [neutral.ReplyError(message=f"the reply ended with {self._word}")]
-            if self._word in _UNUSABLE
-            else found
-        )
+            if candidate.get("finishReason") in _UNUSABLE:
+                # Other dialects have no such end: in words the client learns of it, and keeps what there is.
+                self._fault = f"{self._word}: {candidate.get('finishMessage') or 'no tool call that can be read'}"
+                found.append(neutral.TextDelta(text=f"[The model's tool call is malformed. {self._fault}]"))
+        return found
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a body says."""
@@ -288,8 +400,9 @@ class GeminiReader:
         """Return the end, where the model said that it is done."""
         if not self._word:
             return []
-        stop = _STOPS.get(self._word, "refusal")
-        return [neutral.ReplyEnd(stop="tools" if self._count and stop == "end" else stop, usage=self._usage)]
+        stop = _STOPS.get(self._word, "end" if self._word in _UNUSABLE else "refusal")
+        stop = "tools" if self._count and stop == "end" else stop
+        return [neutral.ReplyEnd(stop=stop, usage=self._usage, fault=self._fault)]
 
     def _read_part(self, part: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
         text, call = part.get("text"), as_mapping(part.get("functionCall"))

@@ -18,12 +18,14 @@ from chargehand.models.dialects.base import (
     EmbeddingVectors,
     ModelDialect,
     StreamMeter,
+    WireRequest,
     file_at,
     offered_tools,
     read_cost,
     read_range,
     read_vector,
     require_client_tools,
+    screen_fields,
 )
 from chargehand.models.dialects.openai_chat_messages import (
     OpenAIChatReader,
@@ -58,6 +60,17 @@ class OpenAIChatDialect(ModelDialect):
     endpoints: ClassVar[Mapping[str, Operation]] = {"/chat/completions": "reply", "/embeddings": "embed"}
     reply_path = "/v1/chat/completions"
     usage_on_request = True
+    spelling: ClassVar[Mapping[str, str]] = {
+        "effort": "reasoning_effort",
+        "budget": "thinking.budget_tokens",
+        "thoughts": "messages.reasoning_content",
+        "cached": "messages.content.prompt_cache_breakpoint",
+        "detail": "messages.content.image_url.detail",
+        "file_name": "messages.content.file.filename",
+        "strict": "tools.function.strict",
+        "parallel": "parallel_tool_calls",
+        "choice": "tool_choice",
+    }
     reset_windows = (
         ("x-ratelimit-reset-requests", "x-ratelimit-remaining-requests"),
         ("x-ratelimit-reset-tokens", "x-ratelimit-remaining-tokens"),
@@ -121,11 +134,11 @@ class OpenAIChatDialect(ModelDialect):
         asked = as_mapping(body.get("stream_options")).get("include_usage") is True
         return _ChatStreamMeter(self, asked=asked, choices=self.count_choices(body))
 
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return the known fields; tools are functions or take plain text."""
-        kept = {name: value for name, value in body.items() if name in _FIELDS}
-        require_client_tools(offered_tools(kept), ("function", "custom"))
-        return kept
+        screened = screen_fields(body, _FIELDS)
+        require_client_tools(offered_tools(screened.body), ("function", "custom"))
+        return screened
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what an `image_url` or a `file` holds."""
@@ -141,9 +154,10 @@ class OpenAIChatDialect(ModelDialect):
         """Read `messages`, `tools` and what shapes the reply."""
         return read_chat_request(body, self.output_limit(body))
 
-    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+    def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
         """Write a request; pictures of tool results follow in a message of the user."""
-        return self.prepare(write_chat_request(request), model, request.limit)
+        written = write_chat_request(request, model)
+        return written._replace(body=self.prepare(written.body, model, request.limit))
 
     def reply_reader(self, seed: str) -> OpenAIChatReader:
         """Return the reader of one reply; calls without an id get one with `seed` in it."""
@@ -188,9 +202,9 @@ class OpenAIEmbeddings(EmbeddingsFormat):
 
     name = "openai"
 
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return the known fields."""
-        return {name: value for name, value in body.items() if name in _EMBED_FIELDS}
+        return screen_fields(body, _EMBED_FIELDS)
 
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
         """Return the body with the model replaced."""

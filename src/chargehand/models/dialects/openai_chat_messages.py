@@ -3,20 +3,74 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from chargehand.models import conversation as neutral
-from chargehand.models._json import as_mapping, as_mappings, as_number, as_texts, dump_json
+from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, as_texts, dump_json
 from chargehand.models.contract import StopReason, Usage
 from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
-from chargehand.models.dialects.base import ModelDialect
+from chargehand.models.dialects.base import ModelDialect, WireRequest
+from chargehand.models.dialects.reasoning import is_openai, read_thinking, write_effort
+from chargehand.models.dialects.unread import Shape, list_unread
 
-# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
-_CARRIED = frozenset(
-    {"messages", "model", "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "stop"}
-    | {"max_tokens", "max_completion_tokens", "temperature", "top_p", "response_format", "reasoning_effort", "n"}
-)
+# Further fields that pass to the dialects that have them; those that only OpenAI's own models take stand apart.
+_HINTS = frozenset({"seed", "frequency_penalty", "presence_penalty"})
+_OWN_HINTS = frozenset({"user", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"})
+_READ_HINTS = _HINTS | _OWN_HINTS | {"top_k"}
+_PART: Shape = {
+    "type": None,
+    "text": None,
+    "refusal": None,
+    "image_url": {"url": None, "detail": None},
+    "file": {"file_data": None, "filename": None},
+    "prompt_cache_breakpoint": None,
+    "cache_control": None,
+}
+_NAMED = {"name": None, "description": None}
+_READ: Shape = {
+    "messages": {
+        "role": None,
+        "content": _PART,
+        "refusal": None,
+        "reasoning_content": None,
+        "reasoning": None,
+        "tool_call_id": None,
+        "tool_calls": {
+            "id": None,
+            "type": None,
+            "index": None,
+            "function": {"name": None, "arguments": None},
+            "custom": {"name": None, "input": None},
+        },
+    },
+    "tools": {
+        "type": None,
+        "function": {**_NAMED, "parameters": None, "strict": None},
+        "custom": {**_NAMED, "format": None},
+    },
+    "response_format": {"type": None, "json_schema": {**_NAMED, "schema": None, "strict": None}},
+    "reasoning": {"effort": None, "max_tokens": None},
+    "thinking": {"type": None, "budget_tokens": None},
+    "stream_options": {"include_usage": None, "include_obfuscation": None},
+    **dict.fromkeys(("model", "stream", "tool_choice", "parallel_tool_calls", "stop", "n", "max_tokens")),
+    **dict.fromkeys(("max_completion_tokens", "temperature", "top_p", "reasoning_effort", "enable_thinking")),
+    **dict.fromkeys(_READ_HINTS),
+}
+_CARRIED = frozenset({"detail", "file_name", "strict", "parallel"})
+_SAID: Shape = {
+    **dict.fromkeys(("role", "content", "refusal", "reasoning_content", "reasoning")),
+    "tool_calls": {**dict.fromkeys(("id", "type", "index")), "function": {"name": None, "arguments": None}},
+}
+_REPLY: Shape = {
+    "choices": {"index": None, "finish_reason": None, "message": _SAID, "delta": _SAID},
+    # The reply's own marks, which say nothing outside of its provider.
+    **dict.fromkeys(("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage", "error")),
+}
+# Families whose makers ask for the reasoning of earlier replies; other providers refuse that field.
+_WANTS_THOUGHTS = re.compile(r"deepseek|kimi|glm-|mimo")
 _FINISH_REASONS: Mapping[StopReason, str] = {
     "end": "stop",
     "tools": "tool_calls",
@@ -45,6 +99,7 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
             turns.append(turn)
     choice, chosen = _read_choice(body.get("tool_choice"))
     wanted = as_mapping(body.get("response_format"))
+    shape = as_mapping(wanted.get("json_schema"))
     parallel = body.get("parallel_tool_calls")
     return NeutralRequest(
         turns=neutral.join_turns(turns),
@@ -57,19 +112,39 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
         temperature=as_number(body.get("temperature")),
         top_p=as_number(body.get("top_p")),
         stop=as_texts(body.get("stop")),
-        schema=as_mapping(as_mapping(wanted.get("json_schema")).get("schema")) or None,
+        schema=neutral.read_reply_schema(shape),
         json=wanted.get("type") in ("json_object", "json_schema"),
-        effort=body.get("reasoning_effort"),
+        reasoning=_read_reasoning(body),
+        hints={name: body[name] for name in sorted(_READ_HINTS) if body.get(name) is not None},
         stream=body.get("stream") is True,
-        left_out=tuple(sorted(name for name in body if name not in _CARRIED)),
+        left_out=tuple(list_unread(body, _READ)),
     )
 
 
-def write_chat_request(request: NeutralRequest) -> dict[str, Any]:
+def _read_reasoning(body: Mapping[str, Any]) -> neutral.ReasoningRequest:
+    """Read OpenAI's field, and those of routers and of other makers of models: see `_FIELDS` of the dialect."""
+    router = as_mapping(body.get("reasoning"))
+    effort = body.get("reasoning_effort") or router.get("effort")
+    budget = as_limit(router.get("max_tokens"))
+    if budget is None:
+        budget = read_thinking(as_mapping(body.get("thinking")))
+    if isinstance(switch := body.get("enable_thinking"), bool) and budget is None:
+        budget = neutral.DYNAMIC_BUDGET if switch else 0
+    return neutral.ReasoningRequest(effort=effort if isinstance(effort, str) else None, budget=budget)
+
+
+def write_chat_request(request: NeutralRequest, model: str) -> WireRequest:
     """Write a request without its model and limit; pictures of tool results follow in a message of the user."""
+    carried = _CARRIED | _HINTS | (_OWN_HINTS if is_openai(model) else frozenset())
+    thoughts = _WANTS_THOUGHTS.search(model.lower()) is not None
+    carried |= {"thoughts"} if thoughts else frozenset()
+    left = neutral.find_features(request) - carried
     messages: list[dict[str, Any]] = [{"role": "system", "content": text} for text in request.system]
-    for turn in request.turns:
-        messages.extend(_write_user(turn) if turn.role == "user" else [_write_assistant(turn)])
+    for turn in neutral.spell_out_contexts(request.turns):
+        if turn.role == "user":
+            messages.extend(_write_user(turn))
+        elif (message := _write_assistant(turn, thoughts=thoughts)) is not None:
+            messages.append(message)
     body: dict[str, Any] = {"messages": messages, "stream": request.stream}
     if request.tools:
         body["tools"] = [_write_tool(tool) for tool in neutral.wrap_custom_tools(request.tools)]
@@ -79,17 +154,21 @@ def write_chat_request(request: NeutralRequest) -> dict[str, Any]:
     if request.parallel is not None and request.tools:
         body["parallel_tool_calls"] = request.parallel
     if request.schema is not None:
-        shape = {"name": "reply", "schema": request.schema}
-        body["response_format"] = {"type": "json_schema", "json_schema": shape}
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": neutral.write_reply_schema(request.schema),
+        }
     elif request.json:
         body["response_format"] = {"type": "json_object"}
+    left |= {"summary"} if request.reasoning.summary else set()
     hints = {
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "reasoning_effort": request.effort,
+        "reasoning_effort": write_effort(request.reasoning, model, left),
         "stop": list(request.stop) or None,
+        **{name: value for name, value in request.hints.items() if name in carried},
     }
-    return body | {name: value for name, value in hints.items() if value is not None}
+    return WireRequest(body | {name: value for name, value in hints.items() if value is not None}, tuple(left))
 
 
 def _read_message(message: Mapping[str, Any]) -> neutral.ConversationTurn | None:
@@ -107,7 +186,9 @@ def _read_message(message: Mapping[str, Any]) -> neutral.ConversationTurn | None
             )
         case "assistant":
             calls = map(_read_call, as_mappings(message.get("tool_calls")))
-            parts = (*_read_parts(content), *_read_parts(message.get("refusal")), *calls)
+            thought = message.get("reasoning_content") or message.get("reasoning")
+            thoughts = [neutral.ThoughtPart(text=thought)] if isinstance(thought, str) and thought else []
+            parts = (*thoughts, *_read_parts(content), *_read_parts(message.get("refusal")), *calls)
             return neutral.ConversationTurn(role="assistant", parts=parts)
     raise UntranslatableError("role", f"a message of role {role!r:.40} means nothing to another dialect")
 
@@ -118,14 +199,18 @@ def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart
             yield neutral.TextPart(text=content)
         return
     for part in as_mappings(content):
+        cached = bool(part.get("prompt_cache_breakpoint") or part.get("cache_control"))
         match part.get("type", "text"):
             case "text" | "refusal":
-                yield neutral.TextPart(text=str(part.get("text", part.get("refusal", ""))))
+                yield neutral.TextPart(text=str(part.get("text", part.get("refusal", ""))), cached=cached)
             case "image_url":
-                yield neutral.file_from_url(as_mapping(part.get("image_url")).get("url"))
+                image = as_mapping(part.get("image_url"))
+                file = neutral.file_from_url(image.get("url"))
+                yield replace(file, detail=neutral.read_detail(image.get("detail")), cached=cached)
             case "file":
-                file = as_mapping(part.get("file"))
-                yield neutral.file_from_url(file.get("file_data"), kind="file", name=str(file.get("filename", "")))
+                given = as_mapping(part.get("file"))
+                name = str(given.get("filename", ""))
+                yield replace(neutral.file_from_url(given.get("file_data"), kind="file", name=name), cached=cached)
             case kind:
                 message = f"a part of type {kind!r:.40} means nothing to another dialect"
                 raise UntranslatableError(str(kind), message)
@@ -153,6 +238,7 @@ def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
             name=str(function.get("name", "")),
             description=str(function.get("description") or ""),
             schema=as_mapping(function.get("parameters")),
+            strict=neutral.read_flag(function.get("strict")),
         )
     custom = as_mapping(tool.get("custom"))
     shape = as_mapping(custom.get("format"))
@@ -173,8 +259,9 @@ def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
 
 def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
     function = {"name": tool.name, "parameters": tool.schema or {"type": "object", "properties": {}}}
-    described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": function | described}
+    described: dict[str, Any] = {"description": tool.description} if tool.description else {}
+    held = {} if tool.strict is None else {"strict": tool.strict}
+    return {"type": "function", "function": function | described | held}
 
 
 def _write_user(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
@@ -195,18 +282,24 @@ def _write_part(part: neutral.ConversationPart) -> dict[str, Any]:
         case neutral.TextPart():
             return {"type": "text", "text": part.text}
         case neutral.FilePart(kind="image"):
-            return {"type": "image_url", "image_url": {"url": neutral.data_url(part)}}
+            closely = {"detail": part.detail} if part.detail else {}
+            return {"type": "image_url", "image_url": {"url": neutral.data_url(part), **closely}}
         case neutral.FilePart() if part.data:
             return {"type": "file", "file": {"filename": part.name or "file", "file_data": neutral.data_url(part)}}
     raise UntranslatableError("file", "chat completions take a file only with its content")
 
 
-def _write_assistant(turn: neutral.ConversationTurn) -> dict[str, Any]:
+def _write_assistant(turn: neutral.ConversationTurn, *, thoughts: bool) -> dict[str, Any] | None:
+    """Return the message of a turn, `None` where it holds nothing but reasoning."""
     if any(isinstance(part, neutral.FilePart) for part in turn.parts):
         raise UntranslatableError("image", "chat completions take no picture that a model made")
     text = "".join(part.text for part in turn.parts if isinstance(part, neutral.TextPart))
     calls = [neutral.as_function_call(part) for part in turn.parts if isinstance(part, neutral.ToolCallPart)]
+    thought = "".join(part.text for part in turn.parts if isinstance(part, neutral.ThoughtPart))
+    if not (text or calls) and thought:
+        return None
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+    message |= {"reasoning_content": thought} if thought and thoughts else {}
     return message | ({"tool_calls": [_write_call(call) for call in calls]} if calls else {})
 
 
@@ -226,6 +319,8 @@ class OpenAIChatReader:
         self._calls: dict[object, int] = {}
         self._usage: Usage | None = None
         self._word = ""
+        self._refused = False
+        self.left_out = set[str]()
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what a chunk says."""
@@ -240,13 +335,14 @@ class OpenAIChatReader:
         """Return the end, where the model said that it is done."""
         if not self._word:
             return []
-        stop = _STOPS.get(self._word, "end")
+        stop = "refusal" if self._refused else _STOPS.get(self._word, "end")
         # Some providers say `stop` also where there are calls.
         return [neutral.ReplyEnd(stop="tools" if self._calls and stop == "end" else stop, usage=self._usage)]
 
     def _read(self, data: Mapping[str, Any], holder: str, default: str) -> list[neutral.ReplyDelta]:
         if data.get("error"):
             return [neutral.ReplyError(message=str(as_mapping(data["error"]).get("message") or data["error"]))]
+        self.left_out.update(list_unread(data, _REPLY))
         if as_mapping(data.get("usage")):
             self._usage = self._dialect.read_usage(data).usage
         found: list[neutral.ReplyDelta] = []
@@ -262,6 +358,7 @@ class OpenAIChatReader:
         for name in ("content", "refusal"):
             text = message.get(name)
             if isinstance(text, str) and text:
+                self._refused = self._refused or name == "refusal"
                 yield neutral.TextDelta(text=text)
         for call in as_mappings(message.get("tool_calls")):
             yield from self._read_call(call)

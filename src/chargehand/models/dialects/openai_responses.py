@@ -11,11 +11,13 @@ from chargehand.models.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.base import (
     ModelDialect,
     StreamMeter,
+    WireRequest,
     error_message,
     file_at,
     offered_tools,
     read_cost,
     require_client_tools,
+    screen_fields,
 )
 from chargehand.models.dialects.openai_chat import OpenAIChatDialect
 from chargehand.models.dialects.openai_responses_messages import (
@@ -47,6 +49,19 @@ class ResponsesDialect(ModelDialect):
     name = "responses"
     endpoints: ClassVar[Mapping[str, Operation]] = {"/responses": "reply"}
     reply_path = "/v1/responses"
+    spelling: ClassVar[Mapping[str, str]] = {
+        "effort": "reasoning.effort",
+        "summary": "reasoning.summary",
+        "thoughts": "reasoning",
+        "verbosity": "text.verbosity",
+        "cached": "input.content.prompt_cache_breakpoint",
+        "detail": "input.content.detail",
+        "file_detail": "input.content.detail",
+        "file_name": "input.content.filename",
+        "strict": "tools.strict",
+        "parallel": "parallel_tool_calls",
+        "choice": "tool_choice",
+    }
 
     def __init__(self, chat: OpenAIChatDialect) -> None:
         self._chat = chat
@@ -88,25 +103,28 @@ class ResponsesDialect(ModelDialect):
         """Return the meter of one stream."""
         return _ResponsesStreamMeter(self)
 
-    def screen(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def screen(self, body: Mapping[str, Any]) -> WireRequest:
         """Return the known fields; raises `GatewayFault` for what the provider would have to keep."""
         kept_there = next((name for name in _KEPT_THERE if body.get(name)), None)
         if kept_there is not None:
             message = f"`{kept_there}` is not served: no conversation is kept here, send all of it as `input`"
             raise GatewayFault("bad_request", message)
-        kept = {name: value for name, value in body.items() if name in _FIELDS}
+        kept, unknown = screen_fields(body, _FIELDS)
+        left = [*unknown, *(["store"] if kept.get("store") is True else [])]
         if "tools" in kept:
             tools = as_mappings(kept["tools"])
             kept["tools"] = [tool for tool in tools if not str(tool.get("type")).startswith(_DROPPED_TOOLS)]
+            gone = (str(tool.get("type")) for tool in tools if tool not in kept["tools"])
+            left += [f"tools.{kind}" for kind in gone] if len(kept["tools"]) < len(tools) else []
         included = kept.get("include")
-        wanted = [one for one in included if one in _INCLUDED] if isinstance(included, list) else []
-        if wanted:
-            kept["include"] = wanted
+        if isinstance(included, list):
+            kept["include"] = [one for one in included if one in _INCLUDED]
+            left += [f"include.{one}" for one in included if one not in _INCLUDED]
         for tool in offered_tools(kept):
             # A group is no tool: each of its own is held to the same rule.
             group = as_mappings(tool.get("tools")) if tool.get("type") == TOOL_GROUP else []
             require_client_tools(group or [tool], ("function", "custom"))
-        return kept
+        return WireRequest(kept, tuple(left))
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what an `input_image`, a screenshot or an `input_file` holds."""
@@ -125,7 +143,7 @@ class ResponsesDialect(ModelDialect):
         """Read `input`, `tools` and what shapes the reply."""
         return read_responses_request(body)
 
-    def write_request(self, request: NeutralRequest, model: str) -> dict[str, Any]:
+    def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
         """Write a request that nobody keeps; raises `UntranslatableError` for stop words, which are not known."""
         return write_responses_request(request, model)
 

@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from chargehand.models import conversation as neutral
 from chargehand.models._json import as_limit, as_mapping, as_mappings, as_number, dump_json, parse_json
 from chargehand.models.contract import StopReason, Usage
 from chargehand.models.conversation import NeutralReply, NeutralRequest, UntranslatableError
-from chargehand.models.dialects.base import ModelDialect, error_message
+from chargehand.models.dialects.base import ModelDialect, WireRequest, error_message
+from chargehand.models.dialects.reasoning import takes_effort, write_effort
+from chargehand.models.dialects.unread import Shape, list_unread
 
 # The type of a group of tools, which no other dialect has: clients do well without theirs.
 TOOL_GROUP = "namespace"
-# Fields that the neutral form holds; the others are named in `left_out`, and so to the client.
-_CARRIED = frozenset(
-    {"input", "instructions", "model", "stream", "tools", "tool_choice", "parallel_tool_calls", "text"}
-    | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include"}
-)
+# Further fields that pass to the dialects that have them.
+_HINTS = frozenset({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"})
+_PART: Shape = {
+    **dict.fromkeys(("type", "text", "refusal", "image_url", "detail", "file_data", "file_url", "filename")),
+    "prompt_cache_breakpoint": None,
+}
+_NAMED = {"type": None, "name": None, "description": None}
+_READ: Shape = {
+    "input": {
+        **dict.fromkeys(("type", "role", "call_id", "name", "arguments", "input")),
+        "content": _PART,
+        "output": _PART,
+        # An item's own id and state mean nothing outside of the provider that gave them.
+        **dict.fromkeys(("id", "status")),
+        "summary": {"type": None, "text": None},
+        # Named as `reasoning`, with the item that it is in.
+        "encrypted_content": None,
+    },
+    "tools": {**_NAMED, "parameters": None, "strict": None, "format": None, "tools": None},
+    "text": {"format": {**_NAMED, "schema": None, "strict": None}, "verbosity": None},
+    "reasoning": {"effort": None, "summary": None, "generate_summary": None},
+    "stream_options": {"include_obfuscation": None},
+    **dict.fromkeys(("instructions", "model", "stream", "tool_choice", "parallel_tool_calls", "store")),
+    **dict.fromkeys(("max_output_tokens", "temperature", "top_p")),
+    **dict.fromkeys(_HINTS),
+}
+_TEXT = {"type": None, "text": None, "refusal": None}
+_OUTPUT: Shape = {
+    **dict.fromkeys(("id", "type", "status", "role", "call_id", "name", "arguments", "input")),
+    "content": _TEXT,
+    "summary": _TEXT,
+}
+_CARRIED = _HINTS | {"verbosity", "detail", "file_detail", "file_name", "strict", "parallel"}
 _REASONS: Mapping[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
 _WHY: Mapping[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
 # What official clients require of a response, and a reply of another dialect does not have.
@@ -35,7 +66,7 @@ _BLANK: Mapping[str, Any] = {
 
 
 def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
-    """Read a request; reasoning items are left out: they are encrypted for their own provider."""
+    """Read a request; encrypted reasoning is left out: only its own provider can read it."""
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_mappings(given)
     system = [body["instructions"]] if isinstance(body.get("instructions"), str) else []
@@ -49,12 +80,15 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
         else:
             turns.append(turn)
     choice, chosen = _read_choice(body.get("tool_choice"))
-    shape = as_mapping(as_mapping(body.get("text")).get("format"))
+    text, asked = as_mapping(body.get("text")), as_mapping(body.get("reasoning"))
+    shape = as_mapping(text.get("format"))
+    hints = {**body, "verbosity": text.get("verbosity")}
+    effort, summary = asked.get("effort"), asked.get("summary") or asked.get("generate_summary")
     parallel = body.get("parallel_tool_calls")
     offered = as_mappings(body.get("tools"))
     tools = [tool for tool in offered if tool.get("type") != TOOL_GROUP]
-    left = [name for name in body if name not in _CARRIED]
-    left += ["reasoning"] if any(item.get("type") == "reasoning" for item in items) else []
+    left = list(list_unread(body, _READ))
+    left += ["reasoning"] if any(item.get("encrypted_content") for item in items) else []
     left += [f"tools.{TOOL_GROUP}"] if len(tools) < len(offered) else []
     return NeutralRequest(
         turns=neutral.join_turns(turns),
@@ -66,19 +100,24 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
         limit=as_limit(body.get("max_output_tokens")),
         temperature=as_number(body.get("temperature")),
         top_p=as_number(body.get("top_p")),
-        schema=as_mapping(shape.get("schema")) or None,
+        schema=neutral.read_reply_schema(shape),
         json=shape.get("type") in ("json_object", "json_schema"),
-        effort=as_mapping(body.get("reasoning")).get("effort"),
+        reasoning=neutral.ReasoningRequest(
+            effort=effort if isinstance(effort, str) else None,
+            summary=summary if isinstance(summary, str) else None,
+        ),
+        hints={name: hints[name] for name in sorted(_HINTS | {"verbosity"}) if hints.get(name) is not None},
         stream=body.get("stream") is True,
-        left_out=tuple(sorted(left)),
+        left_out=tuple(left),
     )
 
 
-def write_responses_request(request: NeutralRequest, model: str) -> dict[str, Any]:
+def write_responses_request(request: NeutralRequest, model: str) -> WireRequest:
     """Write a request that nobody keeps; raises `UntranslatableError` for stop words, which it does not know."""
     if request.stop:
         raise UntranslatableError("stop", "responses know no stop words")
-    items = [item for turn in request.turns for item in _write_items(turn)]
+    left = neutral.find_features(request) - _CARRIED
+    items = [item for turn in neutral.spell_out_contexts(request.turns) for item in _write_items(turn)]
     body: dict[str, Any] = {"model": model, "input": items, "stream": request.stream, "store": False}
     if request.system:
         body["instructions"] = "\n\n".join(request.system)
@@ -88,19 +127,26 @@ def write_responses_request(request: NeutralRequest, model: str) -> dict[str, An
         kind = "custom" if request.chosen in request.custom else "function"
         chosen = {"type": kind, "name": request.chosen}
         body["tool_choice"] = chosen if request.choice == "tool" else request.choice
+    text: dict[str, Any] = {"verbosity": request.hints["verbosity"]} if "verbosity" in request.hints else {}
     if request.schema is not None:
-        shape = {"type": "json_schema", "name": "reply", "schema": request.schema}
-        body["text"] = {"format": shape}
+        text["format"] = {"type": "json_schema", **neutral.write_reply_schema(request.schema)}
     elif request.json:
-        body["text"] = {"format": {"type": "json_object"}}
+        text["format"] = {"type": "json_object"}
+    asked = request.reasoning
+    effort = write_effort(asked, model, left)
+    if asked.summary and not takes_effort(model):
+        left.add("summary")
+    reasoning = {"effort": effort, "summary": asked.summary if takes_effort(model) else None}
     hints = {
         "parallel_tool_calls": request.parallel if request.tools else None,
         "max_output_tokens": request.limit,
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "reasoning": {"effort": request.effort} if request.effort else None,
+        "text": text or None,
+        "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+        **{name: value for name, value in request.hints.items() if name in _HINTS},
     }
-    return body | {name: value for name, value in hints.items() if value is not None}
+    return WireRequest(body | {name: value for name, value in hints.items() if value is not None}, tuple(left))
 
 
 def _read_item(item: Mapping[str, Any]) -> neutral.ConversationTurn | None:
@@ -125,6 +171,9 @@ def _read_item(item: Mapping[str, Any]) -> neutral.ConversationTurn | None:
             parts = (neutral.ToolResultPart(id=own, content=content, custom=kind.startswith("custom")),)
         case "reasoning":
             role = "assistant"
+            texts = (str(part.get("text", "")) for part in as_mappings(item.get("summary")))
+            if not item.get("encrypted_content"):
+                parts = tuple(neutral.ThoughtPart(text=text) for text in texts if text)
         case kind:
             message = f"an item of type {kind!r:.40} means nothing to another dialect"
             raise UntranslatableError(str(kind), message)
@@ -137,16 +186,19 @@ def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart
             yield neutral.TextPart(text=content)
         return
     for part in as_mappings(content):
+        cached = bool(part.get("prompt_cache_breakpoint"))
         match part.get("type"):
             case "input_text" | "output_text" | "text" | "summary_text":
-                yield neutral.TextPart(text=str(part.get("text", "")))
+                yield neutral.TextPart(text=str(part.get("text", "")), cached=cached)
             case "refusal":
                 yield neutral.TextPart(text=str(part.get("refusal", "")))
             case "input_image":
-                yield neutral.file_from_url(part.get("image_url"))
+                detail = neutral.read_detail(part.get("detail"))
+                yield replace(neutral.file_from_url(part.get("image_url")), detail=detail, cached=cached)
             case "input_file":
                 where = part.get("file_data") or part.get("file_url")
-                yield neutral.file_from_url(where, kind="file", name=str(part.get("filename", "")))
+                file = neutral.file_from_url(where, kind="file", name=str(part.get("filename", "")))
+                yield replace(file, detail=neutral.read_detail(part.get("detail")), cached=cached)
             case kind:
                 message = f"a part of type {kind!r:.40} means nothing to another dialect"
                 raise UntranslatableError(str(kind), message)
@@ -155,7 +207,12 @@ def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart
 def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
     name, text = str(tool.get("name", "")), str(tool.get("description") or "")
     if tool.get("type") != "custom":
-        return neutral.OfferedTool(name=name, description=text, schema=as_mapping(tool.get("parameters")))
+        return neutral.OfferedTool(
+            name=name,
+            description=text,
+            schema=as_mapping(tool.get("parameters")),
+            strict=neutral.read_flag(tool.get("strict")),
+        )
     return neutral.offer_custom_tool(name, text, as_mapping(tool.get("format")).get("definition"))
 
 
@@ -178,7 +235,8 @@ def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.schema or {"type": "object", "properties": {}},
-        "strict": False,
+        # Without a word this dialect is strict, and the others are not.
+        "strict": tool.strict is True,
     }
 
 
@@ -188,6 +246,8 @@ def _write_items(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
     for part in turn.parts:
         if isinstance(part, neutral.TextPart | neutral.FilePart):
             waiting.append(_write_part(part, turn.role))
+            continue
+        if isinstance(part, neutral.ThoughtPart):
             continue
         if waiting:
             yield {"type": "message", "role": turn.role, "content": waiting}
@@ -210,10 +270,12 @@ def _write_part(part: neutral.TextPart | neutral.FilePart, role: neutral.Convers
     if role == "assistant":
         raise UntranslatableError("image", "responses take no picture that a model made")
     if part.kind == "image":
-        return {"type": "input_image", "image_url": neutral.data_url(part), "detail": "auto"}
+        return {"type": "input_image", "image_url": neutral.data_url(part), "detail": part.detail or "auto"}
+    held = {"detail": part.detail} if part.detail else {}
     if part.url:
-        return {"type": "input_file", "file_url": part.url}
-    return {"type": "input_file", "filename": part.name or "file", "file_data": neutral.data_url(part)}
+        named = {"filename": part.name} if part.name else {}
+        return {"type": "input_file", "file_url": part.url, **named, **held}
+    return {"type": "input_file", "filename": part.name or "file", "file_data": neutral.data_url(part), **held}
 
 
 class ResponsesReader:
@@ -224,6 +286,7 @@ class ResponsesReader:
         self._calls: dict[int, int] = {}
         self._filled: set[int] = set()
         self._refused = False
+        self.left_out = set[str]()
         self._end: neutral.ReplyEnd | None = None
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
@@ -261,7 +324,8 @@ class ResponsesReader:
                         self._refused = self._refused or part.get("type") == "refusal"
                         found.append(neutral.TextDelta(text=str(part.get("text") or part.get("refusal") or "")))
                 case "reasoning":
-                    texts = (str(part.get("text", "")) for part in as_mappings(item.get("summary")))
+                    said = as_mappings(item.get("summary")) or as_mappings(item.get("content"))
+                    texts = (str(part.get("text", "")) for part in said)
                     found += [neutral.ThinkingDelta(text=text) for text in texts if text]
                 case _:
                     found += self._read_call(place, item)
@@ -289,6 +353,7 @@ class ResponsesReader:
     def _read_end(self, response: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         if response.get("status") == "failed" or response.get("error"):
             return [neutral.ReplyError(message=error_message(response, "the response failed"))]
+        self.left_out.update(list_unread(response.get("output"), _OUTPUT, "output"))
         why = str(as_mapping(response.get("incomplete_details")).get("reason") or "")
         stop: StopReason = "tools" if self._calls else "refusal" if self._refused else "end"
         self._end = neutral.ReplyEnd(stop=_REASONS.get(why, stop), usage=self._dialect.read_usage(response).usage)

@@ -12,6 +12,7 @@ from chargehand.models._json import as_mapping, dump_json, parse_json
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, ReplyUsage, UpstreamReply, close_chunks
 from chargehand.models.conversation import (
     NeutralRequest,
+    ReasoningRequest,
     ReplyDelta,
     ReplyEnd,
     ReplyError,
@@ -24,20 +25,22 @@ from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamM
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_data
 
-# The header that names what of a request means nothing to another provider: hints, reasoning.
+# The header that names what of a request its provider was not sent, by the client's own fields.
 LEFT_OUT = "x-chargehand-left-out"
+_MOST_NAMES, _LONGEST_NAME = 40, 80
 
 
 class TranslatingUpstream:
     """Puts calls into the dialect `to` of `inner`, and its replies back into that of the call.
 
-    What `to` has no place for raises `UpstreamError` (`uncarried`); what means nothing to another provider is
-    named in the reply's header `x-chargehand-left-out`.
+    What `to` has no place for, and a request cannot do without, raises `UpstreamError` (`uncarried`); all else
+    that is not sent is named in the reply's header `x-chargehand-left-out`. `reasoning`: the model can do so.
     """
 
-    def __init__(self, inner: ModelUpstream, to: Dialect) -> None:
+    def __init__(self, inner: ModelUpstream, to: Dialect, *, reasoning: bool = True) -> None:
         self._inner = inner
         self._to = DIALECTS[to]
+        self._reasoning = reasoning
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` as the inner upstream does."""
@@ -45,27 +48,50 @@ class TranslatingUpstream:
         client = DIALECTS[call.dialect]
         try:
             asked = client.read_request(call.body)
-            body = self._to.write_request(asked, model)
+            wanted = asked.reasoning
+            if not self._reasoning:
+                asked = replace(asked, reasoning=ReasoningRequest())
+            body, left_out = self._to.write_request(asked, model)
         except UntranslatableError as error:
             raise UpstreamError(str(error), code="uncarried") from None
         # The client's headers name versions and features of its own dialect, which mean nothing there.
         body = self._to.prepare(body, model, asked.limit)
         reply = await self._inner.send(replace(call, dialect=self._to.name, body=body, headers={}))
         headers = reply.lower_headers
-        if asked.left_out:
-            headers[LEFT_OUT] = ", ".join(name for name in asked.left_out if name.isascii() and name.isprintable())
+        if not self._reasoning and wanted.amount and wanted.word != "none":
+            left_out = (*left_out, wanted.amount)
+        spelled = tuple(client.spelling.get(name, name) for name in left_out)
+        if names := join_left_out((*asked.left_out, *spelled)):
+            headers[LEFT_OUT] = ", ".join(names)
         translated = _TranslatedReply(reply, call, client=client, provider=self._to, asked=asked)
         if not reply.is_success:
             kept = {**headers, "content-type": "application/json"}
             return UpstreamReply(status=reply.status, headers=kept, chunks=translated)
         headers["content-type"] = EVENT_STREAM if call.stream else "application/json"
         return UpstreamReply(
-            status=reply.status, headers=headers, chunks=translated, meter=lambda: translated.metered
+            status=reply.status,
+            headers=headers,
+            chunks=translated,
+            meter=lambda: translated.metered,
+            fault=lambda: translated.fault,
+            left_out=lambda: translated.left_out,
         )
 
     async def close(self) -> None:
         """Close the inner upstream."""
         await self._inner.close()
+
+
+def join_left_out(names: tuple[str, ...], more: str = "") -> tuple[str, ...]:
+    """Return names as the header and the log hold them, each once: clients made up some of these words.
+
+    `more` are those that the header has already.
+    """
+    plain = (name[:_LONGEST_NAME].encode("ascii", "backslashreplace").decode().replace(",", "") for name in names)
+    found = {"".join(one if one.isprintable() else "?" for one in name) for name in plain}
+    found |= set(more.split(", ")) if more else set()
+    few = sorted(found)[:_MOST_NAMES]
+    return (*few, f"{len(found) - len(few)} more") if len(found) > len(few) else tuple(few)
 
 
 class _TranslatedReply:
@@ -84,6 +110,7 @@ class _TranslatedReply:
         asked: NeutralRequest,
     ) -> None:
         self.metered: ReplyUsage = UNKNOWN_USAGE
+        self.fault = ""
         self._reply = reply
         self._stream = call.stream
         self._client = client
@@ -91,7 +118,13 @@ class _TranslatedReply:
         self._reader = provider.reply_reader(call.id)
         self._writer = client.reply_writer(str(call.body.get("model", "")), call.id)
         self._unwrapper = _CustomToolUnwrapper(asked.custom)
+        self._calls = list[ReplyDelta]()
         self._pieces = self._translate()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the provider's reply is not in these pieces."""
+        return tuple(f"reply.{name}" for name in sorted(self._reader.left_out))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -136,10 +169,10 @@ class _TranslatedReply:
         if not streamed:
             content = parse_reply(body)
             self.metered = self._provider.read_usage(content)
-            return list(self._unwrapper.unwrap(self._reader.read_whole(content)))
+            return list(self._take(self._reader.read_whole(content)))
         split, meter = EventSplitter(), self._provider.stream_meter({})
         found = [delta for event in [*split.feed(body), split.rest()] for delta in self._read_event(event, meter)]
-        return [*found, *self._unwrapper.unwrap(self._reader.finish())]
+        return [*found, *self._take(self._reader.finish())]
 
     async def _translate_events(self) -> AsyncIterator[bytes]:
         split, meter = EventSplitter(), self._provider.stream_meter({})
@@ -148,7 +181,7 @@ class _TranslatedReply:
                 for delta in self._read_event(event, meter):
                     if out := self._writer.write_delta(delta):
                         yield out
-        for delta in (*self._read_event(split.rest(), meter), *self._unwrapper.unwrap(self._reader.finish())):
+        for delta in (*self._read_event(split.rest(), meter), *self._take(self._reader.finish())):
             if out := self._writer.write_delta(delta):
                 yield out
 
@@ -156,7 +189,18 @@ class _TranslatedReply:
         content = read_event_data(event)
         meter.take(content)
         self.metered = meter.metered
-        return self._unwrapper.unwrap(self._reader.read_event(content))
+        return self._take(self._reader.read_event(content))
+
+    def _take(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
+        """Yield what goes on; at the end it is known whether the model wrote calls that are none."""
+        for delta in self._unwrapper.unwrap(deltas):
+            if isinstance(delta, ToolCallStart | ToolCallDelta):
+                self._calls.append(delta)
+            elif isinstance(delta, ReplyEnd):
+                bad = (call.id for call in fold_reply(self._calls).calls if call.malformed)
+                told = (f"the arguments of tool call {own!r:.80} are not a JSON object" for own in bad)
+                self.fault = "; ".join([*([delta.fault] if delta.fault else []), *told])
+            yield delta
 
 
 class _CustomToolUnwrapper:

@@ -25,8 +25,10 @@ from chargehand.models.contract import (
     QuotaRest,
     ReplyUsage,
     ServedModel,
+    UpstreamReply,
     Usage,
 )
+from chargehand.models.dialects.translation import LEFT_OUT, join_left_out
 from chargehand.models.metering import (
     LEAST_OUTPUT,
     CallBound,
@@ -131,6 +133,7 @@ class BudgetAdmission:
         self._on_loop = on_loop
         self._refused = 0
         self._limited = False
+        self._named = set[tuple[str, str]]()
         self._executor = SerialExecutor()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -234,6 +237,12 @@ class BudgetAdmission:
             limit = limit if price.output == 0 and not bound.asked else most
         return BudgetGrant(limit=limit, usd=usd, alerts=self._ledger.reserve(call, usd))
 
+    def name_once(self, model: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those names of what a model was not sent that no call of this attempt has in its record yet."""
+        new = tuple(name for name in names if (model, name) not in self._named)
+        self._named.update((model, name) for name in new)
+        return new
+
     async def settle(self, usd: float | None, record: CallRecord) -> None:
         """Book and report a call; `usd` is its cost, `None` where unknown."""
         report = functools.partial(self._on_call, record)
@@ -303,6 +312,15 @@ class MeteredCall:
         """Note that the reply begins now; only the first time counts."""
         if self._first is None:
             self._first = self._admission.clock.monotonic() - self._started
+
+    def name_left_out(self, reply: UpstreamReply, screened: tuple[str, ...]) -> UpstreamReply:
+        """Return a reply whose header names all that its provider was not sent, which goes into the record too."""
+        names = join_left_out(screened, reply.lower_headers.get(LEFT_OUT, ""))
+        if not names:
+            return reply
+        new = self._admission.name_once(self._record.upstream, names)
+        self._record = replace(self._record, left_out=self._record.left_out + new)
+        return replace(reply, headers={**reply.lower_headers, LEFT_OUT: ", ".join(names)})
 
     async def secured(self) -> None:
         """Return once a power cut cannot take the reserve; raises what the ledger raised."""

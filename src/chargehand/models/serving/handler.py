@@ -60,6 +60,7 @@ class UpstreamRequest:
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
     silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
     and `converted` go into the record, as does `bare`: it offers no tool. `bares` is how many such came before it.
+    `left_out` names what of the client's own request is not in `body`.
     """
 
     served: ServedModel
@@ -79,6 +80,7 @@ class UpstreamRequest:
     entry: CacheEntry | None = None
     skipped: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     bare: bool = False
     bares: int = 0
 
@@ -266,7 +268,7 @@ class RequestHandler:
     async def _send(self, call: MeteredCall) -> None:
         model_call = self._request.to_call(call, self._admission.attempt)
         while True:
-            reply = await self._reach(call, model_call)
+            reply = call.name_left_out(await self._reach(call, model_call), self._request.left_out)
             if self._request.health is not None:
                 self._request.health.note_reached()
             async with reply.closing():
@@ -413,6 +415,8 @@ class RequestHandler:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
         metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
+        if reply.left_out is not None:
+            headers = call.name_left_out(reply, reply.left_out()).lower_headers
         headers = {**JSON_HEADERS, **headers}
         await self._settle_whole(call, reply, headers, body, metered)
         await self._send_whole(reply.status, {**select_headers(headers, call.id), **self._request.shown}, body)
@@ -452,7 +456,9 @@ class RequestHandler:
             )
         if request.health is not None:
             request.health.note_success()
-        await call.close("ok", reply.status, metered=metered)
+        fault = reply.fault() if reply.fault is not None else ""
+        reason = self._redact(f"model_malformed: {fault}") if fault else ""
+        await call.close("ok", reply.status, metered=metered, reason=reason)
         await call.secured()
         if on_disk is not None:
             await on_disk
@@ -492,6 +498,8 @@ class RequestHandler:
             else:
                 metered = meter.metered if reply.meter is None else reply.meter()
                 metered = drop_empty_counts(metered, wrote=meter.deltas > 0)
+                if reply.left_out is not None:
+                    call.name_left_out(reply, reply.left_out())  # for the record: the head is out
                 await self._settle_whole(call, reply, headers, b"".join(sent), metered)
             self._task = None
             await self._forward(call, out, headers)

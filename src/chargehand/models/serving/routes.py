@@ -12,7 +12,7 @@ from chargehand.core.errors import nearest
 from chargehand.models.contract import Dialect, GatewayFault, ServedModel
 from chargehand.models.conversation import FilePart, UntranslatableError
 from chargehand.models.dialects.base import ModelDialect, RequestRoute
-from chargehand.models.dialects.embeddings import embeddings_format, explain_refusal
+from chargehand.models.dialects.embeddings import explain_refusal
 from chargehand.models.dialects.table import DIALECTS
 
 # Where parts stand, if there is a list: arguments of tools are objects and never looked into.
@@ -127,10 +127,9 @@ def find_candidates(
 
 
 def find_embedders(
-    chain: Sequence[ServedModel], dialect: Dialect, given: Mapping[str, Any]
+    chain: Sequence[ServedModel], dialect: Dialect, body: Mapping[str, Any]
 ) -> tuple[Candidate, ...]:
     """Return who of a chain makes embeddings; raises `GatewayFault` (`uncarried`) where nobody does."""
-    body = embeddings_format(dialect).screen(given)
     return _sift(
         chain,
         lambda served: (body, (), explain_refusal(served, dialect, body)),

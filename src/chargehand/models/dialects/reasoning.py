@@ -1,0 +1,89 @@
+"""How each family of models is asked to reason: by efforts in words or by budgets in tokens.
+
+Sources of the fields: https://platform.openai.com/docs/guides/reasoning,
+https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking (and `adaptive-thinking`),
+https://ai.google.dev/gemini-api/docs/thinking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from chargehand.models._json import as_limit
+from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest
+
+# The words that Anthropic and Gemini 3 have for an effort; without one, reasoning cannot be asked for there.
+ANTHROPIC_EFFORTS: Mapping[str, str] = {"minimal": "low"} | {
+    word: word for word in ("low", "medium", "high", "xhigh", "max")
+}
+GEMINI_LEVELS: Mapping[str, str] = {
+    "minimal": "MINIMAL",
+    "low": "LOW",
+    "medium": "MEDIUM",
+    "high": "HIGH",
+    "xhigh": "HIGH",
+    "max": "HIGH",
+}
+LEAST_ANTHROPIC_BUDGET = EFFORT_BUDGETS["minimal"]
+# Claude before 4.6 takes budgets only, later ones an effort; those before 3.7 do not reason.
+_BUDGET_CLAUDE = re.compile(r"claude-(3[.-]7|(opus|sonnet|haiku)-4([.-][0-5](?!\d)|-\d{8}|@|-latest|$))")
+_PLAIN_CLAUDE = re.compile(r"claude-(2|instant|3[.-](?!7))")
+# Models that OpenAI makes: it refuses fields that others take, and others refuse some of its own.
+_OPENAI = re.compile(r"(^|/)(o\d|gpt-(?!oss)|chatgpt-|codex)")
+_LEVEL_GEMINI = re.compile(r"gemini-([3-9]|\d\d)")
+_PLAIN_OPENAI = re.compile(r"(^|/)(gpt-(3|4)|chatgpt-4)")
+
+
+def takes_effort(model: str) -> bool:
+    """Tell whether one of OpenAI's models can be told how much to reason; others' are tried."""
+    return _PLAIN_OPENAI.search(model) is None
+
+
+def write_effort(asked: ReasoningRequest, model: str, left: set[str]) -> str | None:
+    """Return the effort for a dialect of OpenAI's; what is asked for and has none goes into `left`."""
+    effort = asked.word if takes_effort(model) else None
+    # A model that cannot reason does what `none` asks for.
+    if asked.amount and effort is None and asked.word != "none":
+        left.add(asked.amount)
+    return effort
+
+
+def is_openai(model: str) -> bool:
+    """Tell whether OpenAI makes a model."""
+    return _OPENAI.search(model) is not None
+
+
+def read_thinking(thinking: Mapping[str, Any]) -> int | None:
+    """Return the budget of a `thinking` as Anthropic has it, which others took over; `None` where it says none."""
+    match thinking.get("type"):
+        case "disabled":
+            return 0
+        case "enabled" | "adaptive":
+            tokens = as_limit(thinking.get("budget_tokens"))
+            return DYNAMIC_BUDGET if tokens is None else tokens
+    return None
+
+
+def takes_thinking(model: str) -> bool:
+    """Tell whether a model of Anthropic's can be told to reason; others' are tried."""
+    return _PLAIN_CLAUDE.search(model) is None
+
+
+def takes_budget(model: str) -> bool:
+    """Tell whether a model that speaks messages takes a budget, and no effort."""
+    return "claude" not in model or _BUDGET_CLAUDE.search(model) is not None
+
+
+def takes_level(model: str) -> bool:
+    """Tell whether a model of Gemini's takes a level: those from 3 on do, where earlier ones take a budget."""
+    return _LEVEL_GEMINI.search(model) is not None
+
+
+def gemini_budget(model: str, tokens: int) -> int:
+    """Return the nearest budget that a model of Gemini takes; those of 2.5 Pro cannot do without reasoning."""
+    if tokens == DYNAMIC_BUDGET:
+        return tokens
+    least, most = (128, 32_768) if "pro" in model else (0, 24_576)
+    return max(least, min(tokens, most))

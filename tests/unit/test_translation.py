@@ -1,0 +1,242 @@
+"""What becomes of each feature of a call in another dialect, as `docs/reference/translation.md` says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.gateway_kit import JSON, SSE, Reply, anthropic_whole, gateway, openai_whole
+from tests.translation_features import BASES, FEATURES, put
+from tests.translation_kit import (
+    ALL,
+    BROKEN,
+    budget_rows,
+    effort_rows,
+    find,
+    judge,
+    judge_malformed,
+    malformed_reply,
+    render_page,
+    reply_rows,
+    request_rows,
+    send,
+)
+
+from chargehand.models.contract import Dialect, ModelCall
+from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.providers import Providers
+
+PAGE = Path(__file__).parents[2] / "docs/reference/translation.md"
+PATHS: dict[Dialect, str] = {
+    "openai": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+    "gemini": "/v1beta/models/m:generateContent",
+}
+
+
+def test_the_page_is_current() -> None:
+    command = "python -m tests.translation_kit > docs/reference/translation.md"
+    assert PAGE.read_text() == render_page(), f"run: {command}"
+
+
+def test_nothing_is_lost_between_any_two_dialects() -> None:
+    rows = [*request_rows(), *reply_rows(), *effort_rows(), *budget_rows()]
+    assert len(FEATURES) > 40
+    assert [row for row in rows if "lost" in row] == []
+
+
+def test_a_feature_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge itself: a dialect that forgets to name what it has no place for is found out."""
+    monkeypatch.setattr("chargehand.models.conversation.find_features", lambda _: set())
+    forgotten = ("tool result that failed", "one call at a time", "how closely to look at pictures")
+    few = [feature for feature in FEATURES if feature.name in forgotten]
+    assert len(few) == 3
+    assert all("lost" in [judge(one, c, u) for c in ALL for u in ALL] for one in few)
+
+
+@given(st.integers(0, 100_000))
+def test_a_budget_is_the_least_effort_that_covers_it(tokens: int) -> None:
+    word = ReasoningRequest(budget=tokens).word
+    assert word is not None
+    assert EFFORT_BUDGETS[word] >= tokens or word == "high"
+    assert (word == "none") == (tokens == 0)
+
+
+def test_what_leaves_it_to_the_model_has_no_effort_and_switched_off_wins() -> None:
+    assert ReasoningRequest(budget=DYNAMIC_BUDGET).word is None
+    assert ReasoningRequest(budget=DYNAMIC_BUDGET, effort="high").tokens == EFFORT_BUDGETS["high"]
+    assert ReasoningRequest(budget=0, effort="high").word == "none"
+    assert ReasoningRequest(effort="of tomorrow").tokens is None
+
+
+CLAUDES = {
+    "claude-3-5-haiku-latest": None,
+    "claude-3-7-sonnet-latest": "thinking.budget_tokens",
+    "claude-sonnet-4-20250514": "thinking.budget_tokens",
+    "claude-opus-4-1": "thinking.budget_tokens",
+    "claude-haiku-4-5-20251001": "thinking.budget_tokens",
+    "anthropic/claude-sonnet-4.5": "thinking.budget_tokens",
+    "claude-opus-4-6": "output_config.effort",
+    "anthropic/claude-opus-4.7": "output_config.effort",
+    "claude-fable-5": "output_config.effort",
+    "kimi-k2": "thinking.budget_tokens",
+}
+
+
+@pytest.mark.parametrize("model", CLAUDES)
+def test_each_claude_is_asked_to_reason_in_its_own_way(model: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "medium"}
+    sent = send("openai", "anthropic", body, model)
+    ways = [way for way in set(CLAUDES.values()) - {None} if find(sent.body, str(way))]
+    assert ways == ([CLAUDES[model]] if CLAUDES[model] else [])
+    assert sent.left == (frozenset() if CLAUDES[model] else {"reasoning_effort"})
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens", "named"), [(1_000, None, True), (4_000, 3_200, True), (32_000, 8_192, False)]
+)
+def test_a_budget_leaves_room_for_the_reply(limit: int, tokens: int | None, named: bool) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": limit}
+    sent = send("openai", "anthropic", {**body, "reasoning_effort": "medium"}, "claude-sonnet-4-5")
+    assert find(sent.body, "thinking.budget_tokens") == ([] if tokens is None else [tokens])
+    assert ("reasoning_effort" in sent.left) == named
+
+
+def test_beside_reasoning_claude_gets_no_temperature_and_no_forced_call() -> None:
+    asked = {**BASES["gemini"], "contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    config = {"temperature": 0.2, "topP": 0.99, "topK": 40, "thinkingConfig": {"thinkingBudget": 2_000}}
+    sent = send("gemini", "anthropic", {**asked, "generationConfig": config}, "claude-sonnet-4-5")
+    assert sent.body["thinking"] == {"type": "enabled", "budget_tokens": 2_000}
+    assert (sent.body.get("temperature"), sent.body["top_p"], sent.body.get("top_k")) == (None, 0.99, None)
+    assert sent.left == {"generationConfig.temperature", "generationConfig.topK"}
+    forced = put({**asked, "generationConfig": config}, "toolConfig.functionCallingConfig.mode", "ANY")
+    sent = send("gemini", "anthropic", forced, "claude-sonnet-4-5")
+    assert "thinking" not in sent.body
+    assert "generationConfig.thinkingConfig.thinkingBudget" in sent.left
+
+
+def marks(body: Any) -> int:
+    return json.dumps(body).count('"cache_control"')
+
+
+def locate(body: dict[str, Any], operation: Any = "reply") -> Any:
+    call = ModelCall(id="c", dialect="anthropic", body=body, attempt="a", turn=1, operation=operation)
+    return DIALECTS["anthropic"].locate(call)[1]
+
+
+def test_marks_stand_where_the_next_call_finds_them() -> None:
+    body = BASES["anthropic"]
+    wire = locate(body)
+    assert marks(wire) == 3
+    assert wire["system"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert [marks(message) for message in wire["messages"]] == [0, 0, 1, 0, 1]
+    assert marks(body) == 0, "the client's own body is not touched"
+    longer = {
+        **body,
+        "messages": [*body["messages"], {"role": "assistant", "content": "ok"}, body["messages"][-1]],
+    }
+    assert [marks(message) for message in locate(longer)["messages"]] == [0, 0, 0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "path", ["system", "messages.0.content.0.cache_control", "tools.0.cache_control", "cache_control"]
+)
+def test_where_a_client_marks_nothing_is_added(path: str) -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    value = [{"type": "text", "text": "be brief", "cache_control": mark}] if path == "system" else mark
+    body = put(BASES["anthropic"], path, value)
+    assert locate(body) == body
+
+
+def test_marks_are_set_only_where_they_may_stand() -> None:
+    empty = {"model": "m", "messages": [{"role": "user", "content": " "}], "tools": BASES["anthropic"]["tools"]}
+    assert marks(locate(empty)["messages"]) == 0
+    assert marks(locate(empty)["tools"]) == 1
+    for odd in (
+        {"messages": "x"},
+        {"messages": [{"role": "user", "content": []}]},
+        {"system": [3], "messages": [7]},
+    ):
+        assert marks(locate({"model": "m", **odd})) == 0
+    assert marks(locate(BASES["anthropic"], "count")) == 0
+
+
+def test_of_too_many_marks_the_newest_stay() -> None:
+    part = {"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    asked = {"model": "m", "messages": [{"role": "user", "content": [{**part, "text": str(n)} for n in range(6)]}]}
+    (message,) = send("openai", "anthropic", asked, "claude-opus-4-6").body["messages"]
+    assert [block["text"] for block in message["content"] if "cache_control" in block] == ["2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("upstream", ALL)
+@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_malformed_tool_call_is_the_models_fault_and_its_reply_is_kept(
+    tmp_path: Path, client: Dialect, upstream: Dialect, stream: bool
+) -> None:
+    pieces = malformed_reply(upstream, stream=stream)
+    providers = Providers()
+    reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
+    path = PATHS[client].replace("generateContent", "streamGenerateContent") if stream else PATHS[client]
+    body = put(BASES[client], "stream", True) if stream and client != "gemini" else BASES[client]
+    async with gateway(tmp_path, reply, dialect=upstream, provider="p", providers=providers, limit=None) as desk:
+        got = await desk.post(body, path)
+        record = await desk.settled()
+    assert got.status_code == 200
+    assert "I add." in got.text
+    assert (len(desk.upstream.calls), record.status, record.usage.output) == (1, "ok", 7)
+    assert providers.of("p").state == "closed"
+    if client != upstream:
+        assert record.reason.startswith("model_malformed: ")
+        assert "upstream_malformed" not in got.text
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_malformed_arguments_of_an_earlier_reply_can_go_to_any_model(client: Dialect) -> None:
+    body = put(BASES["openai"], "messages.2.tool_calls.0.function.arguments", BROKEN)
+    sent = send("openai", client, body, "m")
+    assert not sent.refused
+    assert json.dumps(BROKEN)[1:-1] in json.dumps(sent.body).replace("\\\\\\", "\\")
+
+
+async def test_what_is_left_out_is_in_every_header_and_once_in_the_log(tmp_path: Path) -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "service_tier": "flex", "seed": 3}
+    async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as desk:
+        heads = [(await desk.post(asked)).headers["x-chargehand-left-out"] for _ in range(3)]
+        more = (await desk.post({**asked, "logit_bias": {"1": 1}})).headers["x-chargehand-left-out"]
+    assert heads == ["seed, service_tier"] * 3
+    assert more == "logit_bias, seed, service_tier"
+    told = [record.left_out for record in desk.records]
+    assert told == [("seed", "service_tier"), (), (), ("logit_bias",)]
+
+
+async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path) -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "zq, \n": 1, "ümlaut": 1, "x" * 300: 1}
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as desk:
+        clean = await desk.post({"model": "m", "messages": [], "seed": 1})
+        got = await desk.post(asked)
+        error = await desk.post(b'{"model": "m", "messages": [], "a": null}')
+    assert "x-chargehand-left-out" not in clean.headers
+    assert got.headers["x-chargehand-left-out"] == f"\\xfcmlaut, {'x' * 80}, zq ?"
+    assert "x-chargehand-left-out" not in error.headers
+
+
+async def test_a_flood_of_names_is_cut(tmp_path: Path) -> None:
+    asked = {"model": "m", "messages": [], **{f"f{n:04}": 1 for n in range(5_000)}}
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as desk:
+        got = await desk.post(asked)
+    names = got.headers["x-chargehand-left-out"].split(", ")
+    assert (len(names), names[-1]) == (41, "4960 more")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_malformed_call_reaches_each_client(stream: bool) -> None:
+    assert {judge_malformed("gemini", upstream, stream=stream) for upstream in ALL if upstream != "gemini"} == {
+        "`malformed_arguments`"
+    }

@@ -1,0 +1,202 @@
+"""Each field that the official clients know is carried to each dialect, named or refused."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import typing_extensions
+from anthropic.types import (
+    Base64ImageSourceParam,
+    DocumentBlockParam,
+    ImageBlockParam,
+    JSONOutputFormatParam,
+    OutputConfigParam,
+    TextBlockParam,
+    ThinkingConfigAdaptiveParam,
+    ThinkingConfigEnabledParam,
+    ToolChoiceAutoParam,
+    ToolParam,
+    ToolResultBlockParam,
+    ToolUseBlockParam,
+    UserMessageParam,
+)
+from anthropic.types.beta import message_create_params as beta_messages
+from anthropic.types.message_create_params import MessageCreateParamsBase
+from google.genai import types as google
+from openai.types.chat import (
+    ChatCompletionAssistantMessageParam,
+    ChatCompletionContentPartImageParam,
+    ChatCompletionContentPartTextParam,
+    ChatCompletionMessageFunctionToolCallParam,
+    ChatCompletionSystemMessageParam,
+    ChatCompletionToolMessageParam,
+    ChatCompletionUserMessageParam,
+)
+from openai.types.chat.chat_completion_content_part_image_param import ImageURL
+from openai.types.chat.chat_completion_content_part_param import File, FileFile
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from openai.types.responses import (
+    EasyInputMessageParam,
+    FunctionToolParam,
+    ResponseFunctionToolCallParam,
+    ResponseInputFileParam,
+    ResponseInputImageParam,
+    ResponseInputTextParam,
+    ResponseTextConfigParam,
+)
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+from openai.types.responses.response_input_item_param import FunctionCallOutput
+from openai.types.shared_params import FunctionDefinition, Reasoning
+from tests.translation_features import BASES, MODELS, put
+from tests.translation_kit import ALL, find, send
+
+from chargehand.models.contract import Dialect
+
+# Where an object stands in the base request of a dialect, and what it may hold by the official client's types.
+PLACES: dict[Dialect, dict[str, Any]] = {
+    "openai": {
+        "": CompletionCreateParamsBase,
+        "messages.0": ChatCompletionSystemMessageParam,
+        "messages.1": ChatCompletionUserMessageParam,
+        "messages.1.content.0": ChatCompletionContentPartTextParam,
+        "messages.1.content.1": ChatCompletionContentPartImageParam,
+        "messages.1.content.1.image_url": ImageURL,
+        "messages.1.content.2": File,
+        "messages.1.content.2.file": FileFile,
+        "messages.2": ChatCompletionAssistantMessageParam,
+        "messages.2.tool_calls.0": ChatCompletionMessageFunctionToolCallParam,
+        "messages.3": ChatCompletionToolMessageParam,
+        "tools.0.function": FunctionDefinition,
+    },
+    "responses": {
+        "": ResponseCreateParamsBase,
+        "input.0": EasyInputMessageParam,
+        "input.0.content.0": ResponseInputTextParam,
+        "input.0.content.1": ResponseInputImageParam,
+        "input.0.content.2": ResponseInputFileParam,
+        "input.2": ResponseFunctionToolCallParam,
+        "input.3": FunctionCallOutput,
+        "tools.0": FunctionToolParam,
+        "reasoning": Reasoning,
+        "text": ResponseTextConfigParam,
+    },
+    "anthropic": {
+        "": MessageCreateParamsBase,
+        "messages.0": UserMessageParam,
+        "messages.0.content.0": TextBlockParam,
+        "messages.0.content.1": ImageBlockParam,
+        "messages.0.content.1.source": Base64ImageSourceParam,
+        "messages.0.content.2": DocumentBlockParam,
+        "messages.1.content.1": ToolUseBlockParam,
+        "messages.2.content.0": ToolResultBlockParam,
+        "tools.0": ToolParam,
+        "tool_choice": ToolChoiceAutoParam,
+        "output_config": OutputConfigParam,
+        "output_config.format": JSONOutputFormatParam,
+        "thinking": ThinkingConfigEnabledParam,
+    },
+    "gemini": {
+        "generationConfig": google.GenerationConfig,
+        "generationConfig.thinkingConfig": google.ThinkingConfig,
+        "contents.0": google.Content,
+        "contents.0.parts.0": google.Part,
+        "contents.0.parts.1.inlineData": google.Blob,
+        "contents.1.parts.1.functionCall": google.FunctionCall,
+        "contents.2.parts.0.functionResponse": google.FunctionResponse,
+        "tools.0.functionDeclarations.0": google.FunctionDeclaration,
+        "toolConfig": google.ToolConfig,
+        "toolConfig.functionCallingConfig": google.FunctionCallingConfig,
+    },
+}
+# What is about the connection alone, or names an item for the provider that made it.
+SILENT = {"stream", "model", "stream_options", "id", "status", "type"}
+# The base has the same in another form.
+REDUNDANT = {"input.0.content.2.file_url", "tools.0.functionDeclarations.0.parameters"}
+# What the base's own fields shut out: a limit of the other spelling, the other half of a choice.
+MORE: dict[Dialect, list[tuple[str, Any]]] = {
+    "openai": [(f"a_field_{n}", 1) for n in range(2)]
+    + [("thinking", {"type": "enabled", "budget_tokens": 5_000})],
+    "responses": [],
+    "anthropic": [
+        (name, sample)
+        for name, sample in (("context_management", {"edits": [{"type": "clear_x"}]}), ("speed", "fast"))
+        if name in beta_messages.MessageCreateParamsBase.__annotations__
+    ]
+    + [("thinking", {"type": "adaptive", "display": "summarized"})] * bool(ThinkingConfigAdaptiveParam),
+    "gemini": [("safetySettings", [{"category": "c"}]), ("cachedContent", "x"), ("labels", {"a": "b"})],
+}
+
+
+def sample(kind: Any) -> Any:
+    """Return a value of a type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (typing.Required, typing.NotRequired, typing.Annotated, typing_extensions.Required):
+        return sample(inner[0])
+    if origin is Literal:
+        return inner[-1]
+    if origin in (typing.Union, types.UnionType):
+        return sample(next(one for one in inner if one is not type(None)))
+    if typing_extensions.is_typeddict(kind):
+        hints = get_type_hints(kind)
+        return {name: sample(hints[name]) for name in kind.__required_keys__} or {"zq": 1}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"a": "b"}
+    if origin is not None:
+        return [sample(inner[0])] if inner else ["zq"]
+    if isinstance(kind, type) and hasattr(kind, "model_fields"):
+        return {"zq": 1}
+    if isinstance(kind, type) and issubclass(kind, str) and hasattr(kind, "__members__"):
+        return list(kind)[-1].value
+    return {bool: True, int: 7, float: 0.5, str: "zq"}.get(kind, "zq")
+
+
+def fields(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a type as they are spelt on the wire, each with a value."""
+    if hasattr(kind, "model_fields"):
+        for name, info in kind.model_fields.items():
+            yield info.alias or name, sample(info.annotation)
+        return
+    for name, inner in get_type_hints(kind).items():
+        yield name, sample(inner)
+
+
+@functools.cache
+def steps(client: Dialect) -> list[tuple[str, Any]]:
+    """Return each field that is not in the base already."""
+    return list(_steps(client))
+
+
+def _steps(client: Dialect) -> Iterator[tuple[str, Any]]:
+    base = BASES[client]
+    for place, kind in PLACES[client].items():
+        for name, value in fields(kind):
+            path = f"{place}.{name}" if place else name
+            if name not in SILENT and not find(base, path) and path not in REDUNDANT:
+                yield path, value
+                if value is True:  # one of the two may be what the other side does anyway
+                    yield path, False
+    yield from MORE[client]
+
+
+@pytest.mark.parametrize("upstream", ALL)
+@pytest.mark.parametrize("client", ALL)
+def test_no_field_of_an_official_client_is_left_out_in_silence(client: Dialect, upstream: Dialect) -> None:
+    without = send(client, upstream, BASES[client], MODELS[upstream])
+    told = dict.fromkeys((path for path, _ in steps(client)), False)
+    for path, value in steps(client):
+        sent = send(client, upstream, put(BASES[client], path, value), MODELS[upstream])
+        told[path] = told[path] or sent.refused or sent.body != without.body or sent.left != without.left
+    assert len(told) > 30
+    assert [path for path, is_told in told.items() if not is_told] == []
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_the_base_itself_leaves_nothing_out(client: Dialect) -> None:
+    for upstream in ALL:
+        sent = send(client, upstream, BASES[client], MODELS[upstream])
+        assert (sent.refused, sent.left) == (False, frozenset())
