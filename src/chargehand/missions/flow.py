@@ -57,7 +57,7 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
-from chargehand.missions.sandboxes.provisioning import SandboxProvisioner, SlotQueue
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
@@ -136,7 +136,9 @@ class MissionFlow:
         """
         request = self._request
         try:
-            async with self._control.limited(self._seconds_left(request) + _GRACE_SECONDS):
+            # What the recorded steps left of the mission's time; clocks of other boots do not compare.
+            seconds = max(1.0, request.seconds - self._journal.state.seconds_of())
+            async with self._control.limited(seconds + _GRACE_SECONDS):
                 with system_errors():
                     await run_interruptible(self._journal, lambda: self._resume(request))
         except FencedError:  # another worker has the mission: nothing of ours may be written
@@ -166,10 +168,6 @@ class MissionFlow:
     def _request(self) -> MissionRequest:
         assert self._journal.state.request is not None
         return self._journal.state.request
-
-    def _seconds_left(self, request: MissionRequest) -> float:
-        """Return what the recorded steps left of the mission's time; clocks of other boots do not compare."""
-        return max(1.0, request.seconds - self._journal.state.seconds_of())
 
     async def _resume(self, request: MissionRequest) -> None:
         """Finish what an earlier worker left half-done, then go through the steps."""
@@ -232,7 +230,7 @@ class MissionFlow:
                 validator = await self._validator(base, detected, gates)
                 await validator.judge_base()
         environment = validator.environment
-        inspector = Inspector(self._services, base, areas_of(self._services, request, gates, environment))
+        inspector = self._inspector(base, request, gates, environment)
         runner = AttemptRunner(
             self._services,
             self._journal,
@@ -244,6 +242,12 @@ class MissionFlow:
             on_output=self._on_output,
         )
         return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
+
+    def _inspector(
+        self, base: Base, request: MissionRequest, gates: Gates, environment: BaseEnvironment
+    ) -> Inspector:
+        areas = areas_of(self._services, request, gates, environment)
+        return Inspector(self._services, base, areas, seconds_left=self._control.seconds_left)
 
     async def _validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
         """Return what judges on a base, in the environment that `setup` makes where its commands run."""
@@ -317,7 +321,8 @@ class MissionFlow:
                 number=number,
                 request=request.text,
                 report=self._services.store.artifacts.get(feedback) if feedback else None,
-                seconds=self._seconds_left(request),
+                # Not by the recorded steps alone: setup and the base's checks took their time too.
+                seconds=max(1.0, self._control.seconds_left() - _GRACE_SECONDS),
                 messages=tuple(message.text for message in self._journal.state.messages),
                 allow=request.allow,
                 forbid=request.forbid,
@@ -492,17 +497,15 @@ class MissionFlow:
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, approved: bool
     ) -> None:
         async def judge_merged(candidate: str) -> Verdict:
-            inspector = Inspector(
-                self._services,
-                base,
-                areas_of(self._services, self._request, validator.gates, validator.environment),
-            )
-            output = await self._journal.step(
-                "verdict/merged",
-                candidate,
-                lambda: self._judge_merged(candidate, verdict, validator, inspector),
-                events=lambda merged: (VerdictGiven(verdict=merged),),
-            )
+            inspector = self._inspector(base, self._request, validator.gates, validator.environment)
+            # A limit of its own: until a verdict says so there is nothing to promote, and nothing half done.
+            async with self._control.limited(self._control.seconds_left()):
+                output = await self._journal.step(
+                    "verdict/merged",
+                    candidate,
+                    lambda: self._judge_merged(candidate, verdict, validator, inspector),
+                    events=lambda merged: (VerdictGiven(verdict=merged),),
+                )
             return convert_to(output, Verdict)
 
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -193,6 +194,15 @@ class Control:
                 yield
             finally:
                 del self._limits[limit]
+
+    def seconds_left(self) -> float:
+        """Return what is left of the outermost time limit, that of the mission."""
+        for limit, left in self._limits.items():
+            if left is not None:  # it is suspended
+                return left
+            when = limit.when()
+            return math.inf if when is None else when - asyncio.get_running_loop().time()
+        return math.inf
 
     def _suspend_limits(self) -> None:
         # `when()` is None for a limit that is suspended already: its seconds left must not be overwritten.

@@ -40,7 +40,7 @@ from chargehand.missions._attempt_log import call_event, lost_call_event, replie
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
-from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, stopped_by
+from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
 from chargehand.missions.attempt.supervision import (
     CriticalMessageGuard,
     FailureSnapshot,
@@ -251,7 +251,7 @@ class AttemptRunner:
                 await watch.finish()
             since = self.services.clock.monotonic()
             # A file mapped into memory changes without a new time stamp: the last scan trusts none.
-            scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
+            scan = await scan_workspace(workspace, trust_cache=False)
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
             await self._checkpoint(attempt, workspace, trigger, scan, since=since)
             return outcome, scan, critical
@@ -325,7 +325,7 @@ class AttemptRunner:
 
     def _watch(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> WorkspaceWatch:
         async def keep(trigger: str) -> Scan:
-            scan = await asyncio.to_thread(workspace.scan)
+            scan = await scan_workspace(workspace)
             await self._checkpoint(attempt, workspace, trigger, scan)
             return scan
 
@@ -453,7 +453,7 @@ class AttemptRunner:
             self._record_checkpoint(attempt, made)
             reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
             # Inspected once more without them: what a path set back leaves behind may break another rule.
-            scan = await asyncio.to_thread(workspace.scan)
+            scan = await scan_workspace(workspace)
             inspection = await self.inspector.inspect_all(scan.changes)
             findings = (*scan.findings, *inspection.findings)
         return AttemptResult(
