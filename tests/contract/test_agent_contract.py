@@ -221,6 +221,11 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
         (opened("acp", ("no-such-program",)), "agent_missing", "no-such-program"),
         (opened("acp", fake("acp", "old")), "agent_failed", "version 99"),
         (opened("acp", ("sh", "-c", "echo worse >&2; exit 3")), "agent_failed", "exit code 3"),
+        *(
+            (opened(kind, ("sh", "-c", "no-such-inner"), cli=cli), "agent_failed", "exit code 127")
+            for kind, cli in (("command", None), ("cli", "qwen"), ("acp", None))
+        ),
+        (opened("command", ("no-such-program",)), "agent_missing", "no-such-program"),
     ],
 )
 async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, words: str) -> None:

@@ -208,9 +208,9 @@ class FullDesk(Desk):
         super().__init__(place, fresh=True)
         self._holder = holder
 
-    def with_spare(self, spare: int | None, repo: Path, agent: str) -> Said:
+    def with_spare(self, spare: int | None, repo: Path, agent: str, *words: str) -> Said:
         """Run a mission while the disk has so many KiB to spare, and then give it all its room again."""
-        return self.say_with_spare(spare, repo, *run_words(agent=agent))
+        return self.say_with_spare(spare, repo, *run_words(*words, agent=agent))
 
     def say_with_spare(self, spare: int | None, repo: Path, *words: str) -> Said:
         """Give a command while the disk has so many KiB to spare, and then give it all its room again."""
@@ -222,6 +222,26 @@ class FullDesk(Desk):
     def lock(self) -> None:
         """Let nobody write."""
         self._inside("mount", "-o", "remount,ro", str(self.home))
+
+    def within(self, *words: str) -> Said:
+        """Run the program to its end where the small disk is seen."""
+        enter = ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *self.argv(*words)]
+        done = subprocess.run(enter, env=self.environ, capture_output=True, text=True, check=False)
+        return Said(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+    def go_on(self) -> str:
+        """Let the only mission that did not end go on, now that there is room, and return its status."""
+        (mission,) = [
+            one["mission"]
+            for one in json.loads(self.within("mission", "list", "--json").stdout)["missions"]
+            if one["status"] in ("waiting", "paused", "planned")
+        ]
+        resumed = self.within("mission", "resume", mission, "--json")
+        assert resumed.code == 0, resumed
+        watched = self.within("mission", "watch", mission, "--json")
+        assert watched.code in (0, 1), watched
+        status: str = json.loads(self.within("mission", "show", mission, "--json").stdout)["status"]
+        return status
 
     def grow(self) -> None:
         """Give the disk room."""
@@ -254,7 +274,10 @@ SAYS_900_KB = shell("head -c 900000 /dev/urandom; touch said")
 
 
 def refused_for_space(said: Said) -> None:
-    """Hold that a run ended because the disk was full, and said so."""
+    """Hold that a run stopped because the disk was full, and said so; where it could be written down, it waits."""
+    if said.code == 3:
+        assert (said.document["status"], said.reasons) == ("waiting", {"no_space"}), said
+        return
     assert said.code == 6, said
     assert said.error["code"] in FULL, said
     assert "free some space" in said.error["hint"]

@@ -38,7 +38,7 @@ def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -
         f"sh -c 'while :; do :; done' spin & setsid sh -c 'sleep 600; : {KEY}' & "
         "(sleep 600 & exec sleep 700) & for i in $(seq 999); do echo $i > last.txt; sleep 0.1; done"
     )
-    state = shop.run(hang, seconds=4.0)
+    state = shop.run(hang, seconds=6.0)
     assert (state.status, state.attempts[0].status) == ("exhausted", "timed_out")
     (point,) = state.checkpoints
     assert point.trigger == "timeout"
@@ -114,3 +114,15 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
     assert state.status == "cancelled"
     document = captured(shop, state)
     assert (document["why"], document["processes"], document["output"]) == ("sandbox_died", [], "last words\n")
+
+
+def test_what_comes_before_the_agent_takes_of_its_time(tmp_path: Path) -> None:
+    """Else a slow setup would leave it no moment for its last writes before the mission is over."""
+    shop = Workshop(tmp_path)
+    shop.environ["CHARGEHAND_PROJECT_SETUP"] = "sleep 6"
+    state = shop.run(f"{GOLD}; sleep 600", checks=("true",), seconds=12.0)
+    (attempt,) = state.attempts
+    assert (state.status, attempt.status) == ("exhausted", "timed_out")
+    assert attempt.seconds is not None
+    assert attempt.seconds < 9
+    assert [point.trigger for point in state.checkpoints] == ["timeout"]

@@ -22,6 +22,7 @@ from chargehand.app.wiring.gateways import AttemptGateways
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
+from chargehand.missions.causes import attempt_cause
 from chargehand.missions.services import EndpointRequest
 from chargehand.sandbox.contract import GATEWAY_PORT
 
@@ -273,3 +274,30 @@ def _post(endpoint: Endpoint) -> tuple[int, Any]:
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "code", "cause"),
+    [
+        ("sys.exit(1)", "failed", "model_failed", "provider"),
+        ("sys.exit(0)", "failed", "calls_failed", "provider"),
+        ("told(); sys.exit(0)", "promoted", None, None),
+        ("told(); sys.exit(1)", "failed", "model_failed", "provider"),
+    ],
+)
+def test_a_providers_fault_is_the_providers_however_the_program_ends(
+    shop: EndpointShop, server: ModelServer, ends: str, status: str, code: str | None, cause: str | None
+) -> None:
+    """Its calls answer with 410 from the second on; a program that goes on to a good end is judged by its work."""
+    state = shop.ask(
+        f"assert ask()[0] == 200\nserved = [{{'role': 'assistant', 'content': 'x'}}]\n"
+        f"assert ask(messages=served)[0] == 410\n{ends}"
+    )
+    (attempt,) = state.attempts
+    found = attempt_cause(attempt)
+    assert (state.attempts[0].status, found and (found.code, found.kind)) == (
+        "succeeded" if status == "promoted" else "failed",
+        (code, cause) if code else None,
+    ), state.reasons
+    if code:
+        assert "HTTP 410" in attempt.reasons[0].message

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import git
 from tests.integration.desk import FILES, MEND, Desk, repository, shell
-from tests.integration.test_bad_input_machine import small_disk
+from tests.integration.test_bad_input_machine import refused_for_space, small_disk
 from tests.integration.test_cli_terminal import Terminal
 
 IGNORING = {**FILES, ".gitignore": "*.log\n"}
@@ -43,14 +43,20 @@ def test_more_files_than_allowed(tmp_path: Path, repo: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_a_disk_that_fills_up_inside(tmp_path: Path, repo: Path) -> None:
-    with small_disk(tmp_path / "desk", kib=40_000) as desk:
+@pytest.mark.parametrize(
+    ("agent", "check"),
+    [
+        ("head -c 14000000 /dev/zero > 1.log || sleep 60; sed -i s/a/b/ f.txt", "true"),
+        ("sed -i s/a/b/ f.txt", "head -c 14000000 /dev/zero > 1.log"),
+    ],
+    ids=["agent", "check"],
+)
+def test_a_disk_that_fills_up_inside_ends_no_mission(tmp_path: Path, repo: Path, agent: str, check: str) -> None:
+    with small_disk(tmp_path / "desk", kib=60_000) as desk:
         assert desk.with_spare(None, repo, MEND).code == 0
-        fills = shell("while head -c 300000 /dev/zero >> 1.log; do true; done; sleep 60")
-        said = desk.with_spare(9000, repo, fills)
-        assert said.code == 6, said
-        assert said.error["code"] in ("no_space", "store_full"), said
-        assert desk.with_spare(None, repo, MEND).code == 0
+        said = desk.with_spare(9000, repo, shell(agent), "--only-check", check)
+        refused_for_space(said)
+        assert desk.go_on() == "promoted"
 
 
 def test_the_limit_for_all_projects_is_kept(tmp_path: Path, repo: Path) -> None:

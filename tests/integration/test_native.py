@@ -15,6 +15,8 @@ from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import decode
 from chargehand.core.mission_events import QuestionAsked
+from chargehand.core.state import MissionState
+from chargehand.missions.causes import mission_cause
 from chargehand.missions.fork import ForkPoint, ReplyEdit, create_fork
 from chargehand.missions.transcript import read_transcript
 from chargehand.models.contract import ModelCall
@@ -44,6 +46,12 @@ def events(shop: NativeShop, mission: str, kind: type) -> list[Any]:
     with shop.opened() as app:
         found = [decode(line.type, line.payload) for line in app.store.log.read(mission) if line.payload]
     return [payload for payload in found if isinstance(payload, kind)]
+
+
+def answer(shop: NativeShop, mission: str, text: str) -> MissionState:
+    with shop.opened() as app:
+        app.steering.answer(mission, text)
+    return shop.work(mission)
 
 
 class TestItsWork:
@@ -136,12 +144,40 @@ class TestMoney:
 
 
 class TestProviders:
-    def test_one_that_is_down_fails_with_its_cause(self, shop: NativeShop) -> None:
-        shop.model("scripted", provider="openai-compatible", base_url="http://127.0.0.1:9/v1", model="x")
-        state = shop.native(attempts=3)
-        assert state.status == "failed"
-        assert len(state.attempts) == 1
-        assert [reason.code for reason in state.reasons] == ["model_failed"]
+    def test_where_it_is_down_a_person_says_how_to_go_on(self, shop: NativeShop) -> None:
+        server = ModelServer(())
+        with server.running() as address:
+            shop.model("scripted", provider="openai-compatible", base_url=address, model="x")
+            shop.model("other", scripted((), (), MENDS))
+            state = shop.native(attempts=1)
+            cause = mission_cause(state)
+            assert (state.status, cause and (cause.code, cause.kind)) == ("waiting", ("provider_down", "provider"))
+            assert [reason.code for reason in state.attempts[0].reasons] == ["model_failed"]
+            assert state.open_question is not None
+            assert state.open_question.options == ("try anyway", "use other")
+            again = answer(shop, state.id, "try anyway")
+        assert (again.status, len(again.attempts)) == ("waiting", 2), again.reasons
+        done = answer(shop, state.id, "use other")
+        assert (done.status, len(done.attempts)) == ("promoted", 3), done.reasons
+
+    def test_where_it_is_down_a_request_that_is_a_patch_needs_no_model(self, shop: NativeShop) -> None:
+        patch = "\n".join(
+            (
+                "*** Begin Patch",
+                "*** Update File: calc/core.py",
+                "@@",
+                "-    return a - b",
+                "+    return a + b",
+                "*** End Patch",
+            )
+        )
+        with ModelServer(()).running() as address:
+            shop.model("scripted", provider="openai-compatible", base_url=address, model="x")
+            state = shop.native(attempts=1, text=f"Mend it like this:\n{patch}")
+            assert [attempt.agent for attempt in state.attempts] == ["native", "patch:"]
+            assert state.status == "promoted", state.reasons
+            worse = patch.replace("a + b", "a * b")
+            assert shop.native(attempts=1, text=worse).status == "refused", "the verdict decides as always"
 
     def test_another_model_takes_over(self, shop: NativeShop) -> None:
         shop.model("down", scripted((says("", fault="500"),) * 9))
@@ -303,7 +339,7 @@ class TestForks:
         shop.model("scripted", scripted((says(write), says("I stop here"), *[says("and here")] * 40)), tools=False)
         shop.model("other", scripted((says(""), FINISH)))
         state = shop.native(attempts=1)
-        assert state.status == "waiting"  # it talks to itself
+        assert (state.status, state.attempts[0].status) == ("promoted", "succeeded"), "it talks to itself"
         again = shop.work(self.fork(shop, state.id, 2, model="other"))
         assert again.status == "promoted", again.reasons
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,44 @@ def test_two_malformed_ends_are_asked_again(shop: NativeShop) -> None:
     assert ended(state) == ("promoted", "task_completion", "success"), state.reasons
 
 
-def test_the_third_malformed_end_fails_the_attempt(shop: NativeShop) -> None:
-    shop.model("scripted", scripted((MENDS[0], WRONG, WRONG, WRONG, FINISH)))
+# What a model ends with that never gets its end right: the code of that, and words of the reason.
+FORMLESS = {
+    "a malformed finish": (WRONG, "malformed_message", "'pass'"),
+    "a reply that is none": (says("```tool\n{oops\n```"), "malformed_message", "reply was malformed 3 times"),
+    "a last word": (says("All done!"), "no_finish", "last 3 replies called no tool"),
+}
+
+
+@pytest.mark.parametrize("formless", FORMLESS)
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [("a + b", "promoted"), ("a * b", "refused"), (None, "failed")],
+    ids=["good", "bad", "none"],
+)
+def test_work_is_judged_whatever_the_form_of_its_end(
+    shop: NativeShop, formless: str, first: str | None, status: str
+) -> None:
+    """Without work there is nothing to judge: the attempt failed, or asks where the model only talks."""
+    reply, code, words = FORMLESS[formless]
+    wrote = json.dumps({"name": "edit", "arguments": {"path": "calc/core.py", "old": "a - b", "new": first}})
+    begins = (says(f"```tool\n{wrote}\n```"),) if first else ()
+    shop.model("scripted", scripted((*begins, *[reply] * 12)), tools=formless == "a malformed finish")
+    if first and formless == "a malformed finish":
+        shop.model("scripted", scripted((says("", edit("a - b", first)), *[reply] * 12)))
     state = shop.native(attempts=1)
-    assert ended(state) == ("failed", "error_report", "failure")
-    assert [reason.code for reason in state.reasons] == ["malformed_message"]
-    assert "'pass'" in state.reasons[0].message
+    if first is None and code == "no_finish":
+        assert state.open_question is not None
+        assert state.open_question.text.startswith("The agent is going in circles")
+        return
+    assert state.status == status, state.reasons
+    if first is None:
+        (reason,) = state.reasons
+        assert (reason.code, words in reason.message) == (code, True)
+        return
+    (found,) = (found for found in state.verdicts[-1].findings if found.rule == code)
+    assert (found.severity, words in found.message) == ("warning", True)
+    (received,) = state.received
+    assert (received.message["type"], received.message["payload"]["code"]) == ("error_report", code)
 
 
 def test_a_question_waits_for_its_answer_and_the_count_survives(shop: NativeShop) -> None:

@@ -48,23 +48,27 @@ def shop(tmp_path: Path) -> MessageShop:
     return MessageShop(tmp_path)
 
 
-def test_who_never_gets_its_message_right_fails_and_the_log_has_each_repair(shop: MessageShop) -> None:
+def test_who_never_gets_its_message_right_is_judged_by_its_work_and_the_log_has_each_repair(
+    shop: MessageShop,
+) -> None:
     command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_agent), "claude", "garble-always"])
     agent = f'kind = "cli"\ncli = "claude"\ncommand = {command}'
     state = shop.agent(agent, attempts=1, model="scripted")
-    assert (state.status, state.reasons[0].code) == ("failed", "malformed_message"), state.reasons
-    assert "malformed 3 times in a row" in state.reasons[0].message
+    assert state.status == "promoted", state.reasons
+    (finding,) = state.verdicts[-1].findings
+    assert (finding.rule, finding.severity) == ("malformed_message", "warning")
+    assert "malformed 3 times in a row" in finding.message
     asked = [step for step in state.steps.values() if "/asked-again/" in step.step]
     assert [step.output["received"] for step in asked] == ['{"type": "task_completion", "status": "s'] * 2
     assert all("asked again for its message" in describe(step) for step in asked)
 
 
 def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(shop: MessageShop) -> None:
-    state = shop.shell(GARBLES, attempts=2)
-    assert [attempt.status for attempt in state.attempts] == ["failed", "succeeded"], state.reasons
-    assert "was not asked for again" in state.attempts[0].reasons[0].message
+    state = shop.shell(GARBLES, attempts=2, only_checks=("ls | grep -q sai",))
+    assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"], state.reasons
     (finding,) = shop.said(state)["payload"]["findings"]
     assert finding["rule"] == "malformed_message"
+    assert "was not asked for again" in finding["message"]
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(2, ["mind the f"]), (1, None)])

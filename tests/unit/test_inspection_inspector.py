@@ -18,7 +18,7 @@ from chargehand.checks.trees import MemoryTrees
 from chargehand.core.clock import SteppedClock
 from chargehand.core.records import Base, Finding
 from chargehand.missions.attempt import inspection as _inspection
-from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, stopped_by
+from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.scan import Scan
 
@@ -97,10 +97,31 @@ async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: Hu
     slow = Slow()
     base = slow.add({})
     changes = slow.changes(base, slow.add({f"{n}.py": f"{n}\n" for n in range(50)}))
-    found = await inspector(store, slow, base, full_seconds=1.0).inspect_all(changes)
-    assert found.degraded
-    assert 1 <= found.looked < 50
-    assert "not looked at within 0.9 s" in found.reason
+    for options in ({"full_seconds": 1.0}, {"seconds_left": lambda: 0.9}):  # its own limit, the mission's
+        found = await inspector(store, slow, base, **options).inspect_all(changes)
+        assert found.degraded
+        assert 1 <= found.looked < 50
+        assert "not looked at within 0.9 s" in found.reason
+
+
+async def test_a_scan_ends_with_whoever_waits_for_it() -> None:
+    """A thread that went on would hold its process for as long as it reads."""
+
+    class Endless:
+        began, ended = threading.Event(), threading.Event()
+
+        def scan(self, *, trust_cache: bool, stop: threading.Event) -> None:
+            self.began.set()
+            if stop.wait(20):
+                self.ended.set()
+
+    endless: Any = Endless()
+    scanning = asyncio.create_task(scan_workspace(endless))
+    assert await asyncio.to_thread(endless.began.wait, 20)
+    scanning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scanning
+    assert await asyncio.to_thread(endless.ended.wait, 10)
 
 
 async def test_a_locked_store_costs_a_moment_and_no_finding(store: Store, trees: HungTrees, monkeypatch: Any):

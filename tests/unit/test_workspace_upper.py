@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, agent, changed, operate, oracle, rules, write
 
+from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.tree.objects import ObjectWriter
 from chargehand.workspace.workspace import Workspace
 
@@ -101,6 +103,15 @@ def test_a_file_written_just_now_is_read_again(workspace: Workspace) -> None:
         path.write_text(f"{number:04}\n")
         entry = next(change for change in workspace.scan().changes)
         assert workspace._depot.read_blob(entry.new_id or "") == f"{number:04}\n".encode()
+
+
+def test_a_scan_that_nobody_waits_for_ends_at_its_next_entry(workspace: Workspace) -> None:
+    stop = threading.Event()
+    assert workspace.scan(stop=stop).tree == workspace.scan().tree
+    (workspace.scan_root() / "new").write_text("new\n")
+    stop.set()
+    with pytest.raises(InfrastructureError):
+        workspace.scan(stop=stop)
 
 
 def test_a_fresh_look_ignores_what_is_remembered(workspace: Workspace) -> None:

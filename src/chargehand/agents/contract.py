@@ -23,6 +23,8 @@ from chargehand.sandbox.snippets import SnippetResult, SnippetSpec
 # Closed words: how a mission goes on follows from them, never from what an agent says.
 # What the agent says of its own work. "done" is a claim: only a verdict decides.
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
+# Codes of ends that say nothing of the work: where there is any, the verdict decides and not how it was ended.
+ENDS_WITHOUT_A_WORD = frozenset({"malformed_message", "no_finish", "end_unreadable", "calls_failed"})
 # What became of ignored files where an attempt goes on after an interruption.
 Resumed = Literal["kept", "lost"]
 
@@ -92,7 +94,8 @@ class MeteredUsage:
     """What the model calls of an attempt used so far, as the gateway metered them; `input` and `output` in tokens.
 
     `unknown` counts calls whose usage the provider did not tell. `refused` says why the latest call was refused
-    for money, "" where it was not. `quota` is set while every model is out of quota: the pause that ends first.
+    for money, "" where it was not, and `fault` how it failed at its provider. `quota` is set while every model is
+    out of quota: the pause that ends first.
     """
 
     calls: int = 0
@@ -100,6 +103,7 @@ class MeteredUsage:
     output: int = 0
     unknown: int = 0
     refused: str = ""
+    fault: str = ""
     quota: QuotaRest | None = None
 
     def since(self, earlier: MeteredUsage) -> MeteredUsage:
@@ -165,7 +169,7 @@ class Abilities:
             (self.asks, "it cannot ask a person: it has to guess what it does not know"),
             (self.hears, "messages that you send while it works are delivered with its next attempt"),
             (self.acknowledges, "a critical message freezes it at once, and a person decides how it continues"),
-            (self.repairs, "an unreadable last message fails its attempt: it is not asked again"),
+            (self.repairs, "an unreadable last message is not asked for again: its work is judged without one"),
             (self.resumes == "step", _AFTER_A_CRASH[self.resumes]),
         )
         return tuple(sentence for able, sentence in sentences if not able)

@@ -56,6 +56,19 @@ def parse_patch(text: str, *, cwd: str = WORKSPACE) -> tuple[FileChange, ...]:
     return changes
 
 
+def patch_in(request: str) -> str:
+    """Return the patch that a request is: people may say something above an envelope."""
+    return request[max(request.find(BEGIN), 0) :]
+
+
+def is_patch(request: str) -> bool:
+    """Tell whether a request can be read as a patch."""
+    try:
+        return bool(parse_patch(patch_in(request)))
+    except PatchProblem:
+        return False
+
+
 def paths_of(changes: Sequence[FileChange]) -> tuple[str, ...]:
     """Return every path that a patch reads or writes, each once."""
     named = [path for change in changes for path in (change.path, change.move_to) if path]

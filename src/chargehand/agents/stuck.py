@@ -436,6 +436,8 @@ class EscalationLadder:
         return LadderStep(kind=kind, turn=self._turns, stuck=replace(self._stuck, since=since))
 
 
+# Characters of a call's arguments and of the end of its result that a person is shown.
+_SHOWN_CALL, _SHOWN_RESULT = 300, 1_000
 _ADVICE = {
     "monologue": "Call a tool now: act, ask if a person has to decide, or finish.",
     "same_error": "Find out why it fails before you try it again: read the whole error and the real text.",
@@ -448,3 +450,13 @@ def nudge_message(stuck: Stuck) -> str:
     """Return what the model is told when it goes in circles."""
     advice = _ADVICE.get(stuck.pattern, "Repeating it brings nothing new. Try something else, ask, or finish.")
     return f"You seem to be going in circles. {stuck.message} {advice}"
+
+
+def stuck_question(stuck: Stuck, last: ObservedCall | None) -> str:
+    """Return what a person is asked about an agent that goes in circles: what happened, its last call included."""
+    lines = [f"The agent is going in circles and hints did not help. {stuck.message}"]
+    if last is not None:
+        arguments = ", ".join(f"{name}: {value}" for name, value in last.arguments.items())
+        lines.append(f"Its last call was {last.name} ({arguments[:_SHOWN_CALL]}), with this result:")
+        lines.append(last.result.strip()[-_SHOWN_RESULT:] or "(nothing)")
+    return "\n".join([*lines, "What should it do now?"])

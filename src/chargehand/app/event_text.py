@@ -187,7 +187,10 @@ def _describe_question(event: Payload) -> str | None:
             return f"needs a person's decision{_reasons(event.reasons)}"
         case QuestionAnswered():
             if event.identity == CLOCK:
-                return "quota is expected back: resuming"
+                what = (
+                    "there is room on the disk" if event.question.startswith("disk/") else "quota is expected back"
+                )
+                return f"{what}: resuming"
             return f"{event.identity} answers: {_first_line(event.text)}"
         case ApprovalGiven():
             return f"approved by {event.identity}" + (f": {event.reason}" if event.reason else "")

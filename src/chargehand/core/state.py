@@ -36,7 +36,8 @@ PERMISSION = "May the agent do this? "
 class Question(Struct, frozen=True, kw_only=True):
     """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
 
-    With `until` it is no more than waiting for the quota of `provider`, and the clock answers then.
+    With `until` it is no more than waiting for the quota of `provider`, or for room where that is `DISK`, and the
+    clock answers then.
     """
 
     id: str
@@ -60,10 +61,17 @@ class Question(Struct, frozen=True, kw_only=True):
         return quota_reason(self.provider, self.until)
 
 
+# Stands for the provider where a mission waits until there is room: that is told and woken in the same way.
+DISK = "the disk"
+
+
 def quota_reason(provider: str, until: str) -> Reason:
-    """Return why a mission waits for quota; `until` is ISO 8601 in UTC."""
-    message = f"waiting for quota of {provider} until {until[:19].replace('T', ' ')} UTC"
-    return Reason(code="quota_exhausted", message=message)
+    """Return why a mission waits for quota, or for room on the disk; `until` is ISO 8601 in UTC."""
+    moment = f"{until[:19].replace('T', ' ')} UTC"
+    if provider == DISK:
+        message = f"the disk is full: it goes on once there is room, which is looked for from {moment} on"
+        return Reason(code="no_space", message=message)
+    return Reason(code="quota_exhausted", message=f"waiting for quota of {provider} until {moment}")
 
 
 class AttemptUsage(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ wait for a provider's quota, which the clock may answer as well as a person.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
 from chargehand.core.mission_events import CLOCK, ChangesReverted, MessageSent, MissionFinished, QuestionAsked
-from chargehand.core.records import Finding, Reason, Reverted
-from chargehand.core.state import MissionState, Question, quota_reason
+from chargehand.core.records import Reason, Reverted
+from chargehand.core.state import DISK, MissionState, Question, quota_reason
 from chargehand.missions.journal import Journal
 from chargehand.store.store import Store
 
@@ -112,12 +113,13 @@ def events_of_attempt_end(
 # --- messages from one attempt to the next
 
 
-def store_report_message(store: Store, journal: Journal, report: bytes) -> str:
-    """Store a report on an attempt (JSON of `chargehand.checks.Report`) as the message to the next one's agent.
+def store_report_message(store: Store, journal: Journal, report: bytes, number: int) -> str:
+    """Store a report on that attempt (JSON of `chargehand.checks.Report`) as the message to the next one's agent.
 
-    Return its artifact id.
+    Return its artifact id: the same whenever it is called, as the next attempt is recorded under it.
     """
-    attempt = journal.state.attempts[-1]
+    attempt = journal.state.attempt(number)
+    assert attempt is not None
     address = Addressed(
         id=f"{attempt.id}/report",
         mission=journal.mission,
@@ -138,14 +140,11 @@ def reject_repeated_message(outcome: AgentOutcome, state: MissionState) -> Agent
     return replace(outcome, claim=claim, reason=reason, code="malformed_message", message=None)
 
 
-def find_unreadable_message(outcome: AgentOutcome) -> tuple[Finding, ...]:
-    """Return what tells the next attempt that the message of this one could not be read."""
-    if outcome.claim != "failed" or outcome.code != "malformed_message":
-        return ()
-    return (Finding(rule=outcome.code, severity="error", path=".", message=outcome.reason),)
+# --- waiting for quota, and for room on the disk
 
-
-# --- waiting for quota
+# What a full disk is called by the workspaces and by the store.
+FULL_DISK = frozenset({"no_space", "store_full"})
+_DISK_PREFIX = "disk/"
 
 _JITTER_SECONDS = 8.0
 _LEAST_SECONDS = 60.0
@@ -169,27 +168,55 @@ def wait_for_quota(journal: Journal, name: str, rest: QuotaRest, *, attempt: str
     if before and before[-1].answer is None:
         reason = before[-1].reason
         return WaitingError(reason.message, code=reason.code)
-    # Waits that the clock ended and after which there was no quota either last at least twice as long each time,
-    # up to an hour: a provider that always says "in a minute" is not asked every minute.
+    provider = urlsplit(rest.provider).netloc or rest.provider or rest.model
+    now = journal.clock.now()
+    question = _ask_clock(before, prefix, rest.until, now=now, provider=provider, attempt=attempt, tree=tree)
+    journal.record(question, durable=True)
+    (reason,) = question.reasons
+    return WaitingError(reason.message, code=reason.code)
+
+
+def wait_for_room(state: MissionState, now: datetime) -> tuple[QuestionAsked, MissionFinished]:
+    """Return the events with which a mission waits until there is room on the disk again.
+
+    A full disk is nobody's doing: what was done until then stays, and the clock looks whether it goes on.
+    """
+    before = [asked for asked in state.questions.values() if asked.id.startswith(_DISK_PREFIX)]
+    attempt = state.attempts[-1].id if state.attempts else None
+    tree = state.base.tree if state.base is not None else ""
+    question = _ask_clock(before, _DISK_PREFIX, now, now=now, provider=DISK, attempt=attempt, tree=tree)
+    return question, MissionFinished(status="waiting", reasons=question.reasons)
+
+
+def _ask_clock(
+    before: Sequence[Question],
+    prefix: str,
+    until: datetime,
+    *,
+    now: datetime,
+    provider: str,
+    attempt: str | None,
+    tree: str,
+) -> QuestionAsked:
+    """Return the question that the clock answers, not before `until`; `before` are those of the same wait."""
+    # Waits that the clock ended in vain last at least twice as long each time, up to an hour: a provider that
+    # always says "in a minute" is not asked every minute.
     in_vain = 0
     for asked in reversed(before):
         if asked.identity != CLOCK:
             break
         in_vain += 1
     seconds = min(_MOST_SECONDS, _LEAST_SECONDS * 2.0 ** min(in_vain, 16)) if in_vain else 0.0
-    least = journal.clock.now() + timedelta(seconds=seconds)
-    until = (max(rest.until, least) + timedelta(seconds=1)).astimezone(UTC).isoformat(timespec="seconds")
-    provider = urlsplit(rest.provider).netloc or rest.provider or rest.model
-    reason = quota_reason(provider, until)
-    question = QuestionAsked(
+    moment = max(until, now + timedelta(seconds=seconds)) + timedelta(seconds=1)
+    shown = moment.astimezone(UTC).isoformat(timespec="seconds")
+    reason = quota_reason(provider, shown)
+    return QuestionAsked(
         question=f"{prefix}{len(before) + 1}",
         tree=tree,
         reasons=(reason,),
         text=reason.message,
         options=(GO_ON,),
         attempt=attempt,
-        until=until,
+        until=shown,
         provider=provider,
     )
-    journal.record(question, durable=True)
-    return WaitingError(reason.message, code=reason.code)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from chargehand.agents.contract import Agent, Assignment
 from chargehand.agents.roles import NO_ROLE
@@ -43,20 +43,21 @@ from chargehand.core.state import MissionState
 from chargehand.missions._attempt_log import archive_replies, attempt_end
 from chargehand.missions._interruptions import MOST_INTERRUPTIONS, run_interruptible
 from chargehand.missions._messages import (
+    FULL_DISK,
     events_of_attempt_end,
     events_of_mission_end,
-    find_unreadable_message,
     requires_next_attempt,
     store_report_message,
+    wait_for_room,
 )
-from chargehand.missions.attempt.admission import Admission
+from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provider_fault
 from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.attempt.runner import AttemptResult, AttemptRunner
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
-from chargehand.missions.sandboxes.provisioning import SandboxProvisioner, SlotQueue
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
@@ -76,9 +77,9 @@ from chargehand.missions.verdict.judgement import (
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
 
-_T = TypeVar("_T")
 # An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint.
 _GRACE_SECONDS = 15.0
+CANCELLED = Reason(code="cancelled", message="a person cancelled the mission")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,19 +136,19 @@ class MissionFlow:
         """
         request = self._request
         try:
-            async with self._control.limited(self._seconds_left(request) + _GRACE_SECONDS):
+            # What the recorded steps left of the mission's time; clocks of other boots do not compare.
+            seconds = max(1.0, request.seconds - self._journal.state.seconds_of())
+            async with self._control.limited(seconds + _GRACE_SECONDS):
                 with system_errors():
                     await run_interruptible(self._journal, lambda: self._resume(request))
-        except (
-            FencedError
-        ):  # before ChargehandError: another worker has the mission, nothing of ours may be written
+        except FencedError:  # another worker has the mission: nothing of ours may be written
             raise
         except TimeoutError:
             message = f"the mission's time limit of {request.seconds:.0f} s is over"
             self._settle("exhausted", "timed_out", Reason(code="time", message=message))
         except asyncio.CancelledError:
             if self._control.stopped in (None, "cancel"):
-                self._settle_cancelled()
+                self._settle("cancelled", "cancelled", CANCELLED)
             elif self._control.stopped == "release":
                 self._journal.record(MissionReleased(worker=self._services.worker[0]))
             raise
@@ -155,6 +156,9 @@ class MissionFlow:
             reason = Reason(code=error.code, message=error.message)
             self._journal.record(MissionFinished(status="waiting", reasons=(reason,)))
         except ChargehandError as error:
+            if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
+                self._journal.record(*wait_for_room(self._journal.state, self._services.clock.now()), durable=True)
+                return self._journal.state
             self._settle("failed", "failed", Reason(code=error.code, message=error.message))
             if not isinstance(error, RefusedError):
                 raise
@@ -164,10 +168,6 @@ class MissionFlow:
     def _request(self) -> MissionRequest:
         assert self._journal.state.request is not None
         return self._journal.state.request
-
-    def _seconds_left(self, request: MissionRequest) -> float:
-        """Return what the recorded steps left of the mission's time; clocks of other boots do not compare."""
-        return max(1.0, request.seconds - self._journal.state.seconds_of())
 
     async def _resume(self, request: MissionRequest) -> None:
         """Finish what an earlier worker left half-done, then go through the steps."""
@@ -182,7 +182,7 @@ class MissionFlow:
         elif self._promoter.settle_prepared():
             await self.deliver()
         elif state.cancel_asked:
-            self._settle_cancelled()
+            self._settle("cancelled", "cancelled", CANCELLED)
         else:
             await self._run_steps(request)
 
@@ -230,7 +230,7 @@ class MissionFlow:
                 validator = await self._validator(base, detected, gates)
                 await validator.judge_base()
         environment = validator.environment
-        inspector = Inspector(self._services, base, areas_of(self._services, request, gates, environment))
+        inspector = self._inspector(base, request, gates, environment)
         runner = AttemptRunner(
             self._services,
             self._journal,
@@ -242,6 +242,12 @@ class MissionFlow:
             on_output=self._on_output,
         )
         return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
+
+    def _inspector(
+        self, base: Base, request: MissionRequest, gates: Gates, environment: BaseEnvironment
+    ) -> Inspector:
+        areas = areas_of(self._services, request, gates, environment)
+        return Inspector(self._services, base, areas, seconds_left=self._control.seconds_left)
 
     async def _validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
         """Return what judges on a base, in the environment that `setup` makes where its commands run."""
@@ -258,16 +264,21 @@ class MissionFlow:
         """Run attempts, each with the report on the one before, and conclude with the last one's end."""
         tree: str = context.base.tree
         feedback: str | None = None
-        for number in range(1, request.attempts + 1):
-            admitted = request if number == 1 else await self._admission.admitted(request, number)
+        number, most, fault = 0, request.attempts, ""
+        while True:
+            number += 1
+            admitted = request
+            if number > 1:
+                admitted = await self._admission.admitted(request, number, fault=fault)
             if admitted != request:  # the agent or model before failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
+                tree = context.base.tree if admitted.agent == PATCH_AGENT else tree  # which it was made for
             # For attempts that are broken off; others take their time from their recorded steps.
             self._attempt_started = self._services.clock.monotonic() - self._journal.queued_seconds
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self._fault("agent")
             judged = await self._judge_attempt(request, result, context, number)
-            last = number == request.attempts
+            last = number >= most
             another = not last and requires_next_attempt(self._journal.state, number)
             if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
                 judged = await self._rebase_attempt(request, judged, number)
@@ -279,7 +290,11 @@ class MissionFlow:
             # A native agent that failed had no model, no room or no end: trying again brings the same.
             hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
             good = end.mission in ("promoted", "waiting")
-            if last or hopeless or end.mission == "exhausted" or (good and not another):
+            # The provider failed and not the work: it is tried once more, as a person or the request says.
+            fault = provider_fault(self._journal.state.attempt(number)) if last or hopeless else ""
+            if fault:
+                most = number + 1
+            elif last or hopeless or end.mission == "exhausted" or (good and not another):
                 await self._conclude(judged)
                 return
             # A good attempt has no report of what is wrong: the next one is made for a person's message alone.
@@ -295,16 +310,19 @@ class MissionFlow:
         feedback: str | None,
     ) -> AttemptResult:
         """Run one attempt, or recall its result."""
+        depot = self._services.depot
+        load_result = partial(AttemptResult.from_record, base=context.base, depot=depot)
 
         async def work() -> object:
-            begun, depot = self._journal.state.attempt(number), self._services.depot
+            begun = self._journal.state.attempt(number)
             assignment = Assignment(
                 mission=self._journal.mission,
                 attempt=begun.id if begun else new_id("attempt"),
                 number=number,
                 request=request.text,
                 report=self._services.store.artifacts.get(feedback) if feedback else None,
-                seconds=self._seconds_left(request),
+                # Not by the recorded steps alone: setup and the base's checks took their time too.
+                seconds=max(1.0, self._control.seconds_left() - _GRACE_SECONDS),
                 messages=tuple(message.text for message in self._journal.state.messages),
                 allow=request.allow,
                 forbid=request.forbid,
@@ -320,7 +338,7 @@ class MissionFlow:
             begun = self._journal.state.attempt(number)
             if begun is None:
                 return ()
-            result = self._load_result(record, context)
+            result = load_result(record)
             return (
                 *events_of_attempt_end(self._journal.state, number, result.outcome, result.set_back),
                 *report_event(self._services.store, self._role, begun.id, result.report),
@@ -331,10 +349,7 @@ class MissionFlow:
         ended = self._journal.state.attempt(number)
         if ended is not None:  # the step is in the log: no resumed attempt will ask for these replies again
             await asyncio.to_thread(archive_replies, self._services.store, self._journal.mission, ended.id)
-        return self._load_result(record, context)
-
-    def _load_result(self, record: Any, context: BaseContext) -> AttemptResult:
-        return AttemptResult.from_record(record, base=context.base, depot=self._services.depot)
+        return load_result(record)
 
     async def _judge_attempt(
         self, request: MissionRequest, result: AttemptResult, context: BaseContext, number: int
@@ -343,17 +358,21 @@ class MissionFlow:
         role, base_tree = self._role, context.base.tree
         end = judge_result(result, base_tree=base_tree, partial=request.partial, role=role)
         if end is not None:  # no check could change it
-            findings = (*result.findings, *result.discarded, *find_unreadable_message(result.outcome))
+            findings = (*result.findings, *result.discarded, *result.unclear_end)
             if not role.writes and result.outcome.claim == "done":
                 findings += find_missing_report(result, role, base_tree)
             status: VerdictStatus = "degraded" if result.degraded else "red"
             verdict = Verdict(tree=result.tree, scope="attempt", status=status, findings=findings)
-            stored = self._store_report(verdict, result, context)
+            stored = self._store_report(verdict, result, context, number)
             return JudgedAttempt(context=context, result=result, verdict=verdict, end=end, report=stored)
 
         async def judge() -> Verdict:
             validator = context.validator
-            findings = (*result.findings, *find_missing_record(role, self._services.depot, result.changes))
+            findings = (
+                *result.findings,
+                *result.unclear_end,
+                *find_missing_record(role, self._services.depot, result.changes),
+            )
             verdict = await validator.judge_candidate(
                 result.tree, scope="attempt", changes=result.changes, findings=findings
             )
@@ -380,7 +399,7 @@ class MissionFlow:
 
         async def work() -> object:
             verdict = await judge()
-            return {"verdict": verdict, "report": self._store_report(verdict, result, context)}
+            return {"verdict": verdict, "report": self._store_report(verdict, result, context, number)}
 
         def events(output: Any) -> Sequence[VerdictGiven]:
             return (VerdictGiven(verdict=output["verdict"], attempt=attempt.id if attempt else None),)
@@ -390,9 +409,9 @@ class MissionFlow:
         end = judge_verdict(verdict)
         return JudgedAttempt(context=context, result=result, verdict=verdict, end=end, report=output["report"])
 
-    def _store_report(self, verdict: Verdict, result: AttemptResult, context: BaseContext) -> str:
+    def _store_report(self, verdict: Verdict, result: AttemptResult, context: BaseContext, number: int) -> str:
         document = report(verdict, context.validator.outputs, reverted=result.reverted).encode()
-        return store_report_message(self._services.store, self._journal, document)
+        return store_report_message(self._services.store, self._journal, document, number)
 
     async def _rebase_attempt(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
         """Rebase a good result onto the branch that it is to be applied to, where that moved on.
@@ -406,7 +425,7 @@ class MissionFlow:
         rebase = await record_rebase(
             journal, services.store, services.depot, judged.context.base, judged.result.tree, number=number
         )
-        last = number == request.attempts
+        last = number >= request.attempts
         if rebase is None or (rebase.count and last):
             return judged
         self._fault("met")
@@ -416,7 +435,7 @@ class MissionFlow:
         if rebase.count:
             where = rebase.base.branch or rebase.base.revision
             reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
-            stored = store_report_message(services.store, journal, conflict_report(rebase))
+            stored = store_report_message(services.store, journal, conflict_report(rebase), number)
             end = AttemptEnd(status="refused", mission="refused", reasons=(reason,))
             rebased = replace(judged, context=context, result=result, end=end, report=stored)
         else:
@@ -448,11 +467,9 @@ class MissionFlow:
             await self.promote(judged.context.base, result.tree, judged.verdict, judged.context.validator)
             return
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=result.reverted)
-        if end.mission == "waiting" and judge_failing_test(judged.verdict) is None:
-            question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons)
-            self._record_end(finished, question)
-        else:
-            self._record_end(finished)
+        asks = end.mission == "waiting" and judge_failing_test(judged.verdict) is None
+        question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons)
+        self._record_end(finished, *([question] if asks else []))
 
     async def judge_again(
         self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
@@ -474,24 +491,21 @@ class MissionFlow:
 
         Once begun it is finished even when the task is cancelled: half a promotion helps nobody.
         """
-        async with self._control.finishing():
-            await _finish(self._promote(base, tree, verdict, validator, approved))
+        await self._control.finish(self._promote(base, tree, verdict, validator, approved))
 
     async def _promote(
         self, base: Base, tree: str, verdict: Verdict, validator: Validator, approved: bool
     ) -> None:
         async def judge_merged(candidate: str) -> Verdict:
-            inspector = Inspector(
-                self._services,
-                base,
-                areas_of(self._services, self._request, validator.gates, validator.environment),
-            )
-            output = await self._journal.step(
-                "verdict/merged",
-                candidate,
-                lambda: self._judge_merged(candidate, verdict, validator, inspector),
-                events=lambda merged: (VerdictGiven(verdict=merged),),
-            )
+            inspector = self._inspector(base, self._request, validator.gates, validator.environment)
+            # A limit of its own: until a verdict says so there is nothing to promote, and nothing half done.
+            async with self._control.limited(self._control.seconds_left()):
+                output = await self._journal.step(
+                    "verdict/merged",
+                    candidate,
+                    lambda: self._judge_merged(candidate, verdict, validator, inspector),
+                    events=lambda merged: (VerdictGiven(verdict=merged),),
+                )
             return convert_to(output, Verdict)
 
         try:
@@ -506,16 +520,11 @@ class MissionFlow:
 
     async def deliver(self) -> None:
         """Export and apply a promotion that stands and was not delivered; the mission is settled afterwards."""
-        async with self._control.finishing():
-            await _finish(self._deliver())
+        await self._control.finish(self._deliver())
 
     async def _deliver(self) -> None:
         await self._promoter.deliver()
         self._record_end(MissionFinished(status="promoted"), durable=True)
-
-    def _settle_cancelled(self) -> None:
-        message = "a person cancelled the mission"
-        self._settle("cancelled", "cancelled", Reason(code="cancelled", message=message))
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
         """Settle a mission that did not come to its own end, its running attempt first."""
@@ -534,13 +543,3 @@ class MissionFlow:
     def _record_end(self, finished: MissionFinished, *before: Payload, durable: bool = False) -> None:
         """Record a mission's end, and which messages no agent received until then."""
         self._journal.record(*before, *events_of_mission_end(self._journal.state, finished), durable=durable)
-
-
-async def _finish(work: Awaitable[_T]) -> _T:
-    """Await `work` even through a cancellation, which is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import math
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
@@ -22,20 +23,23 @@ from chargehand.core.mission_events import (
     QuestionAnswered,
 )
 from chargehand.core.records import MissionStatus, Reason
-from chargehand.core.state import MissionState
+from chargehand.core.state import DISK, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, restore_replies
 from chargehand.missions._messages import (
     CANCEL,
+    FULL_DISK,
     GO_ON,
     check_answer,
     events_of_mission_end,
     is_about_message,
+    wait_for_room,
     wake_time,
 )
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import Journal, claim_mission
 from chargehand.missions.reading import MissionReader
 from chargehand.store.store import Store
+from chargehand.workspace.space import require_room
 
 if TYPE_CHECKING:
     from chargehand.durable.orders import Order
@@ -147,13 +151,16 @@ class Control:
             self._queued -= 1
             self._resume_limits()
 
-    @contextlib.asynccontextmanager
-    async def finishing(self) -> AsyncIterator[None]:
-        """Begin what must not be paused half-way, once the mission is not paused."""
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what must be done whole: not while the mission is paused, then even through a cancellation."""
         await self.may_go_on()
         self._finishing = True
+        task = asyncio.ensure_future(work)
         try:
-            yield
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await task
+            raise
         finally:
             self._finishing = False
 
@@ -187,6 +194,15 @@ class Control:
                 yield
             finally:
                 del self._limits[limit]
+
+    def seconds_left(self) -> float:
+        """Return what is left of the outermost time limit, that of the mission."""
+        for limit, left in self._limits.items():
+            if left is not None:  # it is suspended
+                return left
+            when = limit.when()
+            return math.inf if when is None else when - asyncio.get_running_loop().time()
+        return math.inf
 
     def _suspend_limits(self) -> None:
         # `when()` is None for a limit that is suspended already: its seconds left must not be overwritten.
@@ -249,6 +265,9 @@ class Controls:
         return {}
 
 
+# Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
+_ROOM_BYTES = 16 << 20
+
 _HINTS: dict[MissionStatus, str] = {
     "promoted": "roll it back first: chargehand mission rollback {mission}",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
@@ -278,11 +297,14 @@ class Steering:
     def resume(self, mission: str) -> MissionState:
         """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
 
-        It goes on from its last recorded step. One that waits for a worker already is left as it is.
+        It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
+        waits for quota, or for room on the disk, looks now whether there is any.
         """
         before = self.look.state(mission)
         if before.status == "planned" or self.store.log.get(mission).runnable:
             return before
+        if before.waits_for_quota is not None:
+            return self.answer(mission, GO_ON)
         cause = mission_cause(before)
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
         if cause is not None and cause.kind in ("engine", "provider"):
@@ -340,11 +362,19 @@ class Steering:
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
     def wake(self, mission: str, *, now: datetime) -> bool:
-        """Resume a mission whose quota is back by now; `False` where it sleeps on, or does not sleep any more."""
+        """Resume a mission whose quota, or room, is back by now.
+
+        `False` where it sleeps on, or does not sleep any more.
+        """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             asked = self.look.at_rest(mission).waits_for_quota
             if asked is None or wake_time(mission, asked.until) > now:
                 return False
+            if asked.provider == DISK:
+                try:
+                    require_room(self.store.home, "a mission waited", bytes=_ROOM_BYTES)
+                except InfrastructureError:
+                    return False
             # As the clock's answer: a wait that the clock ended in vain makes the next one longer, a person's does
             # not.
             answered = QuestionAnswered(question=asked.id, text=GO_ON, identity=CLOCK)
@@ -352,11 +382,17 @@ class Steering:
         return True
 
     def give_up(self, mission: str, reason: Reason) -> MissionState:
-        """End a mission that a worker should resume and cannot, unless it came to rest meanwhile."""
+        """End a mission that a worker should resume and cannot, unless it came to rest meanwhile.
+
+        A full disk ends none: it waits until there is room.
+        """
         finished = MissionFinished(status="failed", reasons=(reason,))
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             if self.store.log.get(mission).runnable:
-                events = events_of_mission_end(self.look.at_rest(mission), finished)
+                state = self.look.at_rest(mission)
+                events: tuple[Payload, ...] = events_of_mission_end(state, finished)
+                if reason.code in FULL_DISK:
+                    events = wait_for_room(state, datetime.now(UTC))
                 self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.look.state(mission)
 

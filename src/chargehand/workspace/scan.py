@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 
 from msgspec import Struct, field
 
+from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import printable
@@ -77,7 +79,8 @@ class Scan(Struct, frozen=True, kw_only=True):
 class ScanRules(Struct, frozen=True, kw_only=True):
     """Raw ids of the base's tree and of the tree the workspace started from, and what belongs to a tree.
 
-    `environment` is the environment layer, open as a directory; `include` names ignored paths that belong.
+    `environment` is the environment layer, open as a directory; `include` names ignored paths that belong. Once
+    `stop` is set the walk ends at its next entry with `InfrastructureError` (`workspace`).
     """
 
     base: bytes
@@ -86,6 +89,7 @@ class ScanRules(Struct, frozen=True, kw_only=True):
     include: IgnoreFile | None = None
     environment: int | None = None
     limits: WorkspaceLimits = field(default_factory=WorkspaceLimits)
+    stop: threading.Event | None = None
 
 
 def scan(
@@ -207,6 +211,8 @@ class _TreeScanner:
         with os.scandir(place.fd) as listing:
             names = sorted(os.fsencode(entry.name) for entry in listing)
         for name in names:
+            if self.rules.stop is not None and self.rules.stop.is_set():
+                raise InfrastructureError("nobody waits for this scan any more", code="workspace")
             if not place.path and name == b".git":  # the agent's own
                 continue
             entry = self._scan_entry(place, name)

@@ -454,6 +454,13 @@ class StateQuota:
         return f"{megabytes(room)} are left of the {limit} that `limits.state_mb` gives all projects together"
 
 
+def require_room(place: Path, what: str, *, bytes: int = _NEARLY_FULL) -> None:
+    """Raise `InfrastructureError` (`no_space`) when the disk of `place` is nearly full; `what` was going on."""
+    disk = os.statvfs(place)
+    if disk.f_bavail * disk.f_frsize < bytes or (disk.f_files and not disk.f_favail):
+        raise no_space(what)
+
+
 class AttemptQuota:
     """What may be written in one workspace, ignored files included: checked again and again meanwhile.
 
@@ -490,9 +497,7 @@ class AttemptQuota:
             raise _quota_error(f"more than {megabytes(self._limits.disk_bytes)}", "sandbox.disk_mb")
         if passed == "files":
             raise _quota_error(f"more than {self._limits.files} files and directories", "sandbox.files")
-        disk = os.statvfs(self._root)
-        if disk.f_bavail * disk.f_frsize < _NEARLY_FULL or (disk.f_files and not disk.f_favail):
-            raise no_space("the agent worked")
+        require_room(self._root, "the agent worked")
 
 
 def _quota_error(what: str, key: str) -> RefusedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -167,11 +168,12 @@ class Workspace:
 
     # --- reading
 
-    def scan(self, *, trust_cache: bool = True) -> Scan:
+    def scan(self, *, trust_cache: bool = True, stop: threading.Event | None = None) -> Scan:
         """Return the present tree, its changes against base and what breaks a rule.
 
         With `trust_cache=False` every changed file is read anew: a file mapped into memory can be written
-        without a new time stamp, and the last scan before a verdict should not depend on one.
+        without a new time stamp, and the last scan before a verdict should not depend on one. Setting `stop` ends
+        a scan that runs in another thread, with `InfrastructureError`.
         """
         state, place = self._state, self._generation(self._state.generation)
         # `known` is kept in both cases: it says what the depot has, which no agent can change.
@@ -186,6 +188,7 @@ class Workspace:
                 include=IgnoreFile("\n".join(state.include).encode()) if state.include else None,
                 environment=environment,
                 limits=state.limits,
+                stop=stop,
             )
             found, learnt = scan(root, rules, reader=self._depot.reader, cache=cache, known=self._known)
         if trust_cache:

@@ -133,6 +133,8 @@ class AcpAgent:
         # After a good session the exit code says nothing: nobody waited for the program to leave by itself.
         if not result.timed_out and (run.stop_reason or not run.problem):
             result = replace(result, exit_code=0)
+        if not client.connection.started:
+            result = replace(result, seconds=0.0)  # else its relay's own time
         return await outcome_of(
             context,
             log,

@@ -11,7 +11,7 @@ from chargehand.agents._json_rpc import JsonLines, RpcChannel, RpcError, object_
 # Requests of the agent that are answered at the same time.
 _MOST_AT_ONCE = 64
 # What a line to or from the relay begins with; see `acp/relay.py`.
-_AGENT, _ORDER, _ANSWER = b"A", b"O", b"R"
+_AGENT, _ORDER, _ANSWER, _NOT_STARTED = b"A", b"O", b"R", b"N"
 
 Handle = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
 
@@ -20,12 +20,14 @@ class AcpConnection:
     """One connection. `handle` answers the agent's requests, `on_notification` gets its notifications.
 
     An `RpcError` of `handle` goes to the agent; anything else that it raises ends the run and comes out of
-    `failed`. Lines of the agent that are no message are counted and passed over.
+    `failed`. Lines of the agent that are no message are counted and passed over. `started` turns false where the
+    relay could not run the agent's program.
     """
 
     def __init__(self, handle: Handle, on_notification: Callable[[str, Mapping[str, Any]], None]) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.messages = JsonLines()
+        self.started = True
         self.channel = RpcChannel()
         self._handle = handle
         self._on_notification = on_notification
@@ -57,6 +59,8 @@ class AcpConnection:
             elif line[:1] == _ANSWER:
                 for answer in self._answers.take(line[1:] + b"\n"):
                     self.channel.settle(answer, _ORDER)
+            elif line[:1] == _NOT_STARTED:
+                self.started = False
         self._open += rest
 
     async def cancel_handlers(self) -> None:

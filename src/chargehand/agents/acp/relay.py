@@ -198,6 +198,7 @@ def main(argv: list[str]) -> int:
         agent = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     except OSError as error:
         sys.stderr.write(f"{error}\n")
+        say(b"N", b"")  # an agent that runs may end with the same codes
         return 127 if isinstance(error, FileNotFoundError) else 126
     threading.Thread(target=listen, args=(agent,), daemon=True).start()
     assert agent.stdout is not None

@@ -71,7 +71,7 @@ from chargehand.agents.recorded import (
     reply_step,
     restore_step,
 )
-from chargehand.agents.stuck import EscalationLadder, LadderStep, ObservedCall, Turn, nudge_message
+from chargehand.agents.stuck import EscalationLadder, LadderStep, ObservedCall, Turn, nudge_message, stuck_question
 from chargehand.agents.tool_specs import MUTATING, ToolCall, ToolResult, ToolSpec
 from chargehand.agents.toolbox import Toolbox, action_of, checked_call, role_refusal
 from chargehand.core.codec import convert_to
@@ -175,6 +175,8 @@ class _AttemptLoop:
         self._tree: str | None = assignment.tree
         self._resumed = context.resumed
         self._malformed = {"reply": 0, "finish": 0}
+        self._silent = 0  # replies in a row without a call
+        self._last_call: ObservedCall | None = None
 
     async def run(self) -> AgentOutcome:
         """Let the model work until it finishes; raises what `NativeAgent.run` turns into outcomes."""
@@ -185,7 +187,8 @@ class _AttemptLoop:
         for number in range(1, _MOST_TURNS + 1):
             # 1. The reply is recorded before anything follows from it: a crash below finds it in the log.
             turn = await self._begin_turn(number)
-            if outcome := self._count_malformed("reply", turn.problem):
+            malformed = self._count_malformed("reply", turn.problem, said=turn.reply.text)
+            if outcome := malformed or self._end_silent(turn):
                 return outcome
             # 2. and 3. Its calls run in the order of the reply and one by one: each is recorded with the tree that
             # it left, so a crash in the third repeats neither of the first two.
@@ -416,15 +419,35 @@ class _AttemptLoop:
         # Several malformed calls in one reply are one mistake.
         if isinstance(message, MessageError) and call is not calls[0]:
             return None
-        return self._count_malformed("finish", message.message if isinstance(message, MessageError) else None)
+        summary = call.arguments.get("summary") if isinstance(call.arguments, dict) else call.arguments
+        said = "\n".join(filter(None, (turn.reply.text.strip(), str(summary or ""))))
+        problem = message.message if isinstance(message, MessageError) else None
+        return self._count_malformed("finish", problem, said=said)
 
-    def _count_malformed(self, what: str, problem: str | None) -> AgentOutcome | None:
+    def _count_malformed(self, what: str, problem: str | None, *, said: str) -> AgentOutcome | None:
         """Count what was malformed in a row; return the end where it was asked for again often enough."""
         self._malformed[what] = 0 if problem is None else self._malformed[what] + 1
         if problem is None or self._malformed[what] <= ASKED_AGAIN:
             return None
         reason = f"the agent's {what} was malformed {self._malformed[what]} times in a row: {problem}"
-        return _make_outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
+        failed = _make_outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
+        return replace(failed, said=said)
+
+    def _end_silent(self, turn: _OpenTurn) -> AgentOutcome | None:
+        """Return the end where replies without a call are the last word on work that is there.
+
+        Some models end in prose whatever they are told. Where nothing was done yet it is a loop like others.
+        """
+        called = bool(turn.reply.calls) or turn.problem is not None
+        self._silent = 0 if called else self._silent + 1
+        role = self._assignment.role
+        worked = self._tree != self._assignment.tree if role.writes else bool(turn.reply.text.strip())
+        if self._silent <= ASKED_AGAIN or not worked:
+            return None
+        if self._context.is_recorded(reply_step(turn.number + 1)):  # by a version that went on here
+            return None
+        reason = f"the agent's last {self._silent} replies called no tool, finish included"
+        return replace(_make_outcome("failed", reason, code="no_finish"), said=turn.reply.text)
 
     def _add_result(self, turn: _OpenTurn, call: ToolCall, output: Any) -> None:
         """Add a call's recorded output to the conversation and to what is watched."""
@@ -442,22 +465,22 @@ class _AttemptLoop:
         turn.results.append(entry)
         self._entries.append(entry)
         exited_badly = call.name == "bash" and not text.endswith("[exit code 0]")
-        turn.calls.append(
-            ObservedCall(
-                name=call.name,
-                arguments=call.arguments if isinstance(call.arguments, dict) else {"": str(call.arguments)},
-                result=text,
-                failed=failed or exited_badly,
-                seconds=output.get("seconds", 0.0),
-            )
+        self._last_call = ObservedCall(
+            name=call.name,
+            arguments=call.arguments if isinstance(call.arguments, dict) else {"": str(call.arguments)},
+            result=text,
+            failed=failed or exited_badly,
+            seconds=output.get("seconds", 0.0),
         )
+        turn.calls.append(self._last_call)
 
     # --- 4. What is done about an agent that goes in circles
 
     async def _escalate(self, number: int, step: LadderStep) -> str:
         """Do the step of the ladder that is due; return what the model is told of it."""
         if step.kind == "ask":
-            answer = await self._context.ask(f"turn/{number}/stuck", nudge_message(step.stuck), ())
+            question = stuck_question(step.stuck, self._last_call)
+            answer = await self._context.ask(f"turn/{number}/stuck", question, ())
             return person_message(answer)
         tree = self._trees[step.stuck.since]
         if step.kind == "roll_back" and tree is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
 from chargehand.agents.messages import denial_text, message_address, with_message
-from chargehand.agents.patch.parsing import BEGIN
+from chargehand.agents.patches import patch_in
 from chargehand.agents.toolbox import Toolbox, action_of
 from chargehand.core.config import AgentKind
 
@@ -37,10 +37,7 @@ class PatchAgent:
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Apply the patch; see `Agent.run`."""
         began = time.monotonic()
-        patch = self._patch
-        if patch is None:  # a request may say something above the patch
-            patch = assignment.request[max(assignment.request.find(BEGIN), 0) :]
-        arguments = {"patch": patch}
+        arguments = {"patch": patch_in(assignment.request) if self._patch is None else self._patch}
 
         async def work() -> object:
             # Judged inside the act: what is recorded is neither asked again nor done again.

@@ -120,16 +120,19 @@ class CliAgent:
         for line in lines.finish():
             for event in read_line(line):
                 log.take(event)
+        problem = self._problem(log, lines, result)
         outcome = await outcome_of(
             context,
             log,
             result,
             program=program[0],
-            problem=self._problem(log, lines, result),
+            problem=problem,
             malformed=lines.malformed,
             seconds=time.monotonic() - began if result is None else result.seconds,
             since=since,
         )
+        if problem and not log.error and (outcome.exit_code, outcome.code) == (0, "agent_failed"):
+            outcome = replace(outcome, code="end_unreadable")  # it ended well, and only its report is odd
         return outcome, log.session
 
     def _problem(self, log: SessionLog, lines: JsonLines, result: ExecResult | None) -> str:

@@ -13,8 +13,8 @@ from chargehand.agents.messages import message_address
 from chargehand.agents.programs.last_message import MessageRepairs, offer_message
 from chargehand.agents.programs.launching import require_launch
 from chargehand.agents.programs.running import (
-    CANNOT_RUN,
     QUOTA_WAIT,
+    never_started,
     out_of_money,
     redact_bytes,
     redacted_output,
@@ -114,7 +114,7 @@ def _outcome(result: ExecResult, program: str) -> AgentOutcome:
         claim, reason = "timed_out", f"the agent was stopped at its time limit after {result.seconds:.1f} s"
     elif result.exit_code == 0:
         claim, code, reason = "done", "", "the agent says it is done"
-    elif result.exit_code in CANNOT_RUN and not result.stdout:
+    elif never_started(result):
         code, reason = "agent_missing", f"the agent's program {program!r} cannot be run in the sandbox"
     elif result.limit is not None:
         reason = f"the agent was ended by the limit of {_LIMITS[result.limit]}"

@@ -18,10 +18,13 @@ _GRACE_SECONDS = 2.0
 # The name of what an attempt of a program waits for when it is out of quota.
 QUOTA_WAIT = "quota"
 NO_USAGE = MeteredUsage()
-# Exit codes with which a shell, and our exec server, say "not executable" and "not found".
-CANNOT_RUN = (126, 127)
 _LOOK_SECONDS = 0.25
 _LONGEST_OUTPUT = 1_000_000
+
+
+def never_started(result: ExecResult) -> bool:
+    """Tell whether a program could not be run; a script ends with the same codes for what it runs itself."""
+    return result.exit_code in (126, 127) and result.seconds == 0.0
 
 
 def redactor(endpoint: Endpoint | None) -> Callable[[str], str]:
@@ -146,9 +149,10 @@ def claim_of(
         return out_of_money(spent)
     if result is None:
         return _failure_outcome(f"the agent {program!r} was stopped")
-    if result.exit_code in CANNOT_RUN and not log.counts:
-        reason = f"the agent's program {program!r} cannot be run in the sandbox"
-        return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_missing")
+    if never_started(result):
+        return _failure_outcome(
+            f"the agent's program {program!r} cannot be run in the sandbox", code="agent_missing"
+        )
     if result.exit_code == 0 and not log.error and not problem:
         first = next((line for line in log.said.splitlines() if line.strip()), "")
         return AgentOutcome(
@@ -173,5 +177,5 @@ def unable(reason: str) -> AgentOutcome:
     return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_unable")
 
 
-def _failure_outcome(reason: str) -> AgentOutcome:
-    return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_failed")
+def _failure_outcome(reason: str, *, code: str = "agent_failed") -> AgentOutcome:
+    return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code=code)

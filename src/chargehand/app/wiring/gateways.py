@@ -173,6 +173,8 @@ class _Meter:
                 so_far,
                 calls=so_far.calls + 1,
                 refused="",
+                # A client that hangs up, or an attempt that ends, says nothing of the provider.
+                fault=record.reason if record.reason.startswith("upstream_") else "",
                 input=so_far.input + (usage.input or 0),
                 output=so_far.output + (usage.output or 0),
                 unknown=so_far.unknown + (usage.input is None or usage.output is None),

@@ -17,6 +17,8 @@ from typing import Any, Literal, NoReturn
 
 from msgspec import structs
 
+from chargehand.agents.patches import is_patch
+from chargehand.agents.roles import parse_role
 from chargehand.core.attempt_events import BreakerChanged
 from chargehand.core.errors import StoreError, WaitingError
 from chargehand.core.events import Event, Payload
@@ -43,6 +45,8 @@ FAILURES = 3
 COOL_DOWN = timedelta(minutes=5)
 # The code of an agent whose program cannot be run: of class agent, and still no word on its work.
 PROGRAM_MISSING = "agent_missing"
+# The short form that names the agent which applies a request that is a patch.
+PATCH_AGENT = "patch:"
 # What a person has to fix and the next attempt finds out at once, at no cost: it opens no breaker.
 _FIXED_BY_PERSONS = frozenset({"no_key", "no_space", "not_permitted", "store_full", "too_many_files"})
 # How many of a project's missions are read, the last ones that were created: a breaker is looked at before each
@@ -173,6 +177,14 @@ def _judge_machinery(status: AttemptStatus, reasons: tuple[Reason, ...]) -> tupl
     return "failed", f"{cause.code}: {message}" if message else str(cause.code)
 
 
+def provider_fault(attempt: AttemptState | None) -> str:
+    """Return how its provider failed under an attempt, "" where that is not why it ended."""
+    cause = None if attempt is None or attempt.status != "failed" else attempt_cause(attempt)
+    if attempt is None or cause is None or cause.kind != "provider" or cause.code in _FIXED_BY_PERSONS:
+        return ""
+    return next(reason.message for reason in attempt.reasons if reason.code == cause.code)
+
+
 def counts_as_failure(code: str) -> bool:
     """Tell whether an attempt that ends with this code counts as a failure of what its agent runs on."""
     return _judge_machinery("failed", (Reason(code=code, message=""),))[0] == "failed"
@@ -190,21 +202,25 @@ class Admission:
     journal: Journal
     queue: SlotQueue
 
-    async def admitted(self, request: MissionRequest, number: int) -> MissionRequest:
+    async def admitted(self, request: MissionRequest, number: int, *, fault: str = "") -> MissionRequest:
         """Return the request with the agent and models that make an attempt; asked and begun once, it stays so.
 
-        Raises `WaitingError` (`breaker_open`) where only a person can say how to go on.
+        `fault` says how the provider failed under the attempt before, where that ended the mission's work. Then,
+        and while breakers leave no model, a request that is a patch is applied without one; any other raises
+        `WaitingError` (`breaker_open`, `provider_down`): only a person can say how to go on.
         """
         name, state = agent_step(number), self.journal.state
         if name in state.steps:
             return _with_choice(request, self.journal.recall(state.steps[name]))
         # An attempt that was begun goes on with the agent that began it.
-        if state.attempt(number) is not None or self._breaker(_who(request)).state == "closed":
+        if state.attempt(number) is not None:
+            return request
+        if not fault and self._breaker(_who(request)).state == "closed":
             return request
 
         async def choose() -> dict[str, Any]:
-            choice = self._take_answer(request, number) or self._find_model(request)
-            return choice or self._ask_person(request, number)
+            choice = self._take_answer(request, number) or (None if fault else self._find_model(request))
+            return choice or self._find_patch(request) or self._ask_person(request, number, fault)
 
         def events(choice: dict[str, Any]) -> Sequence[Payload]:
             agent = self.services.config.agents.get(choice["agent"])
@@ -255,25 +271,36 @@ class Admission:
             return _choice(structs.replace(request, model=model, fallback=rest), why=why, probe=probe)
         return None
 
-    def _ask_person(self, request: MissionRequest, number: int) -> NoReturn:
+    def _find_patch(self, request: MissionRequest) -> dict[str, Any] | None:
+        """Return the choice of the patch agent, where a request that wanted a model is a patch that needs none."""
+        text = request.role_text and self.services.store.artifacts.get(request.role_text).decode()
+        writes = not text or parse_role(request.role, text, place="").writes
+        if request.model is None or not writes or not is_patch(request.text):
+            return None
+        without_model = structs.replace(request, agent=PATCH_AGENT, model=None, fallback=())
+        return _choice(without_model, why="no model answers, and the request is a patch", probe="")
+
+    def _ask_person(self, request: MissionRequest, number: int, fault: str) -> NoReturn:
         who = _who(request)
         breaker = self._breaker(who)
         last = f" (the last time: {breaker.why})" if breaker.why else ""
         when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
-        text = f"{who} failed {breaker.failures} times in a row{last}{when}. Try anyway, or use another one?"
+        failed = fault.rstrip(".") or f"{who} failed {breaker.failures} times in a row{last}{when}"
+        text = f"{failed}. Try anyway, or use another one?"
+        code = "provider_down" if fault else "breaker_open"
         others = (*self._other_agents(request), *self._other_models(request))
         assert self.journal.state.base is not None
         self.journal.record(
             QuestionAsked(
                 question=f"{_prefix(number)}{len(self.journal.state.questions) + 1}",
                 tree=self.journal.state.base.tree,
-                reasons=(Reason(code="breaker_open", message=text),),
+                reasons=(Reason(code=code, message=text),),
                 text=text,
                 options=(_ANYWAY, *(f"{_USE}{name}" for name in others)),
             ),
             durable=True,
         )
-        raise WaitingError(text, code="breaker_open")
+        raise WaitingError(text, code=code)
 
     def _other_agents(self, request: MissionRequest) -> list[str]:
         """Return the other agents that can be started by name alone."""

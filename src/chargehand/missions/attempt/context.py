@@ -18,7 +18,7 @@ from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.text import printable
 from chargehand.missions._messages import NEXT, answer_about, wait_for_quota
 from chargehand.missions._policy import Judge
-from chargehand.missions.attempt.inspection import Inspector
+from chargehand.missions.attempt.inspection import Inspector, scan_workspace
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
 from chargehand.missions.steering import Control
@@ -112,7 +112,7 @@ class RecordedContext:
         """Checkpoint the workspace unless it is as it was; return what the recorded step says of it."""
         began = self.services.clock.monotonic()
         async with self.control.frozen(self.sandbox):
-            scan = await asyncio.to_thread(self.workspace.scan)
+            scan = await scan_workspace(self.workspace)
             self._uninspected = scan  # also where the tree is as it was: what breaks a rule does not enter it
             # A mere look leaves the tree as it was: no checkpoint, and one line less in the log.
             if scan.tree == self.tree:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+import math
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,6 +21,7 @@ from chargehand.core.records import Base, Change, Finding
 from chargehand.missions.services import DepotReader, Services
 from chargehand.store.store import Store
 from chargehand.workspace.scan import Scan
+from chargehand.workspace.workspace import Workspace
 
 RUNNING_SECONDS = 5.0
 RUNNING_FILES = 100
@@ -41,7 +44,10 @@ class CriticalFoundError(ChargehandError):
 
 
 class Inspector:
-    """Inspects changes from one base in a thread of its own; results are cached by content, in the store too."""
+    """Inspects changes from one base in a thread of its own; results are cached by content, in the store too.
+
+    `seconds_left` tells what is left of the mission's time: the thread does not go on after it.
+    """
 
     def __init__(
         self,
@@ -52,12 +58,14 @@ class Inspector:
         reader: TreeReader | None = None,
         full_seconds: float = FULL_SECONDS,
         running_seconds: float = RUNNING_SECONDS,
+        seconds_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._reader = reader or DepotReader(services.depot)
         self._base = base
         self._areas = areas
         self._full_seconds = full_seconds
         self._running_seconds = running_seconds
+        self._seconds_left = seconds_left
         self._cache = LayeredCache(MemoryCache(), _StoredEntries(services.store, services.project))
         # One thread: where a disk hangs, the next inspection waits behind the last one and is degraded as well.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
@@ -67,7 +75,9 @@ class Inspector:
 
         A degraded inspection says nothing good of a tree: it must not be promoted. Raises `ConfigError`.
         """
-        return await self._within(self._full_seconds, changes, Limits(seconds=_MARGIN * self._full_seconds))
+        # A thread cannot be cancelled: past the mission's end it would keep its process from ending.
+        limits = Limits(seconds=min(_MARGIN * self._full_seconds, self._seconds_left()))
+        return await self._within(self._full_seconds, changes, limits)
 
     async def inspect_sample(self, changes: Sequence[Change], *, tree: str) -> Inspection:
         """Return what a quick inspection of a running attempt finds: beyond 100 changes a sample, by risk."""
@@ -104,6 +114,15 @@ class Inspector:
                 degraded=True,
                 reason=f"the disk or the store did not answer within {seconds:g} s",
             )
+
+
+async def scan_workspace(workspace: Workspace, *, trust_cache: bool = True) -> Scan:
+    """Scan a workspace in a thread, which ends with the call: also where that is cancelled, as by a time limit."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(workspace.scan, trust_cache=trust_cache, stop=stop)
+    finally:
+        stop.set()
 
 
 class _StoredEntries:

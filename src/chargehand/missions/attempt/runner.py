@@ -13,7 +13,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from chargehand.agents.contract import Agent, AgentOutcome, Assignment, Endpoint, Resumed, Snippets
+from chargehand.agents.contract import (
+    ENDS_WITHOUT_A_WORD,
+    Agent,
+    AgentOutcome,
+    Assignment,
+    Endpoint,
+    Resumed,
+    Snippets,
+)
 from chargehand.core.attempt_events import (
     ActionJudged,
     AttemptResumed,
@@ -26,13 +34,13 @@ from chargehand.core.attempt_events import (
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import FencedError, InfrastructureError, SandboxDiedError, TierUnavailableError
 from chargehand.core.events import Payload
-from chargehand.core.records import Base, Change, Checkpoint, Finding, Reverted
+from chargehand.core.records import Base, Change, Checkpoint, Finding, Reverted, Severity
 from chargehand.core.state import AttemptState
 from chargehand.missions._attempt_log import call_event, lost_call_event, replies_path
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
-from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, stopped_by
+from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
 from chargehand.missions.attempt.supervision import (
     CriticalMessageGuard,
     FailureSnapshot,
@@ -103,6 +111,15 @@ class AttemptResult:
         )
 
     @property
+    def unclear_end(self) -> tuple[Finding, ...]:
+        """What tells people and the next attempt that the agent's end could not be read or says too little."""
+        outcome = self.outcome
+        if outcome.code not in ENDS_WITHOUT_A_WORD:
+            return ()
+        severity: Severity = "warning" if outcome.claim == "done" else "error"
+        return (Finding(rule=outcome.code, severity=severity, path=".", message=outcome.reason),)
+
+    @property
     def set_back(self) -> tuple[Reverted, ...]:
         """What inspection set back, by path or, where it discarded everything, by what was critical."""
         return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)
@@ -136,6 +153,11 @@ class AttemptRunner:
         async with self.queue.turn("attempts"), opened as (workspace, resumed):
             outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
             result = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
+        outcome, writes = result.outcome, assignment.role.writes
+        left = result.tree != self.environment.base.tree if writes else bool(outcome.said.strip())
+        if left and outcome.code in ENDS_WITHOUT_A_WORD:
+            outcome = replace(outcome, claim="done")
+            result = replace(result, outcome=outcome)
         if assignment.role.writes or outcome.claim != "done" or not outcome.said.strip():
             return result
         report = outcome.said.encode(errors="replace")
@@ -229,7 +251,7 @@ class AttemptRunner:
                 await watch.finish()
             since = self.services.clock.monotonic()
             # A file mapped into memory changes without a new time stamp: the last scan trusts none.
-            scan = await asyncio.to_thread(workspace.scan, trust_cache=False)
+            scan = await scan_workspace(workspace, trust_cache=False)
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
             await self._checkpoint(attempt, workspace, trigger, scan, since=since)
             return outcome, scan, critical
@@ -303,7 +325,7 @@ class AttemptRunner:
 
     def _watch(self, agent: Agent, attempt: str, workspace: Workspace, sandbox: Sandbox) -> WorkspaceWatch:
         async def keep(trigger: str) -> Scan:
-            scan = await asyncio.to_thread(workspace.scan)
+            scan = await scan_workspace(workspace)
             await self._checkpoint(attempt, workspace, trigger, scan)
             return scan
 
@@ -360,6 +382,7 @@ class AttemptRunner:
                 if not agent.abilities.acknowledges:
                     context.mark_delivered(len(assignment.messages), acknowledged=False)
                 outcome = reject_repeated_message(await agent.run(assignment, context), self.journal.state)
+                outcome = _blame_provider(outcome, context.endpoint)
         except SandboxDiedError:
             await snapshot.store("sandbox_died")
             raise
@@ -430,7 +453,7 @@ class AttemptRunner:
             self._record_checkpoint(attempt, made)
             reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
             # Inspected once more without them: what a path set back leaves behind may break another rule.
-            scan = await asyncio.to_thread(workspace.scan)
+            scan = await scan_workspace(workspace)
             inspection = await self.inspector.inspect_all(scan.changes)
             findings = (*scan.findings, *inspection.findings)
         return AttemptResult(
@@ -441,3 +464,18 @@ class AttemptRunner:
             reverted=reverted,
             degraded=inspection.reason if inspection.degraded else "",
         )
+
+
+def _blame_provider(outcome: AgentOutcome, endpoint: Endpoint | None) -> AgentOutcome:
+    """Return an outcome whose code names the provider where the agent's last model call failed there.
+
+    A program of another vendor tells such a failure in its own words and with its own exit code, 0 among them.
+    """
+    fault = endpoint.meter().fault if endpoint is not None else ""
+    code = {("done", ""): "calls_failed", ("failed", "agent_failed"): "model_failed"}.get(
+        (outcome.claim, outcome.code)
+    )
+    if not fault or code is None:
+        return outcome
+    reason = f"{outcome.reason}; its last model call failed: {fault}"
+    return replace(outcome, claim="failed", code=code, reason=reason)

@@ -12,6 +12,7 @@ from chargehand.core.attempt_events import FilesSeen
 from chargehand.core.clock import Clock
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import encode_json
+from chargehand.missions.attempt.inspection import scan_workspace
 from chargehand.missions.journal import Journal
 from chargehand.missions.steering import Control
 from chargehand.sandbox.contract import Sandbox
@@ -305,7 +306,7 @@ class WorkspaceWatch:
         while True:
             await asyncio.sleep(self.pace.look)
             # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
-            now = (await asyncio.to_thread(self.workspace.scan)).files
+            now = (await scan_workspace(self.workspace)).files
             due = self.clock.monotonic() - last >= self.pace.seconds
             if not due and abs(now - files) < self.pace.files:
                 continue

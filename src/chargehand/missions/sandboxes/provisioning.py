@@ -15,22 +15,31 @@ from chargehand.checks.detection import NODE_PROGRAMS
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
 from chargehand.core.clock import Clock
 from chargehand.core.config import SandboxConfig
-from chargehand.core.errors import ChargehandError, FencedError, NotFoundError, SandboxDiedError, WaitingError
+from chargehand.core.errors import (
+    ChargehandError,
+    FencedError,
+    NotFoundError,
+    RefusedError,
+    SandboxDiedError,
+    WaitingError,
+)
 from chargehand.core.mission_events import MissionAdmitted, MissionQueued
 from chargehand.core.ports import Bind
 from chargehand.core.records import Base, Reason
 from chargehand.core.state import MissionState
+from chargehand.missions._messages import FULL_DISK
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
 from chargehand.missions.services import Egress, Registries, Services, SlotName, system_errors
 from chargehand.missions.steering import Control
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.scan import WorkspaceLimits
-from chargehand.workspace.space import AttemptQuota
+from chargehand.workspace.space import AttemptQuota, require_room
 from chargehand.workspace.workspace import Workspace
 
 # What the sandbox of a candidate's setup is opened for, as its events name it.
 OFFLINE = "setup without network"
+_ATTEMPT = "attempt-"
 _WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
 
 
@@ -163,7 +172,7 @@ class SandboxProvisioner:
             name = f"{workspace_prefix(mission)}{purpose}-{epoch or 0}"
             return self._create(environment, tree, id=name, caches=caches)
 
-        async with self._until_done(make) as workspace:
+        async with self._until_done(make, resumable=purpose.startswith(_ATTEMPT)) as workspace:
             yield workspace
 
     @contextlib.asynccontextmanager
@@ -191,12 +200,15 @@ class SandboxProvisioner:
                 found.tidy()
             return found
 
-        async with self._until_done(find) as workspace:
+        async with self._until_done(find, resumable=True) as workspace:
             yield workspace, kept
 
     @contextlib.asynccontextmanager
-    async def _until_done(self, make: Callable[[], Workspace]) -> AsyncIterator[Workspace]:
-        """Have a workspace for the block; its files are removed at the end unless a later run needs them."""
+    async def _until_done(self, make: Callable[[], Workspace], *, resumable: bool) -> AsyncIterator[Workspace]:
+        """Have a workspace for the block; its files are removed at the end unless a later run needs them.
+
+        Those of an attempt are `resumable`; others are made anew, and would only keep a full disk full.
+        """
         if self.control is not None:
             await self.control.may_go_on()
         began = self.services.clock.monotonic()
@@ -207,8 +219,9 @@ class SandboxProvisioner:
             # Making the files counts towards the time until the sandbox over them is ready.
             self._making[made.id] = self.services.clock.monotonic() - began
             yield made
-        except (WaitingError, SandboxDiedError):
-            goes_on = self.journal.mission is not None
+        except ChargehandError as error:
+            passing = isinstance(error, WaitingError | SandboxDiedError) or error.code in FULL_DISK
+            goes_on = passing and resumable and self.journal.mission is not None
             raise
         finally:
             made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
@@ -305,12 +318,22 @@ class SandboxProvisioner:
                     egress=egress is not None,
                 )
             )
-            yield sandbox
+            try:
+                yield sandbox
+            except RefusedError:
+                await self._require_room(workspace, purpose)
+                raise
+            await self._require_room(workspace, purpose)
         finally:
             if self.control is not None:
                 self.control.detach(sandbox)
             await asyncio.shield(sandbox.close())
             await self._record_closed(sandbox, workspace, purpose, attempt, began=began, ready=ready)
+
+    async def _require_room(self, workspace: Workspace, purpose: str) -> None:
+        """Raise `InfrastructureError` (`no_space`) where what just ran met a full disk: its end says nothing."""
+        if purpose in (CHECKS, SETUP, OFFLINE):
+            await asyncio.to_thread(require_room, workspace.scan_root(), f"{purpose} ran")
 
     async def _record_closed(
         self,
@@ -376,7 +399,7 @@ def remove_leftovers(services: Services, state: MissionState) -> None:
 
 def attempt_purpose(number: int) -> str:
     """Return what the workspace of that attempt is for."""
-    return f"attempt-{number}"
+    return f"{_ATTEMPT}{number}"
 
 
 def acceptance_directory(services: Services, journal: Journal) -> Path:
