@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from pathlib import Path
 
 import pytest
@@ -72,15 +73,25 @@ def test_what_becomes_of_other_languages() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_every_fault_changes_one_line_and_can_be_parsed(path: Path) -> None:
+def test_every_fault_changes_one_line_and_those_chosen_can_be_parsed(path: Path) -> None:
     source = path.read_text()
     found = find_faults("x.py", source)
     for fault in found:
         old, new = source.splitlines(), fault.content.splitlines()
         assert [n + 1 for n, (a, b) in enumerate(zip(old, new, strict=True)) if a != b] == [fault.line]
         assert fault.original == source
-    for fault in found[::25]:
+    for fault in choose_faults(found[::25], words=(), near=(), limit=len(found)):
         ast.parse(fault.content)
+
+
+def test_a_long_file_costs_seconds_and_no_copies() -> None:
+    """A module of 5,000 lines has thousands of faults: none of the others is written out, or read by a parser."""
+    source = "\n\n".join(f"def f{n}(a):\n    return a + {n} if a > {n} else a - {n}\n" for n in range(1200))
+    began = time.process_time()
+    faults = find_faults("long.py", source)
+    chosen = choose_faults(faults, words={"f7"}, near={"f9"}, limit=20)
+    assert (len(faults) > 4000, len(chosen), chosen[0].within) == (True, 20, ("f9",))
+    assert time.process_time() - began < 10
 
 
 @given(st.text(max_size=80), st.sampled_from(["x.py", "x.rs", "x.js", "x.sh"]))

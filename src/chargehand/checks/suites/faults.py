@@ -7,6 +7,7 @@ means anything is not asked here: what no version of the tests notices says noth
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -69,20 +70,37 @@ class Mutant:
     """A source file with one changed place, on a line that counts from 1.
 
     `before` and `after` are that line; `content` is the whole file, `original` what it was. `within` names the
-    functions and classes around it, the innermost last, where that is known.
+    functions and classes around it, the innermost last, where that is known. What is changed are the bytes of
+    the original from `start` to `end`, which become `new`.
     """
 
     path: str
     line: int
     before: str
     after: str
-    content: str = field(repr=False)
+    start: int
+    end: int
+    new: str
     original: str = field(repr=False)
     within: tuple[str, ...] = ()
 
+    @property
+    def content(self) -> str:
+        """The whole file with the fault; made anew each time, as a long file has thousands of them."""
+        source = self.original.encode()
+        return (source[: self.start] + self.new.encode() + source[self.end :]).decode()
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether the language's parser, where there is one, reads the file with the fault."""
+        return language_of(self.path) != "python" or _parse(self.content) is not None
+
 
 def find_faults(path: str, source: str) -> list[Mutant]:
-    """Return faults of a source file in the order of its lines; none of what cannot be read."""
+    """Return faults of a source file in the order of its lines; none of what cannot be read.
+
+    With some of them it cannot be read either: whether that is so takes as long as reading all of it.
+    """
     if len(source) > _LONGEST:
         return []
     if language_of(path) == "python":
@@ -93,7 +111,7 @@ def find_faults(path: str, source: str) -> list[Mutant]:
 def choose_faults(
     faults: Iterable[Mutant], *, words: Collection[str], near: Collection[str], limit: int
 ) -> list[Mutant]:
-    """Return at most `limit` faults, those first that tests name by `near` (what they lost) or by `words`.
+    """Return at most `limit` faults that can be read, first what tests name by `near` (what they lost) or `words`.
 
     Those that are alike so far are spread: one of each function before a second one of any.
     """
@@ -107,7 +125,8 @@ def choose_faults(
         place = (fault.path, fault.within)
         turn = seen[place] = seen.get(place, 0) + 1
         ranked.setdefault((closeness, turn), []).append(fault)
-    return [fault for key in sorted(ranked) for fault in ranked[key]][:limit]
+    best = (fault for key in sorted(ranked) for fault in ranked[key])
+    return list(itertools.islice((fault for fault in best if fault.can_be_read), limit))
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -128,11 +147,11 @@ class _Edit:
 
 
 def _python_faults(path: str, source: str) -> Iterator[Mutant]:
-    try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    module = _parse(source)
+    if module is None:
         return
     lines = source.encode().splitlines(keepends=True)
+    begins = [0, *itertools.accumulate(map(len, lines))]
     found: list[tuple[_Edit, tuple[str, ...]]] = []
     pending: list[tuple[ast.AST, tuple[str, ...]]] = [(module, ())]
     while pending:
@@ -150,21 +169,25 @@ def _python_faults(path: str, source: str) -> Iterator[Mutant]:
             continue
         line = lines[row - 1]
         changed = line[:column] + edit.new.encode() + line[edit.end[1] :]
-        content = b"".join((*lines[: row - 1], changed, *lines[row:])).decode()
-        try:
-            ast.parse(content)
-        except (SyntaxError, ValueError):
-            continue
         if changed != line:
             yield Mutant(
                 path=path,
                 line=row,
                 before=line.decode().strip(),
                 after=changed.decode().strip(),
-                content=content,
+                start=begins[row - 1] + column,
+                end=begins[row - 1] + edit.end[1],
+                new=edit.new,
                 original=source,
                 within=within,
             )
+
+
+def _parse(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _is_passive(parent: ast.AST, child: ast.AST) -> bool:
@@ -226,8 +249,9 @@ def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new:
 
 
 def _token_faults(path: str, source: str) -> Iterator[Mutant]:
-    lines = source.splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
+    begin = end = 0
+    for number, line in enumerate(source.splitlines(keepends=True), 1):
+        begin, end = end, end + len(line.encode())
         if _NO_CODE.match(line):
             continue
         # Strings and comments keep their places, and hold no tokens.
@@ -239,12 +263,14 @@ def _token_faults(path: str, source: str) -> Iterator[Mutant]:
                 continue
             made += 1
             text = new or str(int(token[0]) + 1)
-            changed = line[: token.start()] + text + line[token.end() :]
+            head, tail = line[: token.start()], line[token.end() :]
             yield Mutant(
                 path=path,
                 line=number,
                 before=line.strip(),
-                after=changed.strip(),
-                content="".join((*lines[: number - 1], changed, *lines[number:])),
+                after=f"{head}{text}{tail}".strip(),
+                start=begin + len(head.encode()),
+                end=end - len(tail.encode()),
+                new=text,
                 original=source,
             )
