@@ -14,10 +14,8 @@ from tests.conftest import make_repository, repository_state
 from chargehand.app.composition import App
 from chargehand.app.demo import project as demo_project
 from chargehand.app.demo.script import SCRIPT
-from chargehand.app.demo.story import mission_story
+from chargehand.app.progress.story import MissionStory
 from chargehand.cli.main import chargehand
-from chargehand.core.fold import apply
-from chargehand.core.state import MissionState
 from chargehand.models.scripts import Script
 
 pytestmark = pytest.mark.needs_bwrap
@@ -68,7 +66,7 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
         "finish      The discount is fixed and every test passes.",
         "AssertionError: 500 != 499",
         "attempt 1 refused",
-        "attempt 2, in the same conversation, with the report of what was wrong",
+        "attempt 2, with the report of what was wrong",
         "apply_patch shop/cart.py, tests/test_cart.py",
         "attempt 2 succeeded",
         "mission promoted",
@@ -111,18 +109,19 @@ def test_the_commands_it_shows_work_where_it_was_kept(kept: Kept, monkeypatch: p
     assert [reason["code"] for reason in result["reasons"]] == ["check_failed"]
 
 
-def test_lines_once_told_stay_as_they_are(kept: Kept) -> None:
+def test_a_story_from_a_later_attempt_on_is_the_end_of_all_of_it(kept: Kept) -> None:
     app = App(environ=kept.environ, cwd=kept.directory / "shop")
     try:
         mission = re.findall(r"mission diff (m-\w+)", kept.text)[0]
-        state, before = MissionState(), list[object]()
-        for event in app.store.log.read(mission):
-            apply(state, event)
-            lines = mission_story(app.store, state)
-            assert lines[: len(before)] == before
-            before = list(lines)
-        assert len(before) > 10
-        assert mission_story(app.store, state, first=2) == before[-8:]
+        events = app.store.log.read(mission)
+        every, second = (MissionStory(app.store, first=first) for first in (1, 2))
+        lines = [line for event in events for line in every.tell(event)]
+        assert len(lines) > 10
+        later = [line for event in events for line in second.tell(event)]
+        caught_up, silent = (MissionStory(app.store, catch_up=up).tell(events[-1]) for up in (True, False))
+        assert (caught_up, silent) == (lines, [])
+        assert later == lines[-len(later) :]
+        assert later[0].text == "  attempt 2, with the report of what was wrong"
     finally:
         app.close()
 

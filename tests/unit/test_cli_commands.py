@@ -109,7 +109,7 @@ def test_outside_of_a_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest
         error = desk.error(*words, code=2)
         assert error["code"] == "not_a_repository", words
         assert error["hint"]
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
     assert [agent["name"] for agent in desk.json("agent", "list")["agents"]] == ["native"]
     assert desk.json("config", "show")["values"]["limits.attempts"] == 1
 
@@ -152,7 +152,7 @@ def test_wrong_options_of_a_run(desk: Desk) -> None:
     assert desk.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
     assert "--check-file" in desk.error(*run, *agent, "--check-file", "a", code=2)["message"]
     assert desk.error("run", *agent, code=2)["message"] == "no request was given"
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
 
 
 def test_several_agents_have_to_be_chosen_from(desk: Desk) -> None:
@@ -173,7 +173,7 @@ def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> No
     desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     error = desk.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
     assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process or container or vm")
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
 
 
 def test_apply_is_refused_before_work_where_it_cannot_be_had(desk: Desk) -> None:
@@ -215,7 +215,7 @@ def test_untrusted_configuration_waits_for_a_person(desk: Desk) -> None:
         assert error["code"] == "trust_needed"
         assert "sandbox.network" in error["message"]
         assert error["hint"] == "chargehand project trust"
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
     shown = desk.json("project", "trust", "--show")
     assert (shown["trusted"], shown["keys"][0]["key"]) == (False, "sandbox.network")
     assert desk.error("project", "trust", code=2)["code"] == "trust_unasked"
@@ -242,7 +242,7 @@ def test_a_repositorys_program_is_given_no_model_until_it_is_trusted(desk: Desk)
         assert error["code"] == "trust_needed", words
         assert "agents.helper" in error["message"]
         assert "python3" in error["message"]
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
     assert [key["key"] for key in desk.json("project", "trust", "--show")["keys"]] == ["agents.helper"]
     assert desk.json("project", "trust", "--yes")["trusted"] is True
     assert desk.json("project", "trust", "--show")["keys"] == []
@@ -374,7 +374,7 @@ def test_missions_of_this_repository_or_of_all(desk: Desk, monkeypatch: pytest.M
     mission = desk.mission("first")
     other = make_repository(desk.place / "other", {"README": ""})
     monkeypatch.chdir(other)
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
     assert [row["mission"] for row in desk.json("mission", "list", "--all")["missions"]] == [mission]
     assert desk.json("mission", "list", "--repo", str(desk.repository))["missions"][0]["status"] == "refused"
     assert mission in desk("mission", "list", "--all").stdout

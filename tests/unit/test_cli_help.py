@@ -61,7 +61,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show set",
-        "store": "rebuild",
+        "store": "check backup restore rebuild",
     }
     expected = {(group, name) for group, names in groups.items() for name in names.split()}
     expected |= {("project", "hook", name) for name in ("install", "remove")}

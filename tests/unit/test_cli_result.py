@@ -5,25 +5,35 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from chargehand.app.documents import mission_cost, mission_details, mission_document, money_document, to_json
+from chargehand.app.documents import mission_details, mission_document, money_document, to_json
+from chargehand.app.outcome import FailedTest, FailureDocument, mission_cost, next_commands
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import (
     exit_code,
     money_text,
-    next_steps,
+    show_details,
     show_result,
 )
 from chargehand.core.attempt_events import AttemptStarted, ModelCalled
 from chargehand.core.events import Event, Payload, encode
 from chargehand.core.fold import apply
 from chargehand.core.mission_events import MissionCreated
-from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted
+from chargehand.core.records import (
+    Base,
+    Checkpoint,
+    CheckResult,
+    Export,
+    MissionRequest,
+    Reason,
+    Reverted,
+    Verdict,
+)
 from chargehand.core.state import AttemptState, MissionState
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
     "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
-    "directory",
+    "directory", "rolled_back", "failures", "next",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")
@@ -108,7 +118,7 @@ def test_a_blocked_export_has_no_branch() -> None:
     document = to_json(mission_document(blocked))
     assert document["branch"] is None
     assert document["export"] == {"ref": DONE.ref, "state": "blocked", "reason": "checked out"}
-    assert not [step for step in next_steps(blocked) if "merge" in step]
+    assert not [step for step in next_commands(blocked) if "merge" in step]
 
 
 def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +135,84 @@ def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.Captu
     assert "area_outside: x was set back" in shown
     assert "a\\x0ab" in shown
     assert "chargehand mission diff m-1" in shown
+
+
+FAILURE = FailureDocument(
+    kind="check",
+    name="make test",
+    status="failed",
+    tests=(FailedTest(name="test_a.py::test_sub", lines=("assert 6 == 1", "at test_a.py:3")),),
+    lines=(),
+    artifact="abcdef0123456789",
+)
+
+
+def refused() -> MissionState:
+    """Return a mission that one check refused."""
+    red = Verdict(
+        tree="e" * 40,
+        scope="attempt",
+        status="red",
+        checks=(CheckResult(name="make test", status="failed", seconds=1.0, exit_code=1),),
+    )
+    return state(
+        status="refused",
+        reasons=(Reason(code="check_failed", message="make test: ended with exit code 1"),),
+        base=Base(commit="c" * 40, tree="t" * 40, revision="HEAD"),
+        checkpoints=[Checkpoint(commit="d" * 40, tree="e" * 40, parent="c" * 40, trigger="end", changed=1)],
+        verdicts=[red],
+    )
+
+
+@pytest.mark.parametrize("form", ["run", "show"])
+def test_a_refusal_names_the_test_its_lines_all_output_and_what_to_run(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = refused(), Output(as_json=False)
+    if form == "run":
+        show_result(out, given, (FAILURE,))
+    else:
+        show_details(out, given, mission_details(given, [], None, (), (FAILURE,)))
+    shown = capsys.readouterr().out
+    again = "chargehand exec --mission m-1 -- sh -c 'make test'"
+    told = (
+        "test_a.py::test_sub",
+        "assert 6 == 1",
+        "at test_a.py:3",
+        "chargehand artifact show abcdef012345",
+        again,
+    )
+    at = [shown.index(words) for words in told]
+    assert at == sorted(at)
+    # The commands are ready to be typed, and nobody is sent to where they are.
+    assert "MISSION" not in shown
+    assert form == "run" or "mission show" not in shown
+
+
+def test_the_document_of_a_refusal_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    for document in (
+        to_json(mission_document(refused(), (FAILURE,))),
+        to_json(mission_details(refused(), [], None, (), (FAILURE,))),
+    ):
+        (failure,) = document["failures"]
+        assert failure["tests"] == [{"name": "test_a.py::test_sub", "lines": ["assert 6 == 1", "at test_a.py:3"]}]
+        assert failure["artifact"] == FAILURE.artifact
+        assert document["next"][-1] == "chargehand exec --mission m-1 -- sh -c 'make test'"
+        assert "--mission m-1 " in document["cause"]["remedy"]
+
+
+def test_what_was_rolled_back_is_said_and_no_merge_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    base = Base(commit="c" * 40, tree="t" * 40, revision="HEAD")
+    done = {"status": "promoted", "export": DONE, "exported": "d" * 40, "commit": "d" * 40, "base": base}
+    stands, undone = state(tree="e" * 40, **done), state(tree=base.tree, **done)
+    assert next_commands(stands)[0] == "git merge chargehand/do-it"
+    assert (mission_document(stands).rolled_back, mission_document(undone).rolled_back) == (False, True)
+    show_result(Output(as_json=False), undone)
+    show_details(Output(as_json=False), undone, mission_details(undone, [], None))
+    shown = capsys.readouterr().out
+    assert shown.startswith("rolled back  m-1\n")
+    assert "git merge" not in shown
+    assert "mission rollback" not in shown
 
 
 def paid(*calls: tuple[float | None, float | None]) -> AttemptState:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.conftest import make_repository
 
 from chargehand.app.composition import App
-from chargehand.app.statistics import parse_since
+from chargehand.app.reading import parse_since
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import AttemptStarted, SandboxClosed
 from chargehand.core.errors import UsageError

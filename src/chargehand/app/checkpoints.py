@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from chargehand.app.documents import Document
-from chargehand.app.missions import mission_state
 from chargehand.app.reading import LAST, StateReader
 from chargehand.core.errors import NotFoundError, RefusedError, RepositoryError, UsageError
 from chargehand.core.records import Checkpoint
@@ -144,7 +143,7 @@ class PlannedRestore:
 
 def mission_difference(reader: StateReader, name: str, *, checkpoint: str | None) -> TreeDifference:
     """Return what a mission changed against its base, up to a checkpoint if one is named."""
-    state = mission_state(reader, name)
+    state = reader.mission_state(name)
     old = base_tree(state)
     new = result_tree(state) if checkpoint is None else find_checkpoint(state, checkpoint).tree
     return TreeDifference(mission=state.id, depot=mission_depot(reader, state), old=old, new=new)
@@ -158,7 +157,7 @@ def checkpoint_difference(
     Each is named `CHECKPOINT` or `MISSION:CHECKPOINT`; `inverse` is what takes that back.
     Raises `NotFoundError`, `UsageError`.
     """
-    states = [mission_state(reader, name.rpartition(":")[0] or mission) for name in (old, new)]
+    states = [reader.mission_state(name.rpartition(":")[0] or mission) for name in (old, new)]
     if states[0].project != states[1].project:
         raise UsageError(
             f"missions {states[0].id!r} and {states[1].id!r} are of different projects",
@@ -172,7 +171,7 @@ def checkpoint_difference(
 
 def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> CheckpointDocument:
     """Return one checkpoint and how its tree differs from the base."""
-    state = mission_state(reader, mission)
+    state = reader.mission_state(mission)
     point = find_checkpoint(state, checkpoint)
     files = mission_depot(reader, state).numstat(base_tree(state), point.tree)
     return CheckpointDocument(mission=state.id, checkpoint=point, files=files)
@@ -209,7 +208,7 @@ async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
 
 def preview_roll_back(reader: StateReader, name: str) -> RollbackPreviewDocument:
     """Return what rolling back a promotion would do. Raises `RefusedError` as the roll-back would."""
-    state = mission_state(reader, name)
+    state = reader.mission_state(name)
     if state.commit is None or state.tree is None or state.promoted_on is None:
         raise not_promoted_error(state)
     # Not the mission's base: a promotion may stand on a branch that had moved on.
@@ -280,7 +279,7 @@ def mission_depot(reader: StateReader, state: MissionState) -> Depot:
 
 
 def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:
-    state = mission_state(reader, mission)
+    state = reader.mission_state(mission)
     if not state.checkpoints:
         raise NotFoundError(f"mission {state.id!r} has no checkpoint")
     return state

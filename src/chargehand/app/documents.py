@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from chargehand.app.outcome import (
+    FailureDocument,
+    ended_with_report,
+    exported_branch,
+    mission_cost,
+    mission_seconds,
+    next_commands,
+    was_rolled_back,
+)
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
 from chargehand.core.codec import decode_as
 from chargehand.core.events import Event
@@ -23,7 +31,6 @@ from chargehand.core.steps import step_of
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
 from chargehand.store.chain import AuditProblem
 
-_BRANCHES = "refs/heads/"
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -102,17 +109,18 @@ class AttemptDetails(Document, frozen=True):
     captured: str | None
 
 
-class MissionDocument(Document, frozen=True):
-    """How a mission stands: what `run`, `fork` and every command that changes a mission print.
+class MissionOutline(Document, frozen=True):
+    """How a mission stands, as far as its projected row knows.
 
     `directory` is where its agent starts, "." at the top of the repository. `branch` is in the user's repository,
     `commit` in the depot. `unread` is the changed code that no check opened, null where that was not observed.
     `cost_usd` is null as soon as one attempt's cost is not known. `seconds` are from the first event to the last,
-    or to the end.
+    or to the end. `rolled_back` says that what was promoted was undone.
     """
 
     mission: str
     status: str
+    rolled_back: bool
     role: str | None
     report: ReportDocument | None
     directory: str | None
@@ -132,7 +140,17 @@ class MissionDocument(Document, frozen=True):
     question: Question | None
 
 
-class ListedMission(MissionDocument, frozen=True):
+class MissionDocument(MissionOutline, frozen=True):
+    """How a mission stands: what `run`, `fork` and every command that changes a mission print.
+
+    `failures` say what failed in one that is not promoted, `next` are the commands that make sense now.
+    """
+
+    failures: tuple[FailureDocument, ...]
+    next: tuple[str, ...]
+
+
+class ListedMission(MissionOutline, frozen=True):
     """One mission of `mission list`; `waits` says why it does not go on although it should.
 
     `damaged` says that lines of its log cannot be read: nobody goes on with it.
@@ -147,9 +165,10 @@ class ListedMission(MissionDocument, frozen=True):
 
 
 class MissionListDocument(Document, frozen=True):
-    """`mission list`: the oldest first."""
+    """`mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out."""
 
     missions: list[ListedMission]
+    left_out: int
 
 
 class SandboxKind(Document, frozen=True):
@@ -168,13 +187,14 @@ class DamagedLine(Document, frozen=True):
 
 
 class MissionDetails(Document, frozen=True):
-    """`mission show`: everything that is known of one mission.
+    """`mission show`: everything that is known of one mission; it begins with the keys of the result.
 
     With `damaged` lines it is what the others tell, and nobody goes on with the mission.
     """
 
     mission: str
     status: str
+    rolled_back: bool
     role: str | None
     report: ReportDocument | None
     directory: str | None
@@ -192,6 +212,8 @@ class MissionDetails(Document, frozen=True):
     reasons: tuple[Reason, ...]
     cause: CauseDocument | None
     question: Question | None
+    failures: tuple[FailureDocument, ...]
+    next: tuple[str, ...]
     project: str
     repository: str
     created: str
@@ -273,9 +295,9 @@ class MessageDocument(Document, frozen=True):
     critical: bool
 
 
-def mission_document(state: MissionSummary) -> MissionDocument:
-    """Return how a mission stands."""
-    return MissionDocument(**_outline(state))
+def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:
+    """Return how a mission stands; `failures` are what `explain_failures` finds."""
+    return MissionDocument(**_outline(state), failures=failures, next=next_commands(state, failures))
 
 
 def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission:
@@ -292,11 +314,16 @@ def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission
 
 
 def mission_details(
-    state: MissionState, places: list[SandboxKind], waits: Reason | None, damaged: Sequence[AuditProblem] = ()
+    state: MissionState,
+    places: list[SandboxKind],
+    waits: Reason | None,
+    damaged: Sequence[AuditProblem] = (),
+    failures: tuple[FailureDocument, ...] = (),
 ) -> MissionDetails:
     """Return everything that is known of a mission.
 
-    `places` are the kinds of sandboxes that it had, `damaged` is where its log is not what was written.
+    `places` are the kinds of sandboxes that it had, `damaged` is where its log is not what was written, `failures`
+    are what `explain_failures` finds.
     """
     known: dict[str, Any] = _outline(state) | {
         "base": state.base,
@@ -305,7 +332,7 @@ def mission_details(
             AttemptDetails(
                 id=attempt.id,
                 number=attempt.number,
-                **_attempt(attempt),
+                **_attempt(attempt, state.id),
                 workspace=attempt.workspace,
                 reasons=attempt.reasons,
                 captured=attempt.captured,
@@ -315,6 +342,8 @@ def mission_details(
     }
     return MissionDetails(
         **known,
+        failures=failures,
+        next=next_commands(state, failures),
         project=state.project,
         repository=state.repository,
         created=state.created,
@@ -349,6 +378,7 @@ def _outline(state: MissionSummary) -> dict[str, Any]:
     return {
         "mission": state.id,
         "status": state.status,
+        "rolled_back": was_rolled_back(state),
         "role": state.role.role if state.role else None,
         "report": report
         and ReportDocument(role=report.role, kind=report.kind, text=report.text, artifact=report.artifact),
@@ -361,17 +391,17 @@ def _outline(state: MissionSummary) -> dict[str, Any]:
         "checkpoints": state.checkpoint_count,
         "reverted": state.reverted,
         "unread": state.unread,
-        "attempts": [AttemptDocument(**_attempt(attempt)) for attempt in state.attempts],
+        "attempts": [AttemptDocument(**_attempt(attempt, state.id)) for attempt in state.attempts],
         "cost_usd": cost,
         "cost_known": known,
         "seconds": mission_seconds(state),
         "reasons": state.reasons,
-        "cause": cause_document(mission_cause(state)),
+        "cause": cause_document(mission_cause(state), state.id),
         "question": state.open_question,
     }
 
 
-def _attempt(attempt: AttemptState) -> dict[str, Any]:
+def _attempt(attempt: AttemptState, mission: str) -> dict[str, Any]:
     return {
         "agent": attempt.agent,
         "model": attempt.model,
@@ -381,7 +411,7 @@ def _attempt(attempt: AttemptState) -> dict[str, Any]:
         "cost_known": attempt.cost_known,
         "money": money_document(attempt),
         "seconds": attempt.seconds,
-        "cause": cause_document(attempt_cause(attempt)),
+        "cause": cause_document(attempt_cause(attempt), mission),
         "usage": attempt.usage,
     }
 
@@ -411,9 +441,11 @@ def event_step(event: Event) -> str:
     return (step_of(payload) or "") if payload is not None else ""
 
 
-def cause_document(cause: Cause | None) -> CauseDocument | None:
-    """Return why something ended without success; `None` where it did not."""
-    return None if cause is None else CauseDocument(kind=cause.kind, code=cause.code, remedy=cause.remedy)
+def cause_document(cause: Cause | None, mission: str) -> CauseDocument | None:
+    """Return why something ended without success, the mission named in what to do; `None` where it did not."""
+    if cause is None:
+        return None
+    return CauseDocument(kind=cause.kind, code=cause.code, remedy=cause.remedy.replace("MISSION", mission))
 
 
 def money_document(attempt: AttemptState) -> MoneyDocument:
@@ -431,33 +463,6 @@ def sums_differ(attempt: AttemptState) -> bool:
     """Tell whether reported and computed cost, over the calls that have both, are 1 % apart or more."""
     most = max(attempt.reported_usd, attempt.computed_usd)
     return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
-
-
-def ended_with_report(state: MissionSummary) -> bool:
-    """Tell whether a mission ended well with a report, so that there was nothing to promote."""
-    return state.status == "promoted" and state.commit is None and state.report is not None
-
-
-def exported_branch(state: MissionSummary) -> str | None:
-    """Return the mission's branch in the user's repository, `None` where there is none."""
-    if state.export is None or state.exported is None:
-        return None
-    return state.export.ref.removeprefix(_BRANCHES)
-
-
-def mission_seconds(state: MissionSummary) -> float | None:
-    """Return the seconds from the first event to the last, to the millisecond."""
-    if not state.created or not state.updated:
-        return None
-    spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
-    return round(spent.total_seconds(), 3)
-
-
-def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
-    """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown."""
-    costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
-    known = [cost for cost in costs if cost is not None]
-    return (sum(known), True) if len(known) == len(costs) else (None, False)
 
 
 def to_json(value: object) -> Any:

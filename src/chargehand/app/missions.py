@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.app.documents import (
+    ListedMission,
     MessageDocument,
     MissionDetails,
     MissionListDocument,
@@ -31,7 +32,8 @@ from chargehand.app.documents import (
     mission_details,
 )
 from chargehand.app.live_output import OutputReader
-from chargehand.app.reading import StateReader
+from chargehand.app.outcome import explain_failures
+from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
@@ -82,29 +84,50 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 # --- reading
 
 
-def list_missions(reader: StateReader, *, repository: Path | None, everywhere: bool) -> MissionListDocument:
-    """Return the missions of a repository (the working directory's by default), or of all projects."""
-    project = None if everywhere else reader.current_project(repository)
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which missions are listed: of a repository (the working directory's by default) or of all projects.
+
+    With any `statuses` only those, `since` as `7d` or a date, `limit` the newest so many; 0 is no limit.
+    """
+
+    repository: Path | None = None
+    everywhere: bool = False
+    statuses: tuple[str, ...] = ()
+    since: str | None = None
+    limit: int = 0
+
+
+def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocument:
+    """Return missions, the oldest first, and how many `limit` leaves out. Raises `UsageError`."""
+    project = None if request.everywhere else reader.current_project(request.repository)
+    since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
     waits = reader.mission_reader.waits()
     # The projected rows, not the logs: a list must not grow with what its missions did.
-    states = reader.mission_reader.summaries(project=project.id if project else None)
-    return MissionListDocument(missions=[listed_mission(state, waiting_reason(state, waits)) for state in states])
+    found = [
+        listed_mission(state, waiting_reason(state, waits))
+        for state in reader.mission_reader.summaries(project=project.id if project else None)
+        if state.created >= since
+    ]
+    chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
+    shown = chosen[-request.limit :] if request.limit else chosen
+    return MissionListDocument(missions=shown, left_out=len(chosen) - len(shown))
+
+
+def listed_status(listed: ListedMission) -> str:
+    """Return the status that a list shows: of one that is promoted and undone, that it was."""
+    return "rolled-back" if listed.rolled_back else listed.status
 
 
 def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
     """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
-    state = mission_state(reader, name)
+    state = reader.mission_state(name)
     payloads = map(read_payload, reader.store.log.read(state.id))
     opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
     kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
     waits = waiting_reason(state, reader.mission_reader.waits())
-    return state, mission_details(state, places, waits, reader.store.log.problems(state.id))
-
-
-def mission_state(reader: StateReader, name: str) -> MissionState:
-    """Return how a mission stands, by its id, a part of it, or `last`. Raises `NotFoundError`, `UsageError`."""
-    return reader.mission_reader.state(reader.find_mission(name))
+    problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
+    return state, mission_details(state, places, waits, problems, failures)
 
 
 def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:
@@ -230,7 +253,7 @@ def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocume
     """Yield the conversation of a mission's agents: of native ones as it was, of others as they report it."""
     from chargehand.missions.transcript import read_transcript
 
-    state = mission_state(reader, name)
+    state = reader.mission_state(name)
     for line in read_transcript(reader.store, state):
         yield TranscriptDocument(mission=state.id, **msgspec.to_builtins(line))
 
@@ -358,7 +381,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
     from chargehand.app.providers.served import model_config
     from chargehand.missions.fork import ForkPoint, create_fork
 
-    source = mission_state(app, request.mission)
+    source = app.mission_state(request.mission)
     point = None
     if request.at is not None:
         match = _REPLY.fullmatch(request.at)

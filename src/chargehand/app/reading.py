@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 from chargehand import __version__
 from chargehand.app.locations import load_user_file, state_home, user_config_path
 from chargehand.core.clock import Clock, SystemClock
-from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
     from chargehand.app.wiring.disk import StillNeeded
     from chargehand.app.wiring.profile import MachineProfile
     from chargehand.core.config import EngineConfig
+    from chargehand.core.state import MissionState
     from chargehand.credentials.credentials import Credentials
     from chargehand.missions.reading import MissionReader
     from chargehand.workspace.depot import Depot
     from chargehand.workspace.space import StateQuota
 
+_AGO = re.compile(r"([0-9]{1,6})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 # The name that stands for the newest mission.
 LAST = "last"
 
@@ -185,6 +190,10 @@ class StateReader:
             raise NotFoundError("there is no mission yet", hint='chargehand run "TEXT" starts one')
         return rows[-1].id
 
+    def mission_state(self, name: str) -> MissionState:
+        """Return how the mission stands that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""
+        return self.mission_reader.state(self.find_mission(name))
+
     def depot(self, project: ProjectRow) -> Depot:
         """Open the depot of a project."""
         from chargehand.missions.services import system_errors
@@ -212,3 +221,23 @@ class StateReader:
         from chargehand.app.wiring.disk import StillNeeded
 
         return StillNeeded(self.mission_reader.summaries())
+
+
+def parse_since(text: str, *, now: datetime) -> datetime:
+    """Return the moment that `7d`, `12h`, `30m`, `2w` before `now`, or a date in ISO 8601 (UTC by default), means.
+
+    Raises `UsageError` (`since_invalid`).
+    """
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago is not None:
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        moment = datetime.fromisoformat(text.strip())
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    # Six digits of weeks lie before the year 1: an OverflowError.
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"--since: {text!r} is no moment in time",
+            code="since_invalid",
+            hint="write 7d, 12h, 30m or 2w, or a date such as 2026-01-31",
+        ) from error

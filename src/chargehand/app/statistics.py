@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from chargehand.app.documents import Document
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import StateReader, parse_since
 from chargehand.core.errors import UsageError
 from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
 from chargehand.missions.statistics import (
@@ -23,9 +22,6 @@ from chargehand.missions.statistics import (
     SandboxStats,
     gather_statistics,
 )
-
-_AGO = re.compile(r"([0-9]{1,6})([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class CountedCause(Document, frozen=True):
@@ -111,26 +107,6 @@ def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelSt
     chosen = _select(reader, request)
     models = gather_model_statistics(reader.mission_reader, project=chosen.project, since=chosen.since)
     return ModelStatisticsDocument(project=chosen.project, since=chosen.since_text, models=list(models))
-
-
-def parse_since(text: str, *, now: datetime) -> datetime:
-    """Return the moment that `7d`, `12h`, `30m`, `2w` before `now`, or a date in ISO 8601 (UTC by default), means.
-
-    Raises `UsageError` (`since_invalid`).
-    """
-    ago = _AGO.fullmatch(text.strip())
-    try:
-        if ago is not None:
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        moment = datetime.fromisoformat(text.strip())
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    # Six digits of weeks lie before the year 1: an OverflowError.
-    except (ValueError, OverflowError) as error:
-        raise UsageError(
-            f"--since: {text!r} is no moment in time",
-            code="since_invalid",
-            hint="write 7d, 12h, 30m or 2w, or a date such as 2026-01-31",
-        ) from error
 
 
 def _select(reader: StateReader, request: StatisticsRequest) -> _Selection:

@@ -178,8 +178,14 @@ def show(action: str, out: Output) -> int:
     out.document(action_document(state))
     if out.as_json:
         return 0
+    from chargehand.cli.terminal.output import local_time
+
     out.text(f"{state.id}  {state.kind}  {state.status}", bold=True)
-    for key, value in (("mission", state.mission), ("asked by", state.identity), ("created", state.created[:19])):
+    for key, value in (
+        ("mission", state.mission),
+        ("asked by", state.identity),
+        ("created", local_time(state.created, seconds=True)),
+    ):
         if value:
             out.text(f"{key:<9} {value}")
     out.text(f"{'about':<9} {_about(state)}")

@@ -40,11 +40,10 @@ def checkpoint() -> None:
 def list_(mission: str, out: Output) -> int:
     """List a mission's checkpoints, the oldest first."""
     from chargehand.app.documents import CheckpointsDocument
-    from chargehand.app.missions import mission_state
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
-        state = mission_state(reader, mission)
+        state = reader.mission_state(mission)
     out.document(CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints))
     if state.checkpoints:
         rows = [(point.commit[:12], point.trigger, point.changed, point.tree[:12]) for point in state.checkpoints]

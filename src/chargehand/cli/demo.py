@@ -10,7 +10,7 @@ from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.demonstration import OnEvent, StoryLine
+    from chargehand.app.demo.demonstration import OnEvent, StoryLine
     from chargehand.app.runs import RunOutcome, RunRequest
     from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState
@@ -24,7 +24,7 @@ def demo(keep: bool, out: Output) -> int:
 
     Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
     """
-    from chargehand.app.demonstration import run_demo
+    from chargehand.app.demo.demonstration import run_demo
     from chargehand.cli.terminal.failures import INTERRUPTED
 
     done = run_demo(_TerminalStage(out), keep=keep)
@@ -60,4 +60,6 @@ class _TerminalStage:
         from chargehand.app.missions import roll_back_mission
         from chargehand.cli.terminal.progress import run_with_progress
 
-        return run_with_progress(self._quiet, lambda shown: roll_back_mission(app, mission, observer=shown))
+        return run_with_progress(
+            self._quiet, app.store, lambda shown: roll_back_mission(app, mission, observer=shown)
+        )

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from chargehand.cli.terminal.failures import guarded
-from chargehand.cli.terminal.options import PROGRAM, json_wanted
+from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option
 
 _COMMANDS = {
     # name: the module that declares it, and the command there
@@ -103,6 +103,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
 
 @click.group(cls=Root, name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, hidden=True)
+@no_colour_option
 @click.option(
     "--version",
     is_flag=True,

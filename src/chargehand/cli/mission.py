@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import json_option, mission_argument, named_mission_argument, repo_option
+from chargehand.cli.terminal.options import (
+    detail_options,
+    json_option,
+    mission_argument,
+    named_mission_argument,
+)
 
 if TYPE_CHECKING:
+    from chargehand.app.progress.story import MissionStory
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
+    from chargehand.core.records import Reason
+    from chargehand.durable.actions import OutputLine
 
 _TITLE = 48
+_LISTED = 20
+_WIDE = 100
+_STATUSES = (
+    *("planned", "running", "waiting", "paused", "promoted", "rolled-back", "refused", "failed", "exhausted"),
+    *("cancelled", "discarded"),
+)
 
 
 @click.group()
@@ -25,30 +39,47 @@ def mission() -> None:
 
 
 @mission.command("list")
-@repo_option
+@click.option(
+    "--repo", "--project", "repo", type=click.Path(path_type=Path), help="The missions of this repository."
+)
 @click.option("--all", "everywhere", is_flag=True, help="List the missions of all projects.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(_STATUSES), help="Only these.")
+@click.option("--since", metavar="WHEN", help="Only missions created since then: 7d, 12h or a date (UTC).")
+@click.option(
+    "--limit", type=click.IntRange(min=0), help="The newest so many, 0 for all (default: 20; JSON: all)."
+)
 @json_option
-def list_(repo: Path | None, everywhere: bool, out: Output) -> int:
-    """List missions, the oldest first."""
-    from chargehand.app.missions import list_missions
+def list_(limit: int | None, out: Output, **options: Any) -> int:
+    """List missions, the newest first; JSON has the oldest first."""
+    from chargehand.app.missions import ListRequest, list_missions, listed_status
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
 
+    if limit is None:
+        limit = 0 if out.as_json else _LISTED
+    request = ListRequest(repository=options.pop("repo"), limit=limit, **options)
     with StateReader.open() as reader:
-        found = list_missions(reader, repository=repo, everywhere=everywhere)
+        found = list_missions(reader, request)
     out.document(found)
     if not found.missions:
-        out.text('No missions yet. Start one: chargehand run "TEXT"')
+        chosen = request.statuses or request.since
+        out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
         return 0
     rows = []
-    for each in found.missions:
+    # The branch is the request's words again: it gives way where there is no room.
+    narrow = out.width is not None and out.width < _WIDE
+    for each in reversed(found.missions):
         title = (each.request or "").strip().partition("\n")[0]
         title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
-        status = f"{each.status}, damaged" if each.damaged else each.status
-        rows.append((each.mission, status, each.created[:16].replace("T", " "), each.branch or "-", title))
-    out.table(("MISSION", "STATUS", "CREATED", "BRANCH", "REQUEST"), rows)
-    for each in found.missions:
+        status = listed_status(each) + (", damaged" if each.damaged else "")
+        branch = () if narrow else (each.branch or "-",)
+        rows.append((each.mission, status, local_time(each.created), *branch, title))
+    out.table(("MISSION", "STATUS", "CREATED", *(() if narrow else ("BRANCH",)), "REQUEST"), rows)
+    for each in reversed(found.missions):
         if each.waits is not None:
             out.text(f"{each.mission} waits: {each.waits.message}")
+    if found.left_out:
+        out.text(f"{found.left_out} older ones are not listed; --limit 0 lists all.")
     return 0
 
 
@@ -71,38 +102,60 @@ def show(mission: str, out: Output) -> int:
 
 @mission.command()
 @mission_argument
+@detail_options
 @json_option
 def watch(mission: str, out: Output) -> int:
     """Follow a mission until a person has to act, or nobody; JSON lines with --json."""
-    from chargehand.app.documents import event_step
-    from chargehand.app.event_text import describe_event
+    from chargehand.app.documents import event_document
     from chargehand.app.missions import follow_mission, start_needed_worker
+    from chargehand.app.outcome import explain_failures
+    from chargehand.app.progress.story import MissionStory
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.rendering import show_result
-    from chargehand.core.records import Reason
-    from chargehand.durable.actions import OutputLine
+    from chargehand.cli.terminal.rendering import show_header, show_result
+    from chargehand.core.events import Event
 
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
         # Without one the mission never settles, and this would follow for ever.
         start_needed_worker(reader, found)
+        story = MissionStory(reader.store)
+        if out.detail != "result" and not out.as_json:
+            show_header(out, reader.mission_reader.state(found))
         # What agents print is no part of the log, and with --json each line is an event of the log.
         for seen in follow_mission(reader, found, with_output=not out.as_json):
-            if isinstance(seen, Reason):
-                out.text(f"          waits: {seen.message}")
-            elif isinstance(seen, OutputLine):
-                if seen.line.strip():  # dimmed, as `run` shows it
-                    out.text(f"            {seen.line.rstrip()}", dim=True)
-            elif text := describe_event(seen):
-                _show_event(out, seen, f"{seen.time[11:19]}  {event_step(seen):<11}  {text}")
-            # Events that say nothing to a person still are the log.
-            elif out.as_json:
-                _show_event(out, seen, "")
+            if not out.as_json:
+                _show_seen(out, seen, story)
+            elif isinstance(seen, Event):
+                out.document(event_document(seen))
             if out.closed:  # as after `| head`: following for nobody would never end
                 return 0
         if not out.as_json:
-            show_result(out, reader.mission_reader.state(found))
+            state = reader.mission_reader.state(found)
+            show_result(out, state, explain_failures(reader.store, state))
     return 0
+
+
+def _show_seen(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -> None:
+    """Write what was seen of a mission that is watched, in as much detail as was asked for."""
+    from chargehand.app.documents import event_step
+    from chargehand.app.progress.event_text import describe_event
+    from chargehand.cli.terminal.output import local_time
+    from chargehand.core.events import Event
+    from chargehand.core.records import Reason
+
+    if out.detail == "result":
+        return
+    if isinstance(seen, Reason):
+        out.text(f"  waits: {seen.message}")
+    elif not isinstance(seen, Event):
+        if seen.line.strip():  # dimmed, as `run` shows it
+            out.text(f"    {seen.line.rstrip()}", dim=True)
+    elif out.detail == "events":
+        if text := describe_event(seen):
+            out.text(f"{local_time(seen.time, seconds=True)}  {event_step(seen):<11}  {text}")
+    else:
+        for line in story.tell(seen):
+            out.text(line.text, fg=line.colour, bold=line.bold)
 
 
 @mission.command()
@@ -113,9 +166,10 @@ def watch(mission: str, out: Output) -> int:
 def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
     from chargehand.app.documents import event_step
-    from chargehand.app.event_text import describe_event
     from chargehand.app.missions import follow_mission, read_events, read_transcript
+    from chargehand.app.progress.event_text import describe_event
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
 
@@ -131,7 +185,8 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
         for seen in follow_mission(reader, found) if follow else read_events(reader, found):
             if isinstance(seen, Event):
                 step, text = event_step(seen), describe_event(seen)
-                _show_event(out, seen, f"{seen.seq:>4}  {seen.time[:19]}  {step:<11}  {seen.type:<20}  {text}")
+                time = local_time(seen.time, seconds=True)
+                _show_event(out, seen, f"{seen.seq:>4}  {time}  {step:<11}  {seen.type:<20}  {text}")
             elif isinstance(seen, Reason):
                 out.text(f"          waits: {seen.message}")
             if out.closed:
@@ -150,15 +205,15 @@ def _show_event(out: Output, event: Event, line: str) -> None:
 
 def show_project_log(out: Output, *, repo: Path | None) -> int:
     """Write the events of a project's own log; none where no action was about the project alone."""
-    from chargehand.app.event_text import describe_event
     from chargehand.app.missions import read_events
+    from chargehand.app.progress.event_text import describe_event
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
 
     with StateReader.open() as reader:
         for event in read_events(reader, reader.project(repo).id):
-            _show_event(
-                out, event, f"{event.seq:>4}  {event.time[:19]}  {event.type:<20}  {describe_event(event)}"
-            )
+            time, text = local_time(event.time, seconds=True), describe_event(event)
+            _show_event(out, event, f"{event.seq:>4}  {time}  {event.type:<20}  {text}")
     return 0
 
 
@@ -206,7 +261,7 @@ def pause(mission: str, reason: str, out: Output) -> int:
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(out, pause_mission(app, mission, reason=reason))
+        print_result(out, pause_mission(app, mission, reason=reason), app.store)
     return 0
 
 
@@ -226,7 +281,7 @@ def resume(mission: str, out: Output) -> int:
         change = resume_mission(app, mission)
         if change.worker_started:
             out.notice("Started a worker for it.")
-        print_result(out, change.state)
+        print_result(out, change.state, app.store)
     return 0
 
 
@@ -255,12 +310,12 @@ def send(mission: str, text: str, critical: bool, out: Output) -> int:
 def answer(mission: str, text: str | None, out: Output) -> int:
     """Answer what the agent of a mission asks; without TEXT, show or ask it."""
     from chargehand.app.composition import App
-    from chargehand.app.missions import answer_mission, mission_state, question_document
+    from chargehand.app.missions import answer_mission, question_document
     from chargehand.cli.terminal.prompts import ask_question, question_heading
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        state = mission_state(app, mission)
+        state = app.mission_state(mission)
         asked = state.open_question
         if text is None and asked is not None:
             # In a pipe the question itself is the result: a program reads it and calls again with TEXT.
@@ -277,7 +332,7 @@ def answer(mission: str, text: str | None, out: Output) -> int:
         change = answer_mission(app, state.id, text or "")
         if change.worker_started:
             out.notice("Started a worker for it.")
-        print_result(out, change.state)
+        print_result(out, change.state, app.store)
     return 0
 
 
@@ -287,6 +342,7 @@ def answer(mission: str, text: str | None, out: Output) -> int:
 @click.option("--model", metavar="NAME", help="The model that answers from there on.")
 @click.option("--reply", metavar="TEXT|@FILE", help="The reply to continue with instead of asking a model.")
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
+@detail_options
 @json_option
 def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, out: Output) -> int:
     """Start a new mission from one of a native agent's replies; what came before it costs nothing again."""
@@ -299,7 +355,7 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
         out.notice(f"Mission {made} continues from reply {forked_at}.")
         if detach:
             return leave_to_worker(app, out, made)
-        return show_outcome(out, continue_with_answers(app, out, continue_mission(app, out, made)))
+        return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
 
 
 @mission.command()
@@ -312,13 +368,14 @@ def cancel(mission: str, out: Output) -> int:
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(out, cancel_mission(app, mission))
+        print_result(out, cancel_mission(app, mission), app.store)
     return 0
 
 
 @mission.command()
 @named_mission_argument
 @click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
+@detail_options
 @json_option
 def rollback(mission: str, dry_run: bool, out: Output) -> int:
     """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back.
@@ -343,8 +400,8 @@ def rollback(mission: str, dry_run: bool, out: Output) -> int:
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        state = run_with_progress(out, lambda shown: roll_back_mission(app, mission, observer=shown))
-    print_result(out, state)
+        state = run_with_progress(out, app.store, lambda shown: roll_back_mission(app, mission, observer=shown))
+        print_result(out, state, app.store)
     # The roll-back stands even where its branch could not be exported; a person has to look at that branch.
     return 0 if state.export is not None and state.export.state == "done" else 3
 
@@ -352,6 +409,7 @@ def rollback(mission: str, dry_run: bool, out: Output) -> int:
 @mission.command()
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why you approve it; it is recorded.")
+@detail_options
 @json_option
 def promote(mission: str, reason: str, out: Output) -> int:
     """Approve a waiting mission and promote it. Cannot override a failed check."""
@@ -361,8 +419,10 @@ def promote(mission: str, reason: str, out: Output) -> int:
     from chargehand.cli.terminal.rendering import exit_code, print_result
 
     with App.open() as app:
-        state = run_with_progress(out, lambda shown: promote_mission(app, mission, reason=reason, observer=shown))
-    print_result(out, state)
+        state = run_with_progress(
+            out, app.store, lambda shown: promote_mission(app, mission, reason=reason, observer=shown)
+        )
+        print_result(out, state, app.store)
     return exit_code(state)
 
 
@@ -376,5 +436,5 @@ def discard(mission: str, out: Output) -> int:
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(out, discard_mission(app, mission))
+        print_result(out, discard_mission(app, mission), app.store)
     return 0

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import base_option, json_option, repo_option, role_option, time_option
+from chargehand.cli.terminal.options import (
+    base_option,
+    detail_options,
+    json_option,
+    repo_option,
+    role_option,
+    time_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option("--idempotency-key", metavar="KEY", help="With --detach: given again, it names the same mission.")
 @click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
+@detail_options
 @json_option
 def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     """Let an agent do what TEXT asks for, and promote the result if it passes every check.
@@ -99,7 +107,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
         if idempotency_key is not None:
             raise UsageError("--idempotency-key is for missions that a worker runs", hint="add --detach")
         outcome = run_mission(app, out, request)
-        code = show_outcome(out, outcome if request.yes else continue_with_answers(app, out, outcome))
+        code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and app.has_work() and ensure_worker(app).started:
             out.notice("Started a worker for other missions that can continue.")
         return code
@@ -196,7 +204,7 @@ def _run_shown(
     async def watched(stop: Stop) -> RunOutcome:
         # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
         stop.end = lambda: cancel_running(app)
-        with progress(out) as shown:
+        with progress(out, store=app.store) as shown:
             outcome = await work(ObserverWithEvents(shown, on_event) if on_event else shown)
         return replace(outcome, interrupted=stop.asked)
 
@@ -230,10 +238,10 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
         if {reason.code for reason in state.reasons} == {"setup_offline"} and confirm_registries(state):
             remember_registries(app, state)
             # Judged again in the environment that it asks for, it waits for nobody where that is green.
-            promoted = run_with_progress(out, functools.partial(_promote, app, state.id))
+            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id))
             last = RunOutcome(state=promoted)
         elif PROMOTE in state.questions and confirm_promotion(state):
-            promoted = run_with_progress(out, functools.partial(_promote, app, state.id))
+            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id))
             last = RunOutcome(state=promoted)
         break
     # The last outcome may have none: a mission that is continued was recorded before.
@@ -246,17 +254,16 @@ async def _promote(app: App, mission: str, shown: RunObserver) -> MissionState:
     return await promote_mission(app, mission, observer=shown)
 
 
-def show_outcome(out: Output, outcome: RunOutcome) -> int:
+def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     """Write the result, and the error behind it if there is one; return the exit code."""
-    from chargehand.app.documents import mission_document
     from chargehand.cli.terminal.failures import INTERRUPTED, show_failure
-    from chargehand.cli.terminal.rendering import exit_code, show_result, start_lines
+    from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
 
-    out.document(mission_document(outcome.state))
-    if outcome.start is not None and not out.shows_progress:  # on a terminal these lines were shown as it began
+    # On a terminal these lines were shown as it began.
+    if outcome.start is not None and not out.shows_progress and out.detail != "result":
         for line in start_lines(outcome.start):
             out.text(line)
-    show_result(out, outcome.state)
+    print_result(out, outcome.state, app.store)
     # Before the failure: what a signal broke off may fail in any way, and that is no news to who sent it.
     if outcome.interrupted:
         return INTERRUPTED

@@ -207,6 +207,7 @@ def list_(mission: str, out: Output) -> int:
     """List what a mission kept, the oldest first."""
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import list_artifacts
+    from chargehand.cli.terminal.output import local_time
 
     with StateReader.open() as reader:
         listed = list_artifacts(reader, mission)
@@ -214,7 +215,7 @@ def list_(mission: str, out: Output) -> int:
     if not listed.artifacts:
         out.text(f"Mission {listed.mission} kept nothing.")
         return 0
-    rows = [(each.id[:12], each.kind, each.size, each.time[:19].replace("T", " ")) for each in listed.artifacts]
+    rows = [(each.id[:12], each.kind, each.size, local_time(each.time)) for each in listed.artifacts]
     out.table(("ARTIFACT", "KIND", "BYTES", "WHEN"), rows)
     return 0
 

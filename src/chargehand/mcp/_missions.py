@@ -10,8 +10,7 @@ import msgspec
 
 from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
 from chargehand.app.composition import App
-from chargehand.app.documents import exported_branch, mission_document, to_json
-from chargehand.app.event_text import describe_event
+from chargehand.app.documents import mission_document, to_json
 from chargehand.app.missions import (
     IdempotencyKey,
     cancel_mission,
@@ -22,6 +21,8 @@ from chargehand.app.missions import (
 )
 from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import send_message as send_to_agent
+from chargehand.app.outcome import explain_failures, exported_branch
+from chargehand.app.progress.event_text import describe_event
 from chargehand.app.runs import RunRequest, record_mission
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -93,7 +94,7 @@ def mission_view(app: App, mission: str) -> MissionView:
         "request": _shorten_request(state),
         "last_seq": seen,
     }
-    return _record(to_json(mission_document(state)) | own, MissionView)
+    return _record(to_json(mission_document(state, explain_failures(app.store, state))) | own, MissionView)
 
 
 def listed(state: MissionSummary) -> MissionLine:

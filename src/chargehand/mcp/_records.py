@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from chargehand.app.documents import CauseDocument
+from chargehand.app.outcome import FailureDocument
 from chargehand.core.codec import json_schema
 from chargehand.core.records import Export, Reason
 from chargehand.workspace.depot import LineCount
@@ -170,6 +171,8 @@ class MissionView(McpResult, frozen=True):
     reasons: tuple[Reason, ...]
     cause: CauseDocument | None
     question: QuestionView | None
+    rolled_back: bool
+    failures: tuple[FailureDocument, ...]
     last_seq: Annotated[int, Meta(description="The number of the last event, for `show_log`.")]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
+# How much of a running mission is shown: nothing but its result, its story, or every event of its log.
+Detail = Literal["result", "story", "events"]
+_NO_COLOUR, _DETAIL = "chargehand.no_colour", "chargehand.detail"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -21,19 +25,64 @@ def json_wanted(words: Sequence[str]) -> bool:
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
+def wants_colour(stream: IO[Any], *, refused: bool = False) -> bool:
+    """Tell whether what is written to a stream may be coloured; `refused` is `--no-color`."""
+    refused = refused or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return not refused and stream.isatty()
+
+
+def no_colour_option(function: _F) -> _F:
+    """Add `--no-color`, taken before the command's name and after it."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[_NO_COLOUR] = value or context.meta.get(_NO_COLOUR, False)
+
+    return click.option(
+        "--no-color", is_flag=True, is_eager=True, expose_value=False, callback=note, help="Use no colours."
+    )(function)
+
+
+def detail_options(function: _F) -> _F:
+    """Add `--quiet` and `--verbose`: how much of a running mission is shown to who watches."""
+
+    def note(detail: Detail) -> Callable[[click.Context, click.Parameter, bool], None]:
+        def set_detail(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+            if value and context.meta.setdefault(_DETAIL, detail) != detail:
+                raise click.UsageError("--quiet and --verbose were both given", context)
+
+        return set_detail
+
+    quiet = click.option(
+        "-q", "--quiet", is_flag=True, is_eager=True, expose_value=False, callback=note("result"),
+        help="Show only the result.",
+    )  # fmt: skip
+    verbose = click.option(
+        "-v", "--verbose", is_flag=True, is_eager=True, expose_value=False, callback=note("events"),
+        help="Show every event of the log as it comes.",
+    )  # fmt: skip
+    return quiet(verbose(function))
+
+
 def json_option(function: _F) -> _F:
-    """Add `--json`, also taken before the command's name; the command gets an `Output` as its argument `out`."""
+    """Add `--json`, also taken before the command's name; the command gets an `Output` as its argument `out`.
+
+    With it comes `--no-color`.
+    """
 
     def open_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output | None:
         if context.resilient_parsing:  # a shell completes a word: it waits, and nothing will be written
             return None
         from chargehand.cli.terminal.output import Output
 
-        return Output(as_json=value or bool(context.find_root().params.get("as_json")))
+        return Output(
+            as_json=value or bool(context.find_root().params.get("as_json")),
+            colour=not context.meta.get(_NO_COLOUR, False),
+            detail=context.meta.get(_DETAIL, "story"),
+        )
 
     return click.option(
         "--json", "out", is_flag=True, callback=open_output, help="Print JSON on stdout and nothing else."
-    )(function)
+    )(no_colour_option(function))
 
 
 def repo_option(function: _F) -> _F:
@@ -71,8 +120,6 @@ def named_mission_argument(function: _F) -> _F:
 
 def complete_roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the roles that a name begun so may mean: those that are shipped and the person's own."""
-    import os
-
     from chargehand.app.agents import role_names
 
     return [name for name in role_names(os.environ) if name.startswith(incomplete)]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
 from chargehand.app.documents import to_json
+from chargehand.cli.terminal.options import Detail, wants_colour
 from chargehand.core.text import printable, shown_path
+
+# Below so many columns a cell can no longer be read: the terminal itself wraps the line then.
+_NARROWEST = 8
 
 
 class Output:
@@ -21,8 +29,10 @@ class Output:
     how the work ended.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, colour: bool = True, detail: Detail = "story") -> None:
         self.as_json = as_json
+        self.colour = colour
+        self.detail = detail
         self.closed = False
 
     @property
@@ -32,13 +42,13 @@ class Output:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether a person watches stderr."""
-        return not self.as_json and sys.stderr.isatty()
+        """Whether a person watches stderr and wants to see what goes on."""
+        return not self.as_json and self.detail != "result" and sys.stderr.isatty()
 
     @property
     def can_ask(self) -> bool:
         """Whether there is a person to ask."""
-        return self.shows_progress and sys.stdin.isatty()
+        return not self.as_json and sys.stderr.isatty() and sys.stdin.isatty()
 
     def document(self, value: object) -> None:
         """Write one JSON document, on one line."""
@@ -51,21 +61,30 @@ class Output:
         if not self.as_json:
             shown = printable(text)
             # Styled after it was made safe: the other way round our own escapes would be taken out.
-            self._write((click.style(shown, **style) if style and self.on_terminal else shown) + "\n")
+            styled = style and wants_colour(sys.stdout, refused=not self.colour)
+            self._write((click.style(shown, **style) if styled else shown) + "\n")
 
     def notice(self, text: str) -> None:
         """Tell a person who watches stderr something that is no result."""
         if self.shows_progress:
             click.echo(printable(text), err=True)
 
+    @property
+    def width(self) -> int | None:
+        """The columns of the terminal that stdout is, `None` for a pipe: lines may be as long as they are."""
+        return shutil.get_terminal_size().columns if self.on_terminal else None
+
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Write aligned columns under bold headers; cells are kept to one line."""
+        """Write aligned columns under bold headers; on a terminal cells are wrapped where they do not fit."""
         # Not `printable`, which keeps line breaks: a name with one would forge a row.
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-        self.text(_row(headers, widths), bold=True)
-        for row in cells:
-            self.text(_row(row, widths))
+        if self.width is not None:
+            _shrink(widths, self.width)
+        for number, row in enumerate((headers, *cells)):
+            parts = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+            for line in itertools.zip_longest(*parts, fillvalue=""):
+                self.text(_row(line, widths), bold=number == 0)
 
     def raw(self, content: bytes, *, err: bool = False) -> None:
         """Write what a program or repository said: its bytes in a pipe, stripped of controls on a terminal."""
@@ -86,6 +105,25 @@ class Output:
             # The interpreter flushes stdout once more at its end, and would complain that nobody reads it.
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, (sys.stderr if err else sys.stdout).fileno())
+
+
+def _shrink(widths: list[int], width: int) -> None:
+    """Take from the widest columns until the table fits; the first one names the rows and stays."""
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths[1:], default=0) > _NARROWEST:
+        widths[widths.index(max(widths[1:]), 1)] -= 1
+
+
+def _wrap(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
+
+
+def local_time(time: str, *, seconds: bool = False) -> str:
+    """Return a moment of a log (ISO 8601) as the clock of this machine shows it, with its zone."""
+    try:
+        moment = datetime.fromisoformat(time).astimezone()
+    except ValueError:  # a damaged line
+        return shown_path(time)
+    return moment.strftime("%Y-%m-%d %H:%M:%S %Z" if seconds else "%Y-%m-%d %H:%M %Z")
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

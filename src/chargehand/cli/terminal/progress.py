@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from chargehand.app.event_text import describe
+from chargehand.app.progress.event_text import describe
+from chargehand.app.progress.story import MissionStory
 from chargehand.cli.terminal.interrupt import Stop, run_async
+from chargehand.cli.terminal.options import wants_colour
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import start_lines
 from chargehand.core.attempt_events import SandboxOpened
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from chargehand.app.runs import RunObserver, RunStart
     from chargehand.sandbox.contract import Stream
+    from chargehand.store.store import Store
 
 _T = TypeVar("_T")
 # What these events say stands in the lines that are shown when a run begins.
@@ -56,12 +60,12 @@ class SilentObserver:
 
 
 @contextlib.contextmanager
-def progress(out: Output, first: str = "preparing") -> Iterator[RunObserver]:
-    """Show what goes on while the block runs, where a person watches."""
+def progress(out: Output, first: str = "preparing", *, store: Store | None = None) -> Iterator[RunObserver]:
+    """Show what goes on while the block runs, where a person watches; `store` is that of the mission that runs."""
     if not out.shows_progress:
         yield SilentObserver()
         return
-    live = _Live(first)
+    live = _Live(first, None if store is None or out.detail == "events" else MissionStory(store), out.colour)
     with live.shown():
         yield live
 
@@ -69,14 +73,19 @@ def progress(out: Output, first: str = "preparing") -> Iterator[RunObserver]:
 class _Live:
     """One line that says what runs and for how long, below a line for each thing that is done."""
 
-    # rich is imported only here: in a pipe nobody pays for it.
-    def __init__(self, first: str) -> None:
+    # rich is imported only here: in a pipe nobody pays for it. Without a story every event has a line.
+    def __init__(self, first: str, story: MissionStory | None, colour: bool) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.spinner import Spinner
 
         # No markup, highlighting or emoji codes: words of agents and names of files would steer them.
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        coloured = wants_colour(sys.stderr, refused=not colour)
+        self._console = Console(
+            stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True,
+            color_system="auto" if coloured else None,
+        )  # fmt: skip
+        self._story = story
         self._step = first
         self._since = time.monotonic()
         self._paused: tuple[str, float] | None = None
@@ -108,25 +117,31 @@ class _Live:
         self._flush()
         if isinstance(payload, _IN_START_LINES):
             return
-        if isinstance(payload, SandboxOpened):
-            self._begin(_STEPS.get(payload.purpose, payload.purpose))
-            return
-        text = describe(payload)
-        if text:
+        if self._story is not None:
+            for line in self._story.tell(event):
+                self._print_line(line.text, colour=line.colour, bold=line.bold)
+        elif text := describe(payload):
             self._print_line(text)
-        if isinstance(payload, MissionPaused):
-            # Paused time counts towards no limit, so it does not count here either.
-            self._paused = (self._step, time.monotonic() - self._since)
-            self._begin("paused")
-        elif isinstance(payload, MissionResumed) and self._paused is not None:
-            self._step, self._since = self._paused[0], time.monotonic() - self._paused[1]
-            self._paused = None
-        elif isinstance(payload, MissionQueued):
-            self._begin("waiting in the queue")
-        elif isinstance(payload, MissionAdmitted):
-            self._begin("preparing")
-        elif isinstance(payload, VerdictGiven) and payload.verdict.scope != "base":
-            self._begin("deciding")
+        self._note_step(payload)
+
+    def _note_step(self, payload: Payload) -> None:
+        """Say what runs from this event on."""
+        match payload:
+            case SandboxOpened():
+                self._begin(_STEPS.get(payload.purpose, payload.purpose))
+            case MissionPaused():
+                # Paused time counts towards no limit, so it does not count here either.
+                self._paused = (self._step, time.monotonic() - self._since)
+                self._begin("paused")
+            case MissionResumed() if self._paused is not None:
+                self._step, self._since = self._paused[0], time.monotonic() - self._paused[1]
+                self._paused = None
+            case MissionQueued():
+                self._begin("waiting in the queue")
+            case MissionAdmitted():
+                self._begin("preparing")
+            case VerdictGiven() if payload.verdict.scope != "base":
+                self._begin("deciding")
 
     def output(self, stream: Stream, piece: bytes, /) -> None:
         """Show whole lines of what the agent prints, dimmed and without its control characters."""
@@ -144,15 +159,16 @@ class _Live:
     def _begin(self, step: str) -> None:
         self._step, self._since = step, time.monotonic()
 
-    def _print_line(self, text: str) -> None:
-        self._console.print(printable(text))
+    def _print_line(self, text: str, *, colour: str | None = None, bold: bool = False) -> None:
+        style = " ".join((*(["bold"] if bold else []), *([colour] if colour else [])))
+        self._console.print(printable(text), style=style or None)
 
     def _print_output(self, line: str) -> None:
         from rich.text import Text
 
         shown = printable(line).rstrip()
         if shown:
-            self._console.print(Text(f"  {shown}", style="dim"))
+            self._console.print(Text(f"    {shown}", style="dim"))
 
     def _draw_spinner(self) -> Spinner:
         from rich.text import Text
@@ -177,11 +193,11 @@ class ObserverWithEvents:
         self._on_event(event, payload)
 
 
-def run_with_progress(out: Output, work: Callable[[RunObserver], Awaitable[_T]]) -> _T:
-    """Do the work with its progress shown; raises `KeyboardInterrupt` where a signal ended it."""
+def run_with_progress(out: Output, store: Store, work: Callable[[RunObserver], Awaitable[_T]]) -> _T:
+    """Do the work on a mission with its progress shown; raises `KeyboardInterrupt` where a signal ended it."""
 
     async def shown(stop: Stop) -> _T:
-        with progress(out) as observer:
+        with progress(out, store=store) as observer:
             return await work(observer)
 
     return run_async(shown)

@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chargehand.app.documents import (
-    MissionDetails,
+from chargehand.app.documents import MissionDetails, cause_document, mission_document, sums_differ
+from chargehand.app.outcome import (
+    FailureDocument,
     ended_with_report,
+    explain_failures,
     exported_branch,
     mission_cost,
-    mission_document,
     mission_seconds,
-    sums_differ,
+    next_commands,
+    was_rolled_back,
 )
 from chargehand.cli.terminal.output import Output
 from chargehand.core.records import Base, CheckResult, Verdict
-from chargehand.core.state import AttemptState, AttemptUsage, MissionState
+from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
 from chargehand.workspace.merge import conflict_report
 
 if TYPE_CHECKING:
     from chargehand.app.runs import RunStart
+    from chargehand.store.store import Store
 
 # `mission show` names so many refused hosts; the document has them all.
 _REFUSED_HOSTS = 10
 _NAMED_PATHS = 5
+_NAMED_TESTS = 5
 # Planned and running are no failure: with --detach, a worker goes on with what was asked.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
@@ -57,9 +61,11 @@ def show_report(out: Output, state: MissionState) -> None:
     out.text()
 
 
-def cause_line(cause: Cause) -> str:
+def cause_line(cause: Cause, mission: str) -> str:
     """Return a cause in words: its class and what to do."""
-    return f"cause     {cause.kind}: {cause.remedy}"
+    document = cause_document(cause, mission)
+    assert document is not None
+    return f"cause     {document.kind}: {document.remedy}"
 
 
 def money_text(attempt: AttemptState) -> str:
@@ -98,34 +104,65 @@ def _mib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / (1 << 20):.1f} MiB"
 
 
-def print_result(out: Output, state: MissionState) -> None:
-    """Write how a mission stands, as a document or as text."""
-    out.document(mission_document(state))
-    show_result(out, state)
+def print_result(out: Output, state: MissionState, store: Store) -> None:
+    """Write how a mission stands, as a document or as text; `store` has the outputs that tell what failed."""
+    failures = explain_failures(store, state)
+    out.document(mission_document(state, failures))
+    if not out.as_json:
+        show_result(out, state, failures)
 
 
-def show_result(out: Output, state: MissionState) -> None:
+def show_result(out: Output, state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> None:
     """Write how a mission ended for a person, and what they can do next."""
-    out.text(f"{state.status}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
+    out.text(f"{status_text(state)}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
     for reason in state.reasons:
         out.text(f"  {reason.code}: {reason.message}")
+    cause = mission_cause(state)
+    if cause is not None:
+        out.text(f"  {cause_line(cause, state.id)}")
     show_report(out, state)
     show_checks(out, state)
+    show_failures(out, failures, indent="  ")
     for message, reason in state.undelivered.items():
         out.text(f"  message {message} was not delivered: {reason.message}", fg="yellow")
     for reverted in state.reverted:
         out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
     branch = exported_branch(state)
     if branch is not None and state.exported is not None:
-        out.text(f"  branch    {branch} @ {state.exported[:12]}")
+        out.text(f"  branch    {branch} @ {state.exported[:12]}{_undone(state)}")
     for what, export in (("export", state.export), ("apply", state.applied)):
         if export is not None and (export.state != "done" or export.reason):
             out.text(f"  {what}    {export.state}: {export.reason}")
     if state.applied is not None and state.applied.state == "done":
         out.text(f"  applied   {state.applied.ref.removeprefix('refs/heads/')}")
     out.text(f"  {summary(state)}")
-    for line in next_steps(state, f"chargehand mission show {state.id}"):
-        out.text(f"  {line}")
+    show_next(out, (*next_commands(state, failures), f"chargehand mission show {state.id}"), indent="  ")
+
+
+def status_text(state: MissionSummary) -> str:
+    """Return a mission's status, and that its promotion was undone."""
+    return "rolled back" if was_rolled_back(state) else state.status
+
+
+def _undone(state: MissionState) -> str:
+    return " (the promotion was undone by a new commit)" if was_rolled_back(state) else ""
+
+
+def show_failures(out: Output, failures: Sequence[FailureDocument], *, indent: str = "") -> None:
+    """Write what failed: each test with the lines that say why, and where all of the output is."""
+    for failure in failures:
+        how = {"timed_out": "timed out"}.get(failure.status, failure.status)
+        out.text(f"{indent}{how:<9} {failure.name}", bold=True)
+        for test in failure.tests[:_NAMED_TESTS]:
+            out.text(f"{indent}          {test.name}")
+            for line in test.lines:
+                out.text(f"{indent}            {line}")
+        if len(failure.tests) > _NAMED_TESTS:
+            out.text(f"{indent}          and {len(failure.tests) - _NAMED_TESTS} more tests")
+        for line in failure.lines:
+            out.text(f"{indent}          {line}")
+        if failure.artifact is not None:
+            out.text(f"{indent}          all output: chargehand artifact show {failure.artifact[:12]}")
 
 
 def summary(state: MissionState) -> str:
@@ -205,33 +242,10 @@ def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[st
     return (check.name, check.status, before.status if before else "-", tests, seconds)
 
 
-def next_steps(state: MissionState, *more: str) -> list[str]:
-    """Return lines with the commands that make sense now, `more` after them."""
-    steps = []
-    branch = exported_branch(state)
-    applied = state.applied is not None and state.applied.state == "done"
-    if state.status == "promoted" and branch is not None and not applied:
-        steps.append(f"git merge {branch}")
-    # A worker first: it goes on by itself when the quota is back; the answer only tries earlier.
-    if state.waits_for_quota is not None:
-        steps.append("chargehand worker")
-        steps.append(f'chargehand mission answer {state.id} "go on"')
-    elif state.status in ("waiting", "paused") and state.open_question is not None:
-        steps.append(f"chargehand mission answer {state.id} TEXT")
-    elif any(reason.code == "failing_test_added" for reason in state.reasons):
-        # A failing test was asked for: it can never be green, so it is applied by hand.
-        steps.append(f"chargehand mission diff {state.id} | git apply")
-        steps.append('chargehand run "make the new tests pass"   once they are committed')
-    elif state.status == "waiting":
-        steps.append(f"chargehand mission promote {state.id} --reason …")
-    elif state.status in ("paused", "cancelled"):
-        steps.append(f"chargehand mission resume {state.id}")
-    if state.status in ("planned", "running"):
-        steps.append(f"chargehand mission watch {state.id}")
-    # What a role that changes nothing left in its workspace is no result.
-    if state.checkpoints and not ended_with_report(state):
-        steps.append(f"chargehand mission diff {state.id}")
-    return [f"{'next:' if number == 0 else '     '}     {step}" for number, step in enumerate([*steps, *more])]
+def show_next(out: Output, commands: Sequence[str], *, indent: str = "") -> None:
+    """Write the commands that make sense now."""
+    for number, command in enumerate(commands):
+        out.text(f"{indent}{'next:' if number == 0 else '     '}     {command}")
 
 
 def base_line(base: Base) -> str:
@@ -270,9 +284,19 @@ def start_lines(start: RunStart) -> tuple[str, ...]:
     return (*lines, *(f"note      {note}" for note in start.notes))
 
 
+def show_header(out: Output, state: MissionState) -> None:
+    """Write what is known of a mission before its work begins: for who begins to watch."""
+    out.text(f"mission   {state.id}", bold=True)
+    if state.base is not None:
+        out.text(f"base      {base_line(state.base)}")
+    if state.request is not None:
+        out.text(f"request   {(state.request.text.strip().splitlines() or [''])[0]}")
+        out.text(f"agent     {state.request.agent}")
+
+
 def show_details(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write everything that is known of a mission for a person."""
-    out.text(f"{state.status}  {state.id}", bold=True)
+    out.text(f"{status_text(state)}  {state.id}", bold=True)
     if details.damaged:
         _show_damage(out, state, details)
     _show_request(out, state)
@@ -288,12 +312,13 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
         out.text(f"waits     {details.waits.message}")
     cause = mission_cause(state)
     if cause is not None:
-        out.text(cause_line(cause))
+        out.text(cause_line(cause, state.id))
+    show_failures(out, details.failures)
     show_report(out, state)
     for attempt in state.attempts:
         _show_attempt(out, state, attempt)
     _show_tree_history(out, state)
-    _show_delivery(out, state)
+    _show_delivery(out, state, details)
 
 
 def _show_damage(out: Output, state: MissionState, details: MissionDetails) -> None:
@@ -360,9 +385,10 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
         out.text(f"            used {usage_text(attempt.usage)}")
     if attempt.captured is not None:
         out.text(f"            failure snapshot: chargehand artifact show {attempt.captured[:12]}")
-    cause = attempt_cause(attempt)
-    if cause is not None:
-        out.text(f"            {cause_line(cause)}")
+    cause, of_mission = attempt_cause(attempt), mission_cause(state)
+    # The last one's is the mission's own, which stands above.
+    if cause is not None and (of_mission is None or cause.code != of_mission.code):
+        out.text(f"            {cause_line(cause, state.id)}")
 
 
 def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
@@ -401,11 +427,11 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
 
 
-def _show_delivery(out: Output, state: MissionState) -> None:
+def _show_delivery(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write where the result went, what it took, and what to do next."""
     branch = exported_branch(state)
     if branch is not None:
-        out.text(f"branch    {branch} @ {(state.exported or '')[:12]}")
+        out.text(f"branch    {branch} @ {(state.exported or '')[:12]}{_undone(state)}")
     for name, export in (("export", state.export), ("apply", state.applied)):
         if export is not None:
             why = f": {export.reason}" if export.reason else ""
@@ -415,5 +441,4 @@ def _show_delivery(out: Output, state: MissionState) -> None:
         # Said, since all above is made of the lines that can be read.
         out.text(f"events    {unknown} are erased or from a later version")
     out.text(f"spent     {summary(state)}")
-    for line in next_steps(state):
-        out.text(line)
+    show_next(out, details.next)

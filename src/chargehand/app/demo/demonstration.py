@@ -29,22 +29,16 @@ from chargehand.app.demo.project import (
     write_files_beside,
 )
 from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
-from chargehand.app.demo.story import (
-    StoryLine as StoryLine,
-)
-from chargehand.app.demo.story import (
-    attempt_costs,
-    complaints,
-    mission_story,
-    text_shown_to_model,
-    verdict_of,
-)
-from chargehand.app.documents import exported_branch, mission_cost, mission_document
+from chargehand.app.documents import MissionDocument, mission_document
 from chargehand.app.locations import user_config_path
+from chargehand.app.outcome import explain_failures, exported_branch, mission_cost
+from chargehand.app.progress.story import MissionStory, attempt_costs, complaints, verdict_of
+from chargehand.app.progress.story import StoryLine as StoryLine
 from chargehand.app.runs import RunOutcome, RunRequest
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions.fork import create_fork
+from chargehand.missions.transcript import read_transcript
 from chargehand.store.audit import verify
 
 OnEvent = Callable[[Event, Payload], None]
@@ -167,6 +161,9 @@ class _Demo:
         if not ok:
             self._text("  this did not come out as it should", colour="red", bold=True)
 
+    def _document(self, state: MissionState) -> MissionDocument:
+        return mission_document(state, explain_failures(self.app.store, state))
+
     def _command(self, words: str) -> None:
         """Show the command that does what comes next."""
         self._text()
@@ -174,14 +171,11 @@ class _Demo:
 
     def _mission(self, work: Callable[[OnEvent], RunOutcome], *, first: int = 1) -> MissionState:
         """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
-        shown = 0
+        story = MissionStory(self.app.store, first=first, catch_up=True)
 
         def tell(event: Event, payload: Payload) -> None:
-            nonlocal shown
-            lines = mission_story(self.app.store, self.app.mission_reader.state(event.mission), first=first)
-            for line in lines[shown:]:
+            for line in story.tell(event):
                 self._stage.show(line)
-            shown = len(lines)
 
         ended = work(tell)
         self.interrupted |= ended.interrupted
@@ -218,7 +212,8 @@ class _Demo:
         why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
         claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
         self._step("attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why)
-        first, second = (text_shown_to_model(store, state, number) for number in (1, 2))
+        told = [line for line in read_transcript(store, state) if line.speaker in ("person", "result")]
+        first, second = ("\n".join(line.text for line in told if line.attempt == number) for number in (1, 2))
         self._step("acceptance_file_hidden_until_reported", ACCEPTANCE not in first and ACCEPTANCE in second)
 
     def _show_export(self, state: MissionState, before: tuple[str, str]) -> None:
@@ -237,7 +232,7 @@ class _Demo:
             and before[1] == after[1]
             and set(before[0].splitlines()) <= set(after[0].splitlines())
         )
-        self._step("run", ok, result=mission_document(state))
+        self._step("run", ok, result=self._document(state))
 
     def _fingerprint(self) -> tuple[str, str]:
         """Return all refs and all that differs from HEAD: what no refused agent may change."""
@@ -272,7 +267,7 @@ class _Demo:
         calls = sum(attempt.calls for attempt in other.attempts)
         self._text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
         ok = other.status == "refused" and not calls and before == self._fingerprint()
-        self._step("fork", ok, at=point, result=mission_document(other))
+        self._step("fork", ok, at=point, result=self._document(other))
 
     def _let_one_cheat(self, state: MissionState) -> None:
         self._command(f'chargehand run --agent "{CHEAT}" "{CHEAT_REQUEST}"')
@@ -283,7 +278,7 @@ class _Demo:
         cheated = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell), first=2)
         ok = cheated.status == "refused" and before == self._fingerprint()
         ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
-        self._step("cheat", ok, result=mission_document(cheated))
+        self._step("cheat", ok, result=self._document(cheated))
 
     def _let_one_forge(self, state: MissionState) -> None:
         name = self._acceptance.name
@@ -311,7 +306,7 @@ class _Demo:
         ok = forged.status == "refused" and before == self._fingerprint()
         # Its tests pass, and the check that it cannot reach does not.
         ok = ok and outcomes[:1] == ["passed"] and outcomes[-1:] == ["failed"]
-        self._step("forgery", ok, result=mission_document(forged))
+        self._step("forgery", ok, result=self._document(forged))
 
     def _roll_back(self, state: MissionState) -> None:
         self._command(f"chargehand mission rollback {state.id}")

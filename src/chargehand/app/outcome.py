@@ -1,0 +1,176 @@
+"""How a mission came out: what it left, why it was not promoted, and the commands that make sense next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from chargehand.core.attempt_events import CommandFinished
+from chargehand.core.errors import NotFoundError, StoreError
+from chargehand.core.fold import read_payload
+from chargehand.core.records import CheckResult
+from chargehand.core.state import MissionState, MissionSummary
+from chargehand.missions.causes import mission_cause
+from chargehand.store.store import Store
+
+_BRANCHES = "refs/heads/"
+_BADLY = ("failed", "timed_out", "lost")
+
+
+class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
+    """A test that failed, as its runner names it, and the lines of the output that say why."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A check that did not pass, or an agent that ended badly; `artifact` has all of its output.
+
+    `lines` are those that matter where no tests are named: of an agent the last ones, with stderr at the end.
+    """
+
+    kind: Literal["check", "agent"]
+    name: str
+    status: str
+    tests: tuple[FailedTest, ...]
+    lines: tuple[str, ...]
+    artifact: str | None
+
+
+def ended_with_report(state: MissionSummary) -> bool:
+    """Tell whether a mission ended well with a report, so that there was nothing to promote."""
+    return state.status == "promoted" and state.commit is None and state.report is not None
+
+
+def was_rolled_back(state: MissionSummary) -> bool:
+    """Tell whether a mission was promoted and undone: its branch has the tree of its base again."""
+    promoted = state.status == "promoted" and state.commit is not None
+    return promoted and state.base is not None and state.tree == state.base.tree
+
+
+def exported_branch(state: MissionSummary) -> str | None:
+    """Return the mission's branch in the user's repository, `None` where there is none."""
+    if state.export is None or state.exported is None:
+        return None
+    return state.export.ref.removeprefix(_BRANCHES)
+
+
+def mission_seconds(state: MissionSummary) -> float | None:
+    """Return the seconds from the first event to the last, to the millisecond."""
+    if not state.created or not state.updated:
+        return None
+    spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
+    return round(spent.total_seconds(), 3)
+
+
+def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
+    """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown."""
+    costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
+    known = [cost for cost in costs if cost is not None]
+    return (sum(known), True) if len(known) == len(costs) else (None, False)
+
+
+def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
+    """Return what failed in a mission that is not promoted: checks of its last tree, or the agent's own end."""
+    if state.status in ("planned", "promoted"):
+        return ()
+    stopped_by_base = any(reason.code == "base_red" for reason in state.reasons)
+    verdicts = [verdict for verdict in state.verdicts if stopped_by_base or verdict.scope != "base"]
+    failures = [explain_check(store, check) for check in verdicts[-1].checks] if verdicts else []
+    last = state.attempts[-1] if state.attempts else None
+    if last is not None and last.status in _BADLY and last.verdict is None:
+        return _explain_end(store, state)
+    return tuple(failure for failure in failures if failure.status != "passed")
+
+
+def explain_check(store: Store, check: CheckResult) -> FailureDocument:
+    """Return a check with the tests that failed in it and the lines that say why, from its kept output."""
+    tests: tuple[FailedTest, ...] = ()
+    lines: tuple[str, ...] = ()
+    if check.status != "passed":
+        from chargehand.checks.failure_excerpts import read_failures
+
+        found = read_failures(_read_output(store, check.artifact))
+        tests = tuple(FailedTest(name=each.name, lines=each.lines) for each in found if each.name)
+        lines = tuple(line for each in found if not each.name for line in each.lines)
+    return FailureDocument(
+        kind="check", name=check.name, status=check.status, tests=tests, lines=lines, artifact=check.artifact
+    )
+
+
+def _explain_end(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
+    """Return how the agent of the last attempt ended, nothing where it printed nothing."""
+    from chargehand.checks.failure_excerpts import end_of_output
+
+    last = state.attempts[-1]
+    for event in reversed(store.log.read(state.id)):
+        if event.type == "attempt.started":
+            break
+        payload = read_payload(event) if event.type == "command.finished" else None
+        # Setup ends in the same event, with a command of its own.
+        if isinstance(payload, CommandFinished) and payload.argv == (last.agent,):
+            lines = end_of_output(_read_output(store, payload.artifact))
+            ended = FailureDocument(
+                kind="agent", name=last.agent, status=last.status, tests=(), lines=lines, artifact=payload.artifact
+            )
+            return (ended,) if payload.artifact else ()
+    return ()
+
+
+def _read_output(store: Store, artifact: str | None) -> str:
+    try:
+        return store.artifacts.get(artifact).decode(errors="replace") if artifact else ""
+    except (NotFoundError, StoreError):  # removed by `gc`, or damaged: `store check` names it
+        return ""
+
+
+def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> tuple[str, ...]:
+    """Return the commands that make sense now, the most likely one first."""
+    return (*_commands_to_settle(state), *_commands_to_look(state, failures))
+
+
+def _commands_to_settle(state: MissionState) -> Iterator[str]:
+    branch, mission = exported_branch(state), f"chargehand mission {{}} {state.id}"
+    cause = mission_cause(state)
+    if was_rolled_back(state):
+        yield mission.format("promote") + "  # promotes it again"
+    elif state.status == "promoted":
+        if branch is not None and (state.applied is None or state.applied.state != "done"):
+            yield f"git merge {branch}"
+    # A worker first: it goes on by itself when the quota is back; the answer only tries earlier.
+    elif state.waits_for_quota is not None:
+        yield "chargehand worker"
+        yield mission.format("answer") + ' "go on"'
+    elif state.open_question is not None and state.status in ("waiting", "paused"):
+        yield mission.format("answer") + " TEXT"
+    elif any(reason.code == "failing_test_added" for reason in state.reasons):
+        # A failing test was asked for: it can never be green, so it is applied by hand.
+        yield mission.format("diff") + " | git apply"
+        yield 'chargehand run "make the new tests pass"  # once they are committed'
+    elif state.status == "waiting":
+        yield mission.format("promote") + " --reason …"
+    elif state.status in ("paused", "cancelled") or (
+        state.status == "failed" and cause is not None and cause.kind in ("engine", "provider")
+    ):
+        yield mission.format("resume")
+    elif state.status in ("planned", "running"):
+        yield mission.format("watch")
+
+
+def _commands_to_look(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
+    # What a role that changes nothing left in its workspace is no result; after a roll-back nothing is left.
+    if not state.checkpoints or ended_with_report(state) or was_rolled_back(state):
+        return
+    yield f"chargehand mission diff {state.id}"
+    # What runs beside the tree, or with the base's tests in it, a person cannot run as it was.
+    checks = [check for verdict in state.verdicts for check in verdict.checks]
+    own = {check.name for check in checks if not (check.outside or check.base_tests)}
+    for failure in failures:
+        if failure.kind == "check" and failure.name in own:
+            yield f"chargehand exec --mission {state.id} -- sh -c {shlex.quote(failure.name)}"
+            return

@@ -1,0 +1,218 @@
+"""A mission as it is told to a person while it runs: what its agent did, and how that was judged.
+
+`run`, `mission watch` and the demo show these lines. Every event of the log, sandboxes, claims and temporary files
+included, is `event_text`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chargehand.app.outcome import explain_check
+from chargehand.app.progress.event_text import describe, describe_event
+from chargehand.core import attempt_events as a
+from chargehand.core import mission_events as m
+from chargehand.core.events import Event, Payload
+from chargehand.core.fold import read_payload
+from chargehand.core.records import CheckResult, Verdict
+from chargehand.core.state import MissionState
+from chargehand.missions.journal import load_step_output
+from chargehand.store.store import Store
+
+if TYPE_CHECKING:
+    from chargehand.agents.tool_specs import ToolCall
+
+_SUBJECTS = ("path", "pattern", "command", "question", "summary")
+_PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
+_MOST_WRONG = 4
+_COLUMN = 46
+_LONGEST = 200
+_COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red", "failed": "red"}
+_JUDGED = {"passed": "green", "failed": "red"}
+# The person decides or waits: at the margin, in their words already.
+_OF_THE_MISSION = (
+    *(m.MissionPaused, m.MissionResumed, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
+    *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, a.BreakerChanged),
+    *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryLine:
+    """One line, and how it looks on a terminal."""
+
+    text: str
+    colour: str | None = None
+    bold: bool = False
+
+
+class MissionStory:
+    """Tells a mission event by event; `first` leaves out what came before that attempt.
+
+    With `catch_up` a mission that began before is told from its beginning, as soon as an event of it comes.
+    """
+
+    def __init__(self, store: Store, *, first: int = 1, catch_up: bool = False) -> None:
+        self._store = store
+        self._first = first
+        self._catch_up = catch_up
+        self._seen = 0
+        self._number = 0
+        self._agent = ""
+        self._talks = False
+        self._calls: dict[tuple[int, int], ToolCall] = {}
+
+    def tell(self, event: Event) -> list[StoryLine]:
+        """Return the lines of the next event, none for what a person need not see."""
+        missed: list[Event] = []
+        if self._seen == 0 and event.seq > 1:
+            # Its attempt's number and the calls whose results come are known from before.
+            missed = [each for each in self._store.log.read(event.mission) if each.seq < event.seq]
+        self._seen = event.seq
+        before = [line for each in missed for line in self._tell_event(each)]
+        return [*(before if self._catch_up else ()), *self._tell_event(event)]
+
+    def _tell_event(self, event: Event) -> list[StoryLine]:
+        payload = read_payload(event)
+        match payload:
+            case None:
+                return [StoryLine(text=f"  {describe_event(event)}")]
+            case a.AttemptStarted():
+                self._number, self._talks = payload.number, False
+                self._calls.clear()
+            case m.VerdictGiven() if payload.verdict.scope == "base":
+                checks = payload.verdict.checks if self._first == 1 else ()
+                status = payload.verdict.status
+                return [StoryLine(text=f"  before      {status}: {_describe_check(check)}") for check in checks]
+        if self._number and self._number < self._first:
+            return []
+        if (note := self._note(payload)) is not None:
+            return [StoryLine(text=f"    {note}"[:_LONGEST], colour="yellow")]
+        return list(self._tell(payload))
+
+    def _tell(self, payload: Payload) -> Iterator[StoryLine]:
+        match payload:
+            case m.StepFinished():
+                yield from self._tell_step(payload)
+            case a.AttemptStarted():
+                more = ", with the report of what was wrong" if payload.number > 1 else ""
+                # The first one's agent was named before; a later one may have another.
+                who = f" by {payload.agent}" if self._agent not in ("", payload.agent) else ""
+                self._agent = payload.agent
+                yield StoryLine(text=f"  attempt {payload.number}{who}{more}", bold=True)
+            case m.QuestionAsked(question=m.PROMOTE):
+                return  # the result says it, with the commands
+            case m.VerdictGiven():
+                yield from self._tell_verdict(payload.verdict, reused=payload.reused)
+            case m.AttemptFinished():
+                reasons = "; ".join(reason.message for reason in payload.reasons)
+                why = "" if payload.status in ("succeeded", "refused") else f": {reasons}"
+                text = f"  attempt {self._number} {payload.status}{why}"
+                yield StoryLine(text=text, colour=_COLOURS.get(payload.status), bold=True)
+            case _ if isinstance(payload, _OF_THE_MISSION):
+                yield StoryLine(text=f"  {describe(payload)}")
+
+    def _note(self, payload: Payload) -> str | None:
+        """Return what is to be said of the agent's own doing beside its words, `None` where that is nothing."""
+        match payload:
+            case a.CheckpointMade() if not self._talks and payload.checkpoint.changed:
+                # A tool's own line says what it changed; of a program there is only this.
+                count = payload.checkpoint.changed
+                return f"changed     {count} {'file' if count == 1 else 'files'}"
+            case a.ModelCalled() if payload.status not in ("ok", "replayed"):
+                return f"model       {payload.status}: {payload.reason}"
+            case a.NetworkRequested() if payload.allowed or payload.unlisted:
+                return None
+            case a.ActionJudged(effect="allow"):
+                return None
+            case a.ActionJudged() | a.NetworkRequested() | m.ChangesReverted():
+                return describe(payload) or None
+        return None
+
+    def _tell_step(self, done: m.StepFinished) -> Iterator[StoryLine]:
+        """Yield a line for each text of the model and each call that has its result."""
+        if "/work/" not in done.step:
+            return
+        # Imported here, for it loads what runs attempts: half a second that other agents need not cost.
+        from chargehand.agents.recorded import read_reply
+        from chargehand.missions.transcript import parse_act
+
+        act = parse_act(done.step)
+        if act is None or act[1].kind not in ("reply", "call"):
+            return
+        self._talks = True
+        step, output = act[1], load_step_output(self._store, done)
+        if step.kind == "reply":
+            reply = read_reply(output)
+            if reply.text:
+                yield StoryLine(text=f"    model       {reply.text}", colour="cyan")
+            for call in reply.calls:
+                self._calls[step.turn, call.index] = call
+                if call.name == "finish":
+                    yield StoryLine(text=f"    finish      {_subject(call)}")
+            return
+        made = self._calls.get((step.turn, step.index))
+        if made is not None and made.name != "finish":
+            # It comes with its result, in one line.
+            outcome = _outcome(made.name, output.get("output", output))
+            yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_COLUMN}} {outcome}")
+
+    def _tell_verdict(self, verdict: Verdict, *, reused: bool) -> Iterator[StoryLine]:
+        if verdict.scope == "merged" and reused:
+            return
+        where = " on the merged tree" if verdict.scope == "merged" else ""
+        for check in verdict.checks:
+            judged = _JUDGED.get(check.status, verdict.status)
+            text = f"    {judged:<11} {_describe_check(check)}{where}"
+            yield StoryLine(text=text, colour=_COLOURS.get(judged))
+            for line in complaints(self._store, check):
+                yield StoryLine(text=f"                  {line}")
+
+
+def verdict_of(state: MissionState, number: int) -> Verdict | None:
+    """Return the verdict on what an attempt left, `None` where there is none."""
+    given = [verdict for verdict in state.verdicts if verdict.scope == "attempt"]
+    return given[number - 1] if number <= len(given) else None
+
+
+def complaints(store: Store, check: CheckResult) -> list[str]:
+    """Return a few lines that say what is wrong in a check that did not pass: each failing test and why."""
+    failure = explain_check(store, check)
+    tests = [line for test in failure.tests for line in (test.name, *test.lines[:1])]
+    return [line[:_LONGEST] for line in (*tests, *failure.lines)][:_MOST_WRONG]
+
+
+def attempt_costs(state: MissionState) -> Iterator[str]:
+    """Yield what each attempt cost, in words."""
+    for attempt in state.attempts:
+        cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"
+        yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
+
+
+def _messages(payload: m.AttemptFinished) -> str:
+    return "; ".join(reason.message for reason in payload.reasons)
+
+
+def _subject(call: ToolCall) -> str:
+    arguments: dict[str, Any] = call.arguments if isinstance(call.arguments, dict) else {}
+    if call.name == "apply_patch":
+        return ", ".join(_PATCHED.findall(str(arguments.get("patch", ""))))
+    given = str(next((arguments[name] for name in _SUBJECTS if name in arguments), ""))
+    return given.strip().partition("\n")[0][:_LONGEST]
+
+
+def _outcome(tool: str, result: dict[str, Any]) -> str:
+    """Return the end of a result, which is where tools say how it went."""
+    lines = [line for line in result["text"].splitlines() if line.strip()]
+    if tool == "search" and not result["failed"]:
+        return f"{len(lines)} matches"
+    ending = lines[-2:] if tool == "bash" else lines[-1:]
+    return ", ".join(line.strip("[]. ") for line in ending)[:_LONGEST]
+
+
+def _describe_check(check: CheckResult) -> str:
+    tests = "" if check.tests is None else f" ({check.tests} tests)"
+    return f"{check.name}: {check.status}{tests}"

@@ -1,0 +1,238 @@
+"""What a person needs of a failed check's output: the tests that failed, each with the lines that say why.
+
+An output is the word of the code under test, so nothing is decided by what is found here: it is only shown. Lines
+are looked at one by one and bounded, so that no output makes this slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from chargehand.core.text import printable
+from chargehand.sandbox.contract import WORKSPACE
+
+# A line of minified code or of a serialised object is no reason that one can read.
+_LONGEST = 240
+_MOST_LINES = 6
+_MOST_TESTS = 50
+# Runners tell of failures at the end; an output that is made to be slow to read has no more lines than this.
+_MOST_READ = 5000
+# Where no test is named: so many lines that look like errors, else the last ones.
+_TAIL = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureExcerpt:
+    """A test that failed, as its runner names it ("" where none is named), and the lines that say why."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How one runner tells of failures: a block of lines for each, from `start` to `end`.
+
+    `keep` picks the lines of a block where most are noise, `noise` drops lines otherwise. `place` finds where a
+    test failed: in a traceback the last one, `innermost_first` the first, and then a block without lines is only a
+    suite. `failed` names those that did where there are blocks for all; `title` finds names on lines of their own,
+    for runners whose blocks do not have them in full.
+    """
+
+    start: re.Pattern[str]
+    end: re.Pattern[str]
+    keep: re.Pattern[str] | None = None
+    noise: re.Pattern[str] = re.compile(r"(?!)")
+    place: re.Pattern[str] = re.compile(r"(?!)")
+    failed: re.Pattern[str] | None = None
+    title: re.Pattern[str] | None = None
+    innermost_first: bool = False
+
+
+def _form(start: str, end: str, *, innermost_first: bool = False, **patterns: str) -> _Form:
+    more = {name: re.compile(pattern) for name, pattern in patterns.items()}
+    return _Form(start=re.compile(start), end=re.compile(end), innermost_first=innermost_first, **more)
+
+
+_AT_LINE = r"(?P<file>[\w./@+-]{1,200}):(?P<line>\d{1,7})"
+_FORMS = (
+    # pytest
+    _form(
+        r"_{2,} (?:ERROR (?:at (?:setup|teardown) of|collecting) )?(?P<name>\S.*?) _{2,}$",
+        r"={2,} .* ={2,}$|_{2,} .* _{2,}$",
+        keep=r"E {2,}(?P<text>.*)",
+        place=rf"{_AT_LINE}: ",
+        title=r"(?:FAILED|ERROR) (?P<name>\S+?\.py(?:::\S.*?)?)(?: - (?P<text>.*))?$",
+    ),
+    # unittest
+    _form(
+        r"(?:FAIL|ERROR): (?P<name>\w+) \((?P<owner>[\w.]+)\)",
+        r"={20,}$|Ran \d+ tests? in ",
+        noise=r"\s|-{20,}$|Traceback \(most recent call last\):$",
+        place=r'  File "(?P<file>(?!.*/(?:unittest|asyncio)/)[^"]+)", line (?P<line>\d+)',
+    ),
+    # go test -v prints what a test says before its result, and without -v behind it
+    _form(
+        r"=== (?:RUN|NAME|CONT) +(?P<name>\S+)$|\s*--- FAIL: (?P<failed>\S+)",
+        r"\s*--- (?:PASS|FAIL|SKIP): |=== |FAIL\b|ok\b",
+        keep=r"\s+\S+\.go:\d+: |\s{6,}\S|panic: ",
+        failed=r"\s*--- FAIL: (?P<name>\S+)",
+    ),
+    # cargo
+    _form(
+        r"---- (?P<name>\S+) stdout ----$",
+        r"---- |failures:$|test result: ",
+        noise=r"\s*$|note: |thread '|stack backtrace:|\s+\d+: |\s+at ",
+        place=rf".*\bpanicked at (?:'.*', )?{_AT_LINE}",
+    ),
+    # node --test: TAP, then the list at the end of its other form
+    _form(
+        r"\s*not ok \d+ - (?P<name>.+?)(?: # .*)?$",
+        r"\s*\.\.\.$|\s*(?:not )?ok \d+ ",
+        innermost_first=True,
+        noise=r"\s*$|\s+---|\s+(?:duration_ms|type|location|failureType|code|name|operator|stack):"
+        r"|\s+error: [|>]|.*(?:\d+ subtests? failed|node:internal|file://|\((?:node:|/|<anonymous>))|\s+at ",
+        place=rf"\s+location: '{_AT_LINE}",
+    ),
+    _form(
+        r"\s*[✖✗] (?!failing tests:)(?P<name>.+?)(?: \([\d.]+ms\))?$",
+        r"test at |\s*[✔✓✖✗▶ℹ#] ",
+        innermost_first=True,
+        noise=r"\s*$|\s+at |\s+(?:generatedMessage|code|operator|diff|cause):|\s*[{}]|\s*'?\d+ subtests? failed",
+        place=rf"\s+at .*?\(?(?:file://)?{_AT_LINE}(?::\d+)?\)?$",
+    ),
+    # jest
+    _form(
+        r"\s*● (?P<name>\S.*)$",
+        r"\s*● |Test Suites: |(?:PASS|FAIL) ",
+        innermost_first=True,
+        noise=r"\s*$|\s*>? *\d* \||\s+at ",
+        place=rf"\s+at .*?\(?{_AT_LINE}(?::\d+)?\)?$",
+    ),
+    # vitest
+    _form(
+        r" *FAIL +(?P<name>\S+ > .+)$",
+        r" *FAIL |⎯{3,}",
+        innermost_first=True,
+        noise=r"\s*$|\s*\d* *\||\s*❯|\s*- Expected|\s*\+ Received",
+        place=rf"\s*❯ {_AT_LINE}",
+    ),
+    # gradle, and maven's surefire
+    _form(
+        r"(?P<name>\S+ > .+?)(?:\(\))? FAILED$",
+        r"\S",
+        noise=r"\s*$|\s+at (?!.*\(\w+\.\w+:\d+\))",
+    ),
+    _form(
+        r"(?:\[ERROR\] )?(?!Tests run:)(?P<name>[\w.$]+)\b.*<<< (?:FAILURE|ERROR)!",
+        r"\[|$",
+        noise=r"\s+at ",
+    ),
+    # rspec, phpunit, mocha: numbered
+    _form(
+        r" {0,2}\d+\) (?P<name>\S.*)$",
+        r"\s*\d+\) |Finished in |FAILURES!|ERRORS!",
+        innermost_first=True,
+        noise=r"\s*$|\s+at |\s*# |/\S+:\d+$|\s*[+-] (?:expected|actual)",
+        place=rf"(?:\s*# |\s+at .*\()?(?:\./)?{_AT_LINE}\b",
+    ),
+    # ctest
+    _form(r"\s*\d+ - (?P<name>\S+) \((?:Failed|Timeout|SEGFAULT|Not Run).*\)$", r"", keep=r"(?!)"),
+)  # fmt: skip
+_ERROR = re.compile(
+    r".{0,200}(?:\b(?:error|Error|ERROR|FAIL(?:ED|URE)?|fatal|panic)\b|Exception\b|No such file|not found)"
+    r"|[\w./@+-]{1,200}:\d{1,7}(?::\d+)?:? "
+)
+
+
+def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
+    """Return the failures that an output tells of; one without a name where its tests are not told apart.
+
+    Nothing where there is no output.
+    """
+    lines = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-_MOST_READ:]]
+    for form in _FORMS:
+        if found := _read_form(lines, form):
+            return found
+    told = [line for line in lines if line.strip()]
+    wrong = [line for line in told if _ERROR.match(line)] or told
+    # The first error is often the cause of those after it; of words that are no errors the last ones tell the end.
+    shown = wrong[:_TAIL] if wrong is not told else told[-_TAIL:]
+    return (FailureExcerpt(name="", lines=tuple(shown)),) if shown else ()
+
+
+def end_of_output(output: str) -> tuple[str, ...]:
+    """Return the last lines of an output, events that are JSON left out where there are others."""
+    told = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-1000:] if line.strip()]
+    plain = [line for line in told if not line.lstrip().startswith(("{", "["))]
+    return tuple((plain or told)[-_TAIL:])
+
+
+def _read_form(lines: Sequence[str], form: _Form) -> tuple[FailureExcerpt, ...]:
+    reasons: dict[str, tuple[str, ...]] = {}
+    for name, block in _split_blocks(lines, form):
+        # What is told again at the end adds nothing, except where blocks are there for all: those come in pieces.
+        if len(reasons) < _MOST_TESTS and (form.failed is not None or not reasons.get(name)):
+            reasons[name] = (*reasons.get(name, ()), *_pick_lines(block, form))[:_MOST_LINES]
+    if form.failed is not None:
+        failed = [match["name"] for line in lines if (match := form.failed.match(line))]
+        parents = {name.rpartition("/")[0] for name in failed}
+        # One whose parts failed says nothing of its own.
+        reasons = {name: reasons.get(name, ()) for name in failed if reasons.get(name) or name not in parents}
+    elif form.innermost_first:
+        reasons = {name: found for name, found in reasons.items() if found} or reasons
+    elif form.title is not None:
+        reasons = _name_in_full(lines, form.title, reasons)
+    return tuple(FailureExcerpt(name=name, lines=found) for name, found in [*reasons.items()][:_MOST_TESTS])
+
+
+def _split_blocks(lines: Sequence[str], form: _Form) -> Iterator[tuple[str, list[str]]]:
+    name, block = "", list[str]()
+    for line in lines:
+        begins = form.start.match(line)
+        if (begins or form.end.match(line)) and name:
+            yield name, block
+            name = ""
+        if begins:
+            groups = begins.groupdict()
+            name, block = groups.get("name") or groups.get("failed") or line, []
+            if owner := groups.get("owner"):
+                name = f"{owner.removesuffix(f'.{name}')}.{name}"
+        elif name:
+            block.append(line)
+    if name:
+        yield name, block
+
+
+def _pick_lines(block: Sequence[str], form: _Form) -> list[str]:
+    places = [match for line in block if (match := form.place.match(line))]
+    picked = []
+    for line in block:
+        if form.keep is not None:
+            kept = form.keep.match(line)
+            line = kept.groupdict().get("text", line) if kept else ""
+        elif form.noise.match(line):
+            continue
+        if line.strip():
+            picked.append(line.strip())
+    if form.innermost_first and not picked:
+        return []
+    # Where it failed is worth more than a sixth line.
+    place = (places[0] if form.innermost_first else places[-1]) if places else None
+    at = [f"at {place['file'].removeprefix(f'{WORKSPACE}/')}:{place['line']}"] if place else []
+    return [*picked[: _MOST_LINES - len(at)], *at]
+
+
+def _name_in_full(
+    lines: Sequence[str], title: re.Pattern[str], reasons: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the reasons by the names that a summary has: those that the runner takes on its command line."""
+    full = dict[str, tuple[str, ...]]()
+    for match in (match for line in lines if (match := title.match(line))):
+        name = match["name"]
+        short = ".".join(name.split("::")[1:]) or name
+        text = (match["text"],) if match["text"] else ()
+        full[name] = reasons.get(short) or reasons.get(name) or text
+    return full or reasons
