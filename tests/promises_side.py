@@ -22,10 +22,10 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Verdict
 from chargehand.core.state import MissionState
 from chargehand.durable.workers import LocalWorkers
+from chargehand.missions.control import Controls
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.services import Services
-from chargehand.missions.steering import Controls
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.hunks import LineRange

@@ -30,9 +30,10 @@ from chargehand.core.mission_events import AttemptFinished, MissionClaimed, Miss
 from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import SETTLED, AttemptState, MissionState
 from chargehand.durable.workers import LocalMembership, LocalWorkers
+from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal, claim_mission, create_mission
 from chargehand.missions.reading import MissionReader
-from chargehand.missions.steering import Control, Steering
+from chargehand.missions.steering import Steering
 from chargehand.store.audit import verify
 from chargehand.store.store import open_store
 

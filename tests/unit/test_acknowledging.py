@@ -39,8 +39,8 @@ from chargehand.missions._messages import (
     requires_next_attempt,
 )
 from chargehand.missions.attempt.supervision import CriticalMessageGuard
+from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
-from chargehand.missions.steering import Control
 
 AT = "a-1"
 

@@ -45,7 +45,10 @@ class Bed:
         """Let a mission meet a quota; without `rest` its worker dies before it is at rest."""
         quota = QuotaRest(model="m", provider="https://api.example.org/v1", until=self.clock.now() + after)
         journal = self.journal(mission)
-        error = wait_for_quota(journal, "quota", quota, attempt="a-1", tree="t")
+        now = self.clock.now()
+        question, error = wait_for_quota(journal.state, "quota", quota, attempt="a-1", tree="t", now=now)
+        if question is not None:
+            journal.record(question, durable=True)
         if rest:
             reason = Reason(code=error.code, message=error.message)
             journal.record(MissionFinished(status="waiting", reasons=(reason,)))
@@ -172,3 +175,25 @@ def test_the_user_is_who_is_named_else_the_account(bed: Bed) -> None:
     assert other.user == "ann"
     assert other.user_configuration().config.limits.user_usd is None, "it is no key of the configuration"
     other.close()
+
+
+def test_a_full_disk_ends_no_mission_and_is_looked_at_ever_less(bed: Bed) -> None:
+    """The clock lets it go on where there is room, or a person who resumes it."""
+    bed.begin("m-1")
+    waits = []
+    for _ in range(3):
+        bed.app.steering.give_up("m-1", Reason(code="store_full", message="no space left"), now=bed.clock.now())
+        state = bed.state("m-1")
+        asked = state.waits_for_quota
+        assert (state.status, [reason.code for reason in state.reasons]) == ("waiting", ["no_space"])
+        assert asked is not None
+        assert "once there is room" in asked.reason.message
+        assert not bed.wake(bed.app, "m-1"), "too early"
+        waits.append((datetime.fromisoformat(asked.until) - bed.clock.now()).total_seconds())
+        bed.clock.advance(waits[-1] + 10)
+        assert bed.wake(bed.app, "m-1")
+        assert bed.state("m-1").status == "planned"
+    assert waits == sorted(waits)
+    assert waits[-1] > 3 * 60
+    bed.app.steering.give_up("m-1", Reason(code="no_space", message="no space left"), now=bed.clock.now())
+    assert bed.app.steering.resume("m-1").status == "planned"

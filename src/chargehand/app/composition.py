@@ -50,10 +50,11 @@ from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
+from chargehand.missions.control import Controls
 from chargehand.missions.journal import OnEvent, ignore_event
 from chargehand.missions.missions import Missions
 from chargehand.missions.services import DepotReader, Services, Tier, available_cores, system_errors
-from chargehand.missions.steering import Controls, Steering
+from chargehand.missions.steering import Steering
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions

@@ -228,7 +228,7 @@ class Worker:
             self._app.store.log.set_aside(mission)
             return
         with contextlib.suppress(RefusedError):
-            self._app.steering.give_up(mission, Reason(code=code, message=message))
+            self._app.steering.give_up(mission, Reason(code=code, message=message), now=self._app.clock.now())
 
 
 class WorkerStart(Struct, frozen=True):

@@ -20,7 +20,6 @@ from chargehand.core.messages import Addressed, decode_message, encode_message, 
 from chargehand.core.mission_events import CLOCK, ChangesReverted, MessageSent, MissionFinished, QuestionAsked
 from chargehand.core.records import Reason, Reverted
 from chargehand.core.state import DISK, MissionState, Question, quota_reason
-from chargehand.missions.journal import Journal
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:
@@ -113,22 +112,22 @@ def events_of_attempt_end(
 # --- messages from one attempt to the next
 
 
-def store_report_message(store: Store, journal: Journal, report: bytes, number: int) -> str:
+def store_report_message(store: Store, state: MissionState, report: bytes, number: int) -> str:
     """Store a report on that attempt (JSON of `chargehand.checks.Report`) as the message to the next one's agent.
 
     Return its artifact id: the same whenever it is called, as the next attempt is recorded under it.
     """
-    attempt = journal.state.attempt(number)
+    attempt = state.attempt(number)
     assert attempt is not None
     address = Addressed(
         id=f"{attempt.id}/report",
-        mission=journal.mission,
+        mission=state.id,
         attempt=attempt.id,
         sender="chargehand",
         recipient=attempt.agent,
     )
     message = encode_message(decode_message(report, address))
-    return store.artifacts.put(message, kind="report", mission=journal.mission)
+    return store.artifacts.put(message, kind="report", mission=state.id)
 
 
 def reject_repeated_message(outcome: AgentOutcome, state: MissionState) -> AgentOutcome:
@@ -158,22 +157,22 @@ def wake_time(mission: str, until: str) -> datetime:
     return datetime.fromisoformat(until) + timedelta(seconds=_JITTER_SECONDS * part)
 
 
-def wait_for_quota(journal: Journal, name: str, rest: QuotaRest, *, attempt: str, tree: str) -> WaitingError:
-    """Record that an attempt waits for quota, and return the error that ends it until then.
+def wait_for_quota(
+    state: MissionState, name: str, rest: QuotaRest, *, attempt: str, tree: str, now: datetime
+) -> tuple[QuestionAsked | None, WaitingError]:
+    """Return what records that an attempt waits for quota, and the error that ends it until then.
 
-    What a worker recorded that died right after is not recorded again.
+    `None` where a worker that died right after has recorded it already.
     """
     prefix = f"{attempt}/{name}/"
-    before = [asked for asked in journal.state.questions.values() if asked.id.startswith(prefix)]
+    before = [asked for asked in state.questions.values() if asked.id.startswith(prefix)]
     if before and before[-1].answer is None:
         reason = before[-1].reason
-        return WaitingError(reason.message, code=reason.code)
+        return None, WaitingError(reason.message, code=reason.code)
     provider = urlsplit(rest.provider).netloc or rest.provider or rest.model
-    now = journal.clock.now()
     question = _ask_clock(before, prefix, rest.until, now=now, provider=provider, attempt=attempt, tree=tree)
-    journal.record(question, durable=True)
     (reason,) = question.reasons
-    return WaitingError(reason.message, code=reason.code)
+    return question, WaitingError(reason.message, code=reason.code)
 
 
 def wait_for_room(state: MissionState, now: datetime) -> tuple[QuestionAsked, MissionFinished]:

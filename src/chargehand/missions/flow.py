@@ -52,14 +52,15 @@ from chargehand.missions._messages import (
 )
 from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provider_fault
 from chargehand.missions.attempt.inspection import Inspector
-from chargehand.missions.attempt.runner import AttemptResult, AttemptRunner
+from chargehand.missions.attempt.result import AttemptResult
+from chargehand.missions.attempt.runner import AttemptRunner
+from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
 from chargehand.missions.services import Services, system_errors
-from chargehand.missions.steering import Control
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
 from chargehand.missions.verdict.judgement import (
@@ -411,7 +412,7 @@ class MissionFlow:
 
     def _store_report(self, verdict: Verdict, result: AttemptResult, context: BaseContext, number: int) -> str:
         document = report(verdict, context.validator.outputs, reverted=result.reverted).encode()
-        return store_report_message(self._services.store, self._journal, document, number)
+        return store_report_message(self._services.store, self._journal.state, document, number)
 
     async def _rebase_attempt(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
         """Rebase a good result onto the branch that it is to be applied to, where that moved on.
@@ -435,7 +436,7 @@ class MissionFlow:
         if rebase.count:
             where = rebase.base.branch or rebase.base.revision
             reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
-            stored = store_report_message(services.store, journal, conflict_report(rebase), number)
+            stored = store_report_message(services.store, journal.state, conflict_report(rebase), number)
             end = AttemptEnd(status="refused", mission="refused", reasons=(reason,))
             rebased = replace(judged, context=context, result=result, end=end, report=stored)
         else:

@@ -15,6 +15,7 @@ from chargehand.missions._attempt_log import archive_replies, cancel_open_attemp
 from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
 from chargehand.missions.checkpoints import restore_checkpoint
+from chargehand.missions.control import Control
 from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
@@ -26,7 +27,6 @@ from chargehand.missions.sandboxes.provisioning import (
     remove_leftovers,
 )
 from chargehand.missions.services import DepotReader, Services
-from chargehand.missions.steering import Control
 from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.policy.actions import Action, Judgement

@@ -19,8 +19,8 @@ from chargehand.core.ports import DriverName, Spent
 from chargehand.core.records import MissionRequest, TierChoice
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
+from chargehand.missions.control import Controls
 from chargehand.missions.journal import OnEvent, ignore_event
-from chargehand.missions.steering import Controls
 from chargehand.models.contract import CallRecord
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules

@@ -27,7 +27,7 @@ strictly: an unknown key, a key given twice, a status that does not go with its 
 and made into this one; a newer one is refused (`message_newer`).
 
 Mended are only a fence around the whole, commas before a closing bracket, and the case of `status` and `type`.
-Anything else is asked for again, at most twice where the agent can be asked; then its attempt fails.
+Anything else is asked for again, at most twice where the agent can be asked; then its work is judged without one.
 
 An agent of another program may leave its end in the file that `$CHARGEHAND_MESSAGE` names: a `task_completion`,
 an `error_report`, an `information_report` or a `clarification_request`. What it leaves out of `version`, `id`,

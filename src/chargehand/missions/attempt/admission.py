@@ -287,20 +287,20 @@ class Admission:
         when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
         failed = fault.rstrip(".") or f"{who} failed {breaker.failures} times in a row{last}{when}"
         text = f"{failed}. Try anyway, or use another one?"
-        code = "provider_down" if fault else "breaker_open"
+        reason = Reason(code="provider_down" if fault else "breaker_open", message=text)
         others = (*self._other_agents(request), *self._other_models(request))
         assert self.journal.state.base is not None
         self.journal.record(
             QuestionAsked(
                 question=f"{_prefix(number)}{len(self.journal.state.questions) + 1}",
                 tree=self.journal.state.base.tree,
-                reasons=(Reason(code=code, message=text),),
+                reasons=(reason,),
                 text=text,
                 options=(_ANYWAY, *(f"{_USE}{name}" for name in others)),
             ),
             durable=True,
         )
-        raise WaitingError(text, code=code)
+        raise WaitingError(text, code=reason.code)
 
     def _other_agents(self, request: MissionRequest) -> list[str]:
         """Return the other agents that can be started by name alone."""

@@ -19,9 +19,9 @@ from chargehand.core.text import printable
 from chargehand.missions._messages import NEXT, answer_about, wait_for_quota
 from chargehand.missions._policy import Judge
 from chargehand.missions.attempt.inspection import Inspector, scan_workspace
+from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
-from chargehand.missions.steering import Control
 from chargehand.missions.transcript import acts_prefix
 from chargehand.models.contract import QuotaRest
 from chargehand.policy.actions import Action, Judgement
@@ -194,7 +194,12 @@ class RecordedContext:
             number = sum(step.startswith(prefix) for step in self.journal.state.steps) + 1
             output = {"model": rest.model, "provider": rest.provider, "until": rest.until.isoformat()}
             self.journal.record(StepFinished(step=f"{prefix}{number}", input="", output=output, seconds=seconds))
-        raise wait_for_quota(self.journal, name, rest, attempt=self.attempt, tree=self.tree)
+        question, error = wait_for_quota(
+            self.journal.state, name, rest, attempt=self.attempt, tree=self.tree, now=self.services.clock.now()
+        )
+        if question is not None:
+            self.journal.record(question, durable=True)
+        raise error
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action may happen; see `AttemptContext.judge`."""

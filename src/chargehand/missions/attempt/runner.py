@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chargehand.agents.contract import (
     ENDS_WITHOUT_A_WORD,
@@ -31,16 +31,16 @@ from chargehand.core.attempt_events import (
     CommandFinished,
     ReplayDiverged,
 )
-from chargehand.core.codec import convert_to
 from chargehand.core.errors import FencedError, InfrastructureError, SandboxDiedError, TierUnavailableError
 from chargehand.core.events import Payload
-from chargehand.core.records import Base, Change, Checkpoint, Finding, Reverted, Severity
+from chargehand.core.records import Checkpoint, Finding, Reverted
 from chargehand.core.state import AttemptState
 from chargehand.missions._attempt_log import call_event, lost_call_event, replies_path
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
 from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
+from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.supervision import (
     CriticalMessageGuard,
     FailureSnapshot,
@@ -48,6 +48,7 @@ from chargehand.missions.attempt.supervision import (
     run_within_quota,
 )
 from chargehand.missions.attempt.watching import PACE, WorkspaceWatch
+from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, Journal
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
@@ -56,73 +57,13 @@ from chargehand.missions.sandboxes.provisioning import (
     attempt_purpose,
 )
 from chargehand.missions.services import EndpointRequest, Services
-from chargehand.missions.steering import Control
 from chargehand.missions.transcript import count_replies
 from chargehand.sandbox.contract import OnOutput, Sandbox
-from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace
 
 if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
     from chargehand.models.replay import Divergence
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptResult:
-    """What an agent left behind, after inspection: the tree to judge and how it differs from the base.
-
-    `degraded` says what inspection did not see, "" where it saw everything. `report` is the artifact with the
-    report of an agent whose role changes nothing.
-    """
-
-    outcome: AgentOutcome
-    tree: str
-    changes: tuple[Change, ...]
-    findings: tuple[Finding, ...]
-    reverted: tuple[Reverted, ...] = ()
-    discarded: tuple[Finding, ...] = ()
-    degraded: str = ""
-    report: str | None = None
-
-    def to_record(self) -> dict[str, Any]:
-        """Return it as JSON for the log; the agent's output is an artifact, the changes are in the depot."""
-        return {
-            "outcome": replace(self.outcome, output=b"", said=""),
-            "tree": self.tree,
-            "findings": self.findings,
-            "reverted": self.reverted,
-            "discarded": self.discarded,
-            "degraded": self.degraded,
-            "report": self.report,
-        }
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> AttemptResult:
-        """Return what `to_record` made a document of; the changes are read from the depot."""
-        return cls(
-            outcome=convert_to(record["outcome"], AgentOutcome),
-            tree=record["tree"],
-            changes=depot.diff(base.tree, record["tree"]),
-            findings=convert_to(record["findings"], tuple[Finding, ...]),
-            reverted=convert_to(record["reverted"], tuple[Reverted, ...]),
-            discarded=convert_to(record["discarded"], tuple[Finding, ...]),
-            degraded=record.get("degraded", ""),
-            report=record.get("report"),
-        )
-
-    @property
-    def unclear_end(self) -> tuple[Finding, ...]:
-        """What tells people and the next attempt that the agent's end could not be read or says too little."""
-        outcome = self.outcome
-        if outcome.code not in ENDS_WITHOUT_A_WORD:
-            return ()
-        severity: Severity = "warning" if outcome.claim == "done" else "error"
-        return (Finding(rule=outcome.code, severity=severity, path=".", message=outcome.reason),)
-
-    @property
-    def set_back(self) -> tuple[Reverted, ...]:
-        """What inspection set back, by path or, where it discarded everything, by what was critical."""
-        return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)
 
 
 @dataclass(eq=False, slots=True)
@@ -472,10 +413,9 @@ def _blame_provider(outcome: AgentOutcome, endpoint: Endpoint | None) -> AgentOu
     A program of another vendor tells such a failure in its own words and with its own exit code, 0 among them.
     """
     fault = endpoint.meter().fault if endpoint is not None else ""
-    code = {("done", ""): "calls_failed", ("failed", "agent_failed"): "model_failed"}.get(
-        (outcome.claim, outcome.code)
-    )
-    if not fault or code is None:
-        return outcome
     reason = f"{outcome.reason}; its last model call failed: {fault}"
-    return replace(outcome, claim="failed", code=code, reason=reason)
+    if fault and outcome.claim == "done" and not outcome.code:
+        return replace(outcome, claim="failed", code="calls_failed", reason=reason)
+    if fault and outcome.code == "agent_failed":
+        return replace(outcome, code="model_failed", reason=reason)
+    return outcome

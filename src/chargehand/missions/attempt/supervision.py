@@ -23,9 +23,9 @@ from chargehand.core.events import encode_json
 from chargehand.core.mission_events import MessageSent, QuestionAnswered, QuestionAsked
 from chargehand.core.records import Reason
 from chargehand.missions._messages import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, OPTIONS, answer_about, question_about
+from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
-from chargehand.missions.steering import Control
 from chargehand.models.redaction import Redactor
 from chargehand.sandbox.contract import OnOutput, RunningProcess, Sandbox, ShowsProcesses, Stream
 from chargehand.workspace.space import AttemptQuota

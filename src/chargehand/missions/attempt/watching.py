@@ -13,8 +13,8 @@ from chargehand.core.clock import Clock
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import encode_json
 from chargehand.missions.attempt.inspection import scan_workspace
+from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
-from chargehand.missions.steering import Control
 from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.file_events import Batch, Gap

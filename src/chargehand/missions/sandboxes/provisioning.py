@@ -28,9 +28,9 @@ from chargehand.core.ports import Bind
 from chargehand.core.records import Base, Reason
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import FULL_DISK
+from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
 from chargehand.missions.services import Egress, Registries, Services, SlotName, system_errors
-from chargehand.missions.steering import Control
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.scan import WorkspaceLimits
@@ -318,22 +318,26 @@ class SandboxProvisioner:
                     egress=egress is not None,
                 )
             )
-            try:
+            async with self._full_disk_first(workspace, purpose):
                 yield sandbox
-            except RefusedError:
-                await self._require_room(workspace, purpose)
-                raise
-            await self._require_room(workspace, purpose)
         finally:
             if self.control is not None:
                 self.control.detach(sandbox)
             await asyncio.shield(sandbox.close())
             await self._record_closed(sandbox, workspace, purpose, attempt, began=began, ready=ready)
 
-    async def _require_room(self, workspace: Workspace, purpose: str) -> None:
-        """Raise `InfrastructureError` (`no_space`) where what just ran met a full disk: its end says nothing."""
+    @contextlib.asynccontextmanager
+    async def _full_disk_first(self, workspace: Workspace, purpose: str) -> AsyncIterator[None]:
+        """Raise `InfrastructureError` (`no_space`) where a full disk met what ran in the block."""
+        refusal: RefusedError | None = None
+        try:
+            yield
+        except RefusedError as error:
+            refusal = error
         if purpose in (CHECKS, SETUP, OFFLINE):
             await asyncio.to_thread(require_room, workspace.scan_root(), f"{purpose} ran")
+        if refusal is not None:
+            raise refusal
 
     async def _record_closed(
         self,

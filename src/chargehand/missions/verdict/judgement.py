@@ -28,7 +28,7 @@ from chargehand.core.records import (
     Verdict,
 )
 from chargehand.core.text import printable, shown_path
-from chargehand.missions.attempt.runner import AttemptResult
+from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.causes import FAILING_TEST
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot

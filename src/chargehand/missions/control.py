@@ -1,0 +1,244 @@
+"""The handles of the missions that run in this process: pausing, stopping, time limits, messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from chargehand.core.errors import RefusedError
+from chargehand.core.ids import new_id
+from chargehand.core.mission_events import (
+    CancelAsked,
+    MessageSent,
+    MissionPaused,
+    MissionResumed,
+    QuestionAnswered,
+)
+from chargehand.missions._messages import check_answer, is_about_message
+from chargehand.missions.journal import Journal
+
+if TYPE_CHECKING:
+    from chargehand.durable.orders import Order
+    from chargehand.sandbox.contract import Sandbox
+
+# Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others.
+Stop = Literal["cancel", "release", "lost"]
+
+
+class Control:
+    """The handle of one running mission; everything happens in the loop that runs it."""
+
+    def __init__(self, task: asyncio.Task[object], journal: Journal) -> None:
+        self.stopped: Stop | None = None
+        self._task = task
+        self._journal = journal
+        self._sandboxes: list[Sandbox] = []
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
+        self._limits: dict[asyncio.Timeout, float | None] = {}  # seconds left while the limit is suspended
+        self._finishing = False
+        self._queued = 0
+        self._news = asyncio.Event()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the mission is paused."""
+        return not self._unpaused.is_set()
+
+    def stop(self, why: Stop, *, identity: str = "") -> None:
+        """End the work here and now; what it means for the mission is for whoever runs it to say.
+
+        That a person cancelled it is recorded before anything else: it holds even where this process dies next.
+        """
+        if self.stopped is None:
+            self.stopped = why
+            # Cancelling only schedules: the task sees it at its next await, after the line below is in the log.
+            self._task.cancel()
+            if why == "cancel":
+                self._journal.record(CancelAsked(identity=identity))
+
+    async def pause(self, identity: str, reason: str = "") -> None:
+        """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
+
+        One that is being stopped ends by itself. Raises `RefusedError` (`promoting`) while a promotion is under
+        way, which ends by itself in a moment too.
+        """
+        if self.paused or self.stopped is not None:
+            return
+        if self._finishing:
+            raise RefusedError(f"mission {self._journal.mission!r} is being promoted", code="promoting")
+        self._unpaused.clear()
+        self._suspend_limits()
+        # A sandbox that died meanwhile cannot be frozen, and need not be.
+        await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
+        self._journal.record(MissionPaused(identity=identity, reason=reason))
+
+    async def resume(self, identity: str) -> None:
+        """Let it go on where it stood; the time it was paused counts for no limit.
+
+        One that is being stopped does not go on: a person's word that it should end stands.
+        """
+        if not self.paused or self.stopped is not None:
+            return
+        self._journal.record(MissionResumed(identity=identity, in_place=True))
+        self._unpaused.set()
+        self._resume_limits()
+        self.wake_waiters()
+        await asyncio.gather(*(sandbox.thaw() for sandbox in self._sandboxes), return_exceptions=True)
+
+    def send(self, identity: str, text: str, *, critical: bool = False) -> None:
+        """Record a message to the agent; a critical one has to be acknowledged."""
+        self._journal.record(
+            MessageSent(identity=identity, text=text, message=new_id("message"), critical=critical),
+            durable=critical,
+        )
+        self.wake_waiters()
+
+    def answer(self, identity: str, text: str) -> None:
+        """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
+        asked = self._journal.state.open_question
+        if asked is None or not is_about_message(asked):
+            raise RefusedError(f"mission {self._journal.mission!r} asks nothing now", code="no_question")
+        answered = QuestionAnswered(question=asked.id, text=check_answer(text), identity=identity)
+        self._journal.record(answered, durable=True)
+        self.wake_waiters()
+
+    def wake_waiters(self) -> None:
+        """Wake whoever waits in `wait_for_news`."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def wait_for_news(self) -> None:
+        """Wait until a message was sent or acknowledged, a question answered, or the mission resumed."""
+        await self._news.wait()
+
+    async def may_go_on(self) -> None:
+        """Wait while the mission is paused."""
+        await self._unpaused.wait()
+
+    @contextlib.contextmanager
+    def queued(self) -> Iterator[None]:
+        """Count the block for no time limit: the mission waits for a slot."""
+        self._queued += 1
+        self._suspend_limits()
+        try:
+            yield
+        finally:
+            self._queued -= 1
+            self._resume_limits()
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what must be done whole: not while the mission is paused, then even through a cancellation."""
+        await self.may_go_on()
+        self._finishing = True
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await task
+            raise
+        finally:
+            self._finishing = False
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Let a pause freeze this sandbox until it is detached."""
+        self._sandboxes.append(sandbox)
+
+    def detach(self, sandbox: Sandbox) -> None:
+        """Leave the sandbox to itself from now on: a resume must not thaw what is to stay frozen."""
+        if sandbox in self._sandboxes:
+            self._sandboxes.remove(sandbox)
+
+    @contextlib.asynccontextmanager
+    async def frozen(self, sandbox: Sandbox) -> AsyncIterator[None]:
+        """Freeze a sandbox for the block; it stays frozen afterwards where the mission was paused meanwhile."""
+        await sandbox.freeze()
+        try:
+            yield
+        finally:
+            if not self.paused:
+                await asyncio.shield(sandbox.thaw())
+
+    @contextlib.asynccontextmanager
+    async def limited(self, seconds: float) -> AsyncIterator[None]:
+        """Bound the block by `seconds`, pauses and queues not counted; raises `TimeoutError`."""
+        async with asyncio.timeout(seconds) as limit:
+            self._limits[limit] = None
+            if self.paused or self._queued:
+                self._suspend_limits()
+            try:
+                yield
+            finally:
+                del self._limits[limit]
+
+    def seconds_left(self) -> float:
+        """Return what is left of the outermost time limit, that of the mission."""
+        for limit, left in self._limits.items():
+            if left is not None:  # it is suspended
+                return left
+            when = limit.when()
+            return math.inf if when is None else when - asyncio.get_running_loop().time()
+        return math.inf
+
+    def _suspend_limits(self) -> None:
+        # `when()` is None for a limit that is suspended already: its seconds left must not be overwritten.
+        for limit in self._limits:
+            if not limit.expired() and (when := limit.when()) is not None:
+                self._limits[limit] = when - asyncio.get_running_loop().time()
+                limit.reschedule(None)
+
+    def _resume_limits(self) -> None:
+        if self.paused or self._queued:  # two parts of a mission may wait at once, and be paused besides
+            return
+        for limit, left in self._limits.items():
+            if left is not None:
+                limit.reschedule(asyncio.get_running_loop().time() + left)
+                self._limits[limit] = None
+
+
+class Controls:
+    """All missions that run in this process."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Control] = {}
+
+    @contextlib.contextmanager
+    def running(self, mission: str, control: Control) -> Iterator[None]:
+        """Let a mission be steered while the block runs."""
+        self._running[mission] = control
+        try:
+            yield
+        finally:
+            del self._running[mission]
+
+    def stop_all(self, why: Stop, *, identity: str = "") -> bool:
+        """Stop every mission; return whether there was any."""
+        running = tuple(self._running.values())
+        for control in running:
+            control.stop(why, identity=identity)
+        return bool(running)
+
+    async def take(self, order: Order) -> Order:
+        """Carry out an order that came to this process; raises `RefusedError` for one that cannot be."""
+        mission = str(order.get("mission"))
+        control = self._running.get(mission)
+        if control is None:
+            raise RefusedError(f"mission {mission!r} does not run here", code="not_running")
+        identity = str(order.get("identity"))
+        match order.get("order"):
+            case "cancel":
+                control.stop("cancel", identity=identity)
+            case "pause":
+                await control.pause(identity, str(order.get("reason", "")))
+            case "resume":
+                await control.resume(identity)
+            case "send":
+                control.send(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
+            case "answer":
+                control.answer(identity, str(order.get("text", "")))
+            case other:
+                raise RefusedError(f"unknown order {other!r}", code="unknown_order")
+        return {}
