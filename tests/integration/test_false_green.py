@@ -107,7 +107,9 @@ PROJECTS = {
         "calc.js",
         "npm test",
     ),
-    "cargo, a member that is not built": Project(MEMBERS, "spare/src/lib.rs", "cargo test -q", needs="cargo"),
+    "cargo, a member that is not built": Project(
+        MEMBERS, "spare/src/lib.rs", "cargo test -q", text=CARGO["src/lib.rs"] + BROKEN, needs="cargo"
+    ),
     "go, a module that replaces it": Project(REPLACED, "sums/sums.go", "go test ./...", needs="go"),
     "go, for another system": Project(
         GO | {"root_windows.go": WINDOWS.replace("1", '""')},
@@ -149,10 +151,10 @@ def test_checks_that_did_not_run_the_change_are_not_green(desk: Desk, tmp_path: 
 
 def test_what_a_check_builds_anew_is_the_tree(desk: Desk, tmp_path: Path) -> None:
     project = PROJECTS["node, what setup built"]
-    check = "cp src/calc.js dist/ && node --test"
+    check = "cp src/* dist/ && node --test"
     config = f"[project]\nsetup = {json.dumps(project.setup)}\nchecks = [{json.dumps(check)}]\n"
     repo = repository(tmp_path / "repo", project.files | {"chargehand.toml": config})
     done = desk.say("run", "m", "--agent", shell("echo >> src/calc.js"), cwd=repo)
-    assert (done.code, done.document["unread"]) == (0, []), done
+    assert (done.code, done.document["unread"]) == (0, []), done.document["reasons"]
     broken = desk.say("run", "m", "--agent", shell("echo % >> src/calc.js"), cwd=repo)
     assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken
