@@ -72,6 +72,18 @@ JEST = """  calc
         ("node", TAP, ("adds", "bad", "inner")),
         ("node", SPEC, ("adds", "inner")),
         ("node", JEST, ("adds", "bad")),
+        (
+            "node",
+            "ok 1 - a.js # time=21.3ms {\n    ok 1 - adds\n}\nok 2 - b.js # time=1s\n",
+            ("a.js", "adds", "b.js"),
+        ),
+        ("node", " ✓ test/a.test.ts (24 tests) 9ms\n   ✓ slow 320ms\n\n Tests  24 passed (24)\n", None),
+        ("node", " ✓ test/a.test.ts (24 tests | 1 skipped) 9ms\n\n Tests  23 passed (24)\n", None),
+        (
+            "node",
+            " ✓ test/a.test.ts > adds 9ms\n ✓ test/a.test.ts > zero\n",
+            ("test/a.test.ts > adds", "test/a.test.ts > zero"),
+        ),
         ("go", "ok  \tcalc\t0.1s\n", None),
         ("plain", TAP, None),
     ],
@@ -183,6 +195,14 @@ def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
         ("npm test", ("GET /orders",), ("GET /x",), False),
         ("npm test", ("adds [fast]",), ("adds [slow]",), False),
         ("cargo test", ("a::b/c",), ("a::b/d",), False),
+        # An example in the documentation, which another line above it moves.
+        ("cargo test", ("src/lib.rs - f (line 3)",), ("src/lib.rs - f (line 4)",), True),
+        (
+            "cargo test",
+            ("src/lib.rs - f (line 3)", "src/lib.rs - f (line 9)"),
+            ("src/lib.rs - f (line 9)",),
+            False,
+        ),
     ],
 )
 def test_variants_are_those_of_the_runner(

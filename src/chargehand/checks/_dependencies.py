@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import tomllib
@@ -56,6 +57,8 @@ _MANIFEST_OF = {
     "go.sum": "go.mod",
 }
 
+_NODE = "node_modules/"
+_OWN = {"editable", "virtual"}
 _Pairs = Iterable[tuple[str, str]]
 
 
@@ -177,13 +180,64 @@ def dependencies_in(path: str, reader: TreeReader, mode: int | None, id: str | N
         else:
             pairs, sources = _read_requirements(text)
     # An agent writes these files: a value of the wrong shape fails anywhere in a reader, with any of these.
-    except (ValueError, RecursionError, TypeError, AttributeError):
+    except (ValueError, RecursionError, TypeError, AttributeError, configparser.Error):
         return Dependencies(readable=False)
     collected: dict[str, set[str]] = {}
     for requirement, wanted in pairs:
         collected.setdefault(requirement, set()).add(wanted)
     joined = {requirement: ", ".join(sorted(wanted)) for requirement, wanted in sorted(collected.items())}
     return Dependencies(named=joined, sources=tuple(sorted(set(sources))))
+
+
+def find_new_packages(
+    changes: Iterable[Change], reader: TreeReader, is_ours: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """Return the files in which a tree asks for packages, or versions of them, that its base does not ask for.
+
+    What is only taken out, and what a manifest says of anything else, does not count. A file that cannot be read
+    does. `is_ours` tells which paths are about the project.
+    """
+    return tuple(
+        change.path
+        for change in changes
+        if is_ours(change.path)
+        and (now := _packages_in(change.path, reader, change.new_mode, change.new_id)) is not None
+        and not now <= (_packages_in(change.path, reader, change.old_mode, change.old_id) or frozenset())
+    )
+
+
+def _packages_in(path: str, reader: TreeReader, mode: int | None, id: str | None) -> frozenset[str] | None:
+    """Return packages with their versions as a manifest or a lock has them, `None` where it is neither."""
+    said, name = dependencies_in(path, reader, mode, id), path.rpartition("/")[2]
+    if said is None or id is None or name in _SETTINGS or name == "go.sum":
+        return None
+    if not said.readable:
+        return frozenset({f"unreadable {id}"})
+    if name not in _MANIFEST_OF:
+        return frozenset(f"{package} {wanted}" for package, wanted in said.named.items())
+    text = reader.read_blob(id, limit=_MAX_TEXT).decode("utf-8", "replace")
+    match name:
+        case "package-lock.json" | "npm-shrinkwrap.json":
+            document = json.loads(text or "{}")
+            listed = {**document.get("dependencies", {}), **document.get("packages", {})}
+            # What lies elsewhere is the project itself, or a part of it.
+            locked = [(key, each) for key, each in listed.items() if "packages" not in document or _NODE in key]
+        case "Pipfile.lock":
+            document = json.loads(text or "{}")
+            locked = [
+                (key, each) for kind in ("default", "develop") for key, each in document.get(kind, {}).items()
+            ]
+        case "yarn.lock" | "pnpm-lock.yaml" | "bun.lock":
+            return frozenset(line.strip() for line in text.splitlines())
+        case _:
+            document = tomllib.loads(text)
+            locked = [
+                (each.get("name"), each)
+                for each in (*document.get("package", ()), *document.get("packages", ()))
+                # Cargo gives its own packages no source, uv one that is a place in the tree.
+                if (name != "Cargo.lock" or "source" in each) and not _OWN & set(each.get("source") or ())
+            ]
+    return frozenset(f"{key} {each.get('version')}" for key, each in locked)
 
 
 def _places_in_lock(name: str, text: str) -> Iterable[str]:
@@ -239,6 +293,18 @@ def _read_pyproject(text: str) -> tuple[_Pairs, Iterable[str]]:
     return named, sources
 
 
+def _read_setup_cfg(text: str) -> tuple[_Pairs, Iterable[str]]:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read_string(text)
+    lists = [
+        parser.get(section, key, fallback="")
+        for section, key in (("options", "install_requires"), ("options", "setup_requires"))
+    ]
+    extras = "options.extras_require"
+    lists += [value for _, value in parser.items(extras)] if parser.has_section(extras) else []
+    return _read_requirements("\n".join(lists))
+
+
 def _read_pipfile(text: str) -> tuple[_Pairs, Iterable[str]]:
     document = tomllib.loads(text)
     tables = [document.get(key, {}) for key in ("packages", "dev-packages")]
@@ -279,6 +345,7 @@ def _read_go_mod(text: str) -> tuple[_Pairs, Iterable[str]]:
 
 _MANIFESTS: dict[str, Callable[[str], tuple[_Pairs, Iterable[str]]]] = {
     "pyproject.toml": _read_pyproject,
+    "setup.cfg": _read_setup_cfg,
     "Pipfile": _read_pipfile,
     "package.json": _read_package_json,
     "Cargo.toml": _read_cargo,

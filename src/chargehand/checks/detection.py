@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from chargehand.checks import _dependencies
 from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.paths import is_test_file, language_of
 from chargehand.checks.reads import PROJECT_FILES
 from chargehand.checks.surface.makefile import MAKEFILES, targets
 from chargehand.checks.trees import TreeReader, text_of
+from chargehand.core.records import Change
 
 # Source files that are opened at most to find out what they use.
 _MAX_READ = 200
@@ -293,6 +295,20 @@ def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[s
     tries = range(max(map(len, found), default=0))
     # The kinds do not depend on each other: where one has no more to try, its last one stands.
     return tuple(" && ".join(kind[min(number, len(kind) - 1)] for kind in found) for number in tries)
+
+
+def find_new_packages(changes: Iterable[Change], reader: TreeReader, directory: str = "") -> tuple[str, ...]:
+    """Return the files in which a tree asks for packages, or versions, that the base does not ask for.
+
+    Those count that are about the project in a directory: below it, or those of a workspace that it is part of.
+    """
+    places = frozenset((directory, *above(directory)))
+    own = f"{directory}/" if directory else ""
+
+    def is_ours(path: str) -> bool:
+        return path.startswith(own) or posixpath.dirname(path) in places
+
+    return _dependencies.find_new_packages(changes, reader, is_ours)
 
 
 def _locked_installs(stack: Stack) -> list[str]:

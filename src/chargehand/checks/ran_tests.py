@@ -20,6 +20,8 @@ _SHOWN = 5
 _VARIANT = {"pytest": "[", "go": "/"}
 _GO = re.compile(r"^\s*--- (?:PASS|FAIL): (\S+)", re.MULTILINE)
 _CARGO = re.compile(r"^test (.+?) \.\.\. (?:ok|FAILED)", re.MULTILINE)
+# An example in the documentation has no name but its item's: its line moves with every line above it.
+_LINE = re.compile(r" \(line \d+\)$")
 # With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
 _UNITTEST = re.compile(
     r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
@@ -28,10 +30,12 @@ _UNITTEST = re.compile(
 )
 # TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
 _NODE = re.compile(
-    r"^[ \t]*(?:(?:not )?ok \d+ - (?P<tap>.+?)|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
+    r"^[ \t]*(?:(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?: \{)?"
+    r"|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
     r"(?P<not_run>[ \t]+# (?:SKIP|TODO)\b.*)?$",
     re.MULTILINE,
 )
+_VITEST_FILE = re.compile(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
 # How runners sum up, for commands that start one by another program: what ran in each, and what was skipped.
 _SUMMARIES = tuple(
     re.compile(pattern, re.MULTILINE)
@@ -79,6 +83,8 @@ def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
 
 
 def _node_names(text: str) -> list[str]:
+    if _VITEST_FILE.search(text):  # beside its files it names the slow and the failing tests alone
+        return []
     lines = [match for match in _NODE.finditer(text) if not match["not_run"]]
     good, bad = list[str](), set[str]()
     for line in lines:
@@ -133,7 +139,8 @@ def find_lost_tests(
 def _describe_loss(base: RanTests, tree: RanTests, renamed: Mapping[str, str]) -> str:
     if base.names is not None and tree.names is not None:
         variant = _VARIANT.get(runner_of(tree.check))
-        lost = _find_lost_names(base.names, tree.names, renamed, variant=variant)
+        before, after = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
+        lost = _find_lost_names(before, after, renamed, variant=variant)
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))

@@ -7,7 +7,7 @@ linter opens what no test runs), and still tells a tree that was judged from one
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chargehand.checks.paths import is_source, is_test_path
@@ -17,6 +17,7 @@ from chargehand.core.text import shown_path
 from chargehand.sandbox.contract import ObservesReads, Sandbox
 
 _REGULAR = 0o100000
+_STAT_SECONDS = 60.0
 _KIND_OF_FILE, _EXECUTABLE = 0o170000, 0o111
 # Where projects keep packages that are imported without the directory's name.
 _SOURCE_ROOTS = ("src/", "lib/", "python/")
@@ -39,11 +40,23 @@ PROJECT_FILES = (
 """Files that make their directory the root of a project."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """What setup installed or built of a changed file: `of` which one, and when (`modified`, in whole seconds)."""
+
+    of: str
+    modified: int
+
+
 @dataclass(slots=True)
 class ReadObserver:
-    """Sees what each check opens in some directories of the workspace; `complete` says that it saw all of it."""
+    """Sees what each check opens in some directories of the workspace; `complete` says that it saw all of it.
+
+    Of the `copies`, files outside the tree by their paths inside, those that the check made anew do not count.
+    """
 
     directories: Sequence[str]
+    copies: Mapping[str, Copy] = field(default_factory=dict)
     opened: list[frozenset[str]] = field(init=False, default_factory=list)
     complete: bool = field(init=False, default=False)
 
@@ -59,7 +72,16 @@ class ReadObserver:
         if isinstance(sandbox, ObservesReads):
             seen = await sandbox.opened_files()
             self.complete = self.complete and seen.complete
-            self.opened.append(seen.paths)
+            self.opened.append(seen.paths - await self._made_anew(sandbox, seen.paths))
+
+    async def _made_anew(self, sandbox: Sandbox, paths: frozenset[str]) -> frozenset[str]:
+        opened = sorted(paths.intersection(self.copies))
+        if not opened:
+            return frozenset()
+        said = await sandbox.exec(["stat", "-c", "%Y %n", "--", *opened], timeout=_STAT_SECONDS)
+        lines = said.stdout.decode("utf-8", "surrogateescape").splitlines()
+        as_setup_left = {path for path in opened if f"{self.copies[path].modified} {path}" in lines}
+        return frozenset(opened) - as_setup_left
 
     def read_of(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return those of `paths` that some check opened; all of them where that was not seen."""
@@ -127,22 +149,15 @@ def watched_directories(*paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(posixpath.dirname(path) for each in paths for path in each))
 
 
-def judge_reads(code: Sequence[str], copies: Mapping[str, str], observer: ReadObserver) -> CodeReads:
-    """Return what became of changed `code`.
-
-    `copies` are files outside the tree, each with the changed file that it may have been installed from.
-    """
+def judge_reads(code: Sequence[str], observer: ReadObserver, *, skipped: Collection[str] = ()) -> CodeReads:
+    """Return what became of changed `code`; of that `skipped` are files that were opened to be left out."""
     if not observer.complete:
         return CodeReads()
-    read = frozenset().union(*observer.opened)
+    opened = frozenset().union(*observer.opened)
+    read = opened.difference(skipped)
     unread = tuple(path for path in code if path not in read)
-    # By check: a linter that reads the tree does not make up for tests that load another copy.
-    elsewhere = {
-        copy
-        for opened in observer.opened
-        for copy, path in copies.items()
-        if copy in opened and path not in opened
-    }
+    # A linter that reads the tree does not make up for tests that load a copy, in one command with them or not.
+    elsewhere = opened.intersection(observer.copies)
     # Changed tests that ran say nothing about changed code beside them that did not.
     subject = [path for path in code if not is_test_path(path)] or code
     judged = not subject or any(path in read for path in subject)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chargehand.checks.detection import NODE_PROGRAMS, detect_setups, lacks_packages
+from chargehand.checks.detection import NODE_PROGRAMS, detect_setups, find_new_packages, lacks_packages
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
@@ -144,6 +144,9 @@ async def needed_setup(
 class CandidateLayers:
     """The environments of candidate trees: the base's, or one of its own where a tree changes the inputs.
 
+    A base that needs no setup proves nothing about a tree that asks for packages: such a tree gets the setup that
+    its files suggest.
+
     Such a layer is removed at the end of the block. It is made without network unless `project.setup_network` lets
     the candidate's inputs reach the registries: an agent wrote them. Where its setup fails, the checks run on the
     base's layer, `findings` says so, and `matches` is false: what they say is not about the environment that the
@@ -172,35 +175,68 @@ class CandidateLayers:
 
     async def environment(self, tree: str) -> BaseEnvironment:
         """Return the environment that a workspace of `tree` starts from."""
-        project, base = self.services.config.project, self.base_environment.base
-        setup = self.base_environment.setup
-        if not setup:
-            return self.base_environment
-        changed = self._layers.changed(base, tree, inputs=project.setup_inputs)
+        changed, commands = self._find_setups(tree)
         if not changed:
             return self.base_environment
         bare = replace(self.base_environment, layer=None, setup=None)
-        key = _layer_key(self.services, self._layers, bare, setup, tree=tree)
-        if key in self._made:
-            return self._made[key]
-        found = self._layers.find(key)  # of a base commit with the same inputs
-        if found is not None:
-            self._made[key] = replace(bare, layer=found, setup=setup)
-            return self._made[key]
+        keys = [_layer_key(self.services, self._layers, bare, each, tree=tree) for each in commands]
+        if (known := "/".join(keys)) in self._made:
+            return self._made[known]
+        finding = self._explain_missing(changed[0])
+        for key, setup in zip(keys, commands, strict=True):
+            found = self._layers.find(key)  # of a base commit with the same inputs
+            if found is None:
+                try:
+                    layer = await _build_layer(
+                        self.services, self.journal, self._layers, self.provisioner, bare, setup, key, tree=tree
+                    )
+                except RefusedError as error:
+                    if error.code != "setup_failed":
+                        raise
+                    finding = self._explain_failure(changed[0], error)
+                    # What fails on the base too does not speak against the tree, and the next one may do.
+                    if setup == commands[-1] or not await self._fails_on_base(setup):
+                        break
+                    continue
+                self._own.append(layer)
+                found = layer.path
+            self._made[known] = replace(bare, layer=found, setup=setup)
+            return self._made[known]
+        self.matches = False
+        self.findings += [finding] if not self.findings else []
+        self._made[known] = self.base_environment
+        return self.base_environment
+
+    def is_private(self, environment: BaseEnvironment) -> bool:
+        """Whether the layer of an environment was made for the tree that it is shown with."""
+        return any(environment.layer == layer.path for layer in self._own)
+
+    def _find_setups(self, tree: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return files for which a tree needs another environment than the base, and commands that may make it."""
+        project, base, setup = (
+            self.services.config.project,
+            self.base_environment.base,
+            self.base_environment.setup,
+        )
+        if setup:
+            return self._layers.changed(base, tree, inputs=project.setup_inputs), (setup,)
+        reader, directory = DepotReader(self.services.depot), self.base_environment.directory
+        changed = find_new_packages(self.services.depot.diff(base.tree, tree), reader, directory)
+        # A person who wants no setup has none looked for.
+        return changed, detect_setups(reader, tree, directory) if changed and project.setup is None else ()
+
+    async def _fails_on_base(self, setup: str) -> bool:
+        base, directory = self.base_environment.base, self.base_environment.directory
+        project, reader = self.services.config.project, DepotReader(self.services.depot)
+        if not project.setup_network or setup not in detect_setups(reader, base.tree, directory):
+            return False
         try:
-            layer = await _build_layer(
-                self.services, self.journal, self._layers, self.provisioner, bare, setup, key, tree=tree
+            await base_environment(
+                self.services, self.journal, base, setup=setup, directory=directory, provisioner=self.provisioner
             )
         except RefusedError as error:
-            if error.code != "setup_failed":
-                raise
-            self.matches = False
-            self.findings += [self._explain_failure(changed[0], error)] if not self.findings else []
-            self._made[key] = self.base_environment
-        else:
-            self._own.append(layer)
-            self._made[key] = replace(bare, layer=layer.path, setup=setup)
-        return self._made[key]
+            return error.code == "setup_failed"
+        return False
 
     def _explain_failure(self, path: str, error: RefusedError) -> Finding:
         if self.services.config.project.setup_network:
@@ -211,6 +247,10 @@ class CandidateLayers:
             "environment; `chargehand config set project.setup_network true` lets setup reach the registries"
         )
         return Finding(rule="setup_offline", severity="warning", path=path, message=message, needs_person=True)
+
+    def _explain_missing(self, path: str) -> Finding:
+        message = "asks for other packages than the base, and no setup installs them, so the checks ran without"
+        return Finding(rule="setup_missing", severity="warning", path=path, message=message, needs_person=True)
 
 
 def _layer_key(
@@ -263,6 +303,8 @@ async def _build_layer(
                 **({"UV_PROJECT_ENVIRONMENT": VENV} if python else {}),
             },
         ) as sandbox:
+            # Tools that look at every file would take what clients keep there for the project's own.
+            await _write_settings(sandbox, f"{PACKAGES}/.gitignore", "*\n")
             if registries and "CARGO_HOME" in clients:
                 await _write_settings(sandbox, f"{CARGO_HOME}/config.toml", registries.cargo_settings())
             maven = registries if "MAVEN_OPTS" in clients else None
@@ -294,7 +336,7 @@ def _client_variables(setup: str, files: frozenset[str]) -> Mapping[str, str]:
 
 
 async def _write_settings(sandbox: Sandbox, name: str, text: str) -> None:
-    """Write a file that points a client to the mirror; it stays in the layer."""
+    """Write a file for package clients beside what they fetch; it stays in the layer."""
     path = f"{WORKSPACE}/{name}"
     write = 'umask 022 && mkdir -p "${1%/*}" && cat > "$1"'
     done = await sandbox.exec(["/bin/sh", "-c", write, "sh", path], stdin=text.encode(), timeout=60.0)

@@ -1,12 +1,18 @@
-"""What is installed in an environment layer: names that programs import, and copies of the project's own code."""
+"""What is in an environment layer: names that programs import, and what was made of the project's own code."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import json
+import posixpath
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from chargehand.checks.reads import installed_names
+from chargehand.checks.detection import above
+from chargehand.checks.paths import language_of
+from chargehand.checks.reads import Copy, installed_names
+from chargehand.checks.trees import TreeReader, text_of
 from chargehand.sandbox.contract import WORKSPACE
 
 _PLACES = (
@@ -14,6 +20,8 @@ _PLACES = (
     ".tox/*/lib/python3*/site-packages",
     ".nox/*/lib/python3*/site-packages",
 )
+# What package.json says of the files that others load.
+_LOADED = ("main", "module", "browser", "bin", "exports")
 # What distributions leave there by mistake; projects have directories of these names too.
 _NOT_IMPORTED = frozenset({
     "__pycache__", "test", "tests", "doc", "docs", "example", "examples", "scripts", "tools", "benchmarks",
@@ -35,17 +43,61 @@ def installed_modules(layer: Path | None) -> frozenset[str]:
     return frozenset(name for name in names if name.isidentifier() and name not in _NOT_IMPORTED)
 
 
-def find_installed_copies(layer: Path | None, code: Sequence[str]) -> dict[str, str]:
-    """Return what setup installed of changed code in a layer: each copy's path inside, and the path it is of."""
-    if layer is None:
-        return {}
-    copies: dict[str, str] = {}
+def find_installed_copies(
+    layer: Path | None, code: Sequence[str], reader: TreeReader, tree: str
+) -> dict[str, Copy]:
+    """Return what setup installed or built of changed code of a tree in a layer, by the paths inside."""
+    found: dict[str, Copy] = {}
+    for path in code if layer else ():
+        assert layer is not None
+        copies = _python_copies(layer, path) if language_of(path) == "python" else ()
+        copies = _node_copies(layer, path, reader, tree) if language_of(path) == "javascript" else copies
+        for copy in copies:
+            modified = int(copy.lstat().st_mtime)
+            found[f"{WORKSPACE}/{copy.relative_to(layer)}"] = Copy(of=path, modified=modified)
+    return found
+
+
+def _python_copies(layer: Path, path: str) -> Iterator[Path]:
     for packages in layer.glob(".venv/lib/python3*/site-packages"):
-        for path in code:
-            for name in installed_names(path):
-                source = packages / name
+        for name in installed_names(path):
+            source = packages / name
+            if source.is_file():
+                yield source
                 # Python opens the compiled file in place of the source.
-                compiled = source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
-                installed = (source, *compiled) if source.is_file() else ()
-                copies |= {f"{WORKSPACE}/{each.relative_to(layer)}": path for each in installed}
-    return copies
+                yield from source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
+
+
+def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Iterator[Path]:
+    """Yield what `node_modules` holds of the package itself, and what setup built for others to load."""
+    place, document = _node_package(path, reader, tree)
+    name, within = document.get("name"), posixpath.relpath(path, place or ".")
+    for root in (place, *above(place)) if isinstance(name, str) else ():
+        package = layer / root / "node_modules" / str(name)
+        # A link leads back to the tree.
+        if not package.is_symlink() and (package / within).is_file():
+            yield package / within
+    loaded, built = [document.get(key) for key in _LOADED], set[Path]()
+    while loaded:
+        each = loaded.pop()
+        loaded += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        target = posixpath.normpath(posixpath.join(place, each)) if isinstance(each, str) else "."
+        first = posixpath.relpath(target, place or ".").partition("/")[0]
+        if first in (".", "..", "node_modules") or target.startswith(("/", "..")):
+            continue
+        stem = posixpath.basename(path).partition(".")[0]
+        built |= {layer / target, *(layer / place / first).rglob(f"{glob.escape(stem)}.*js")}
+    yield from (each for each in built if each.is_file())
+
+
+def _node_package(path: str, reader: TreeReader, tree: str) -> tuple[str, dict[str, Any]]:
+    """Return the directory of the package that a file belongs to, and what its package.json says."""
+    for place in above(path):
+        found = reader.lookup(tree, posixpath.join(place, "package.json"))
+        if found is not None:
+            try:
+                document = json.loads(text_of(reader, *found) or "{}")
+            except (ValueError, RecursionError):
+                break
+            return place, document if isinstance(document, dict) else {}
+    return "", {}

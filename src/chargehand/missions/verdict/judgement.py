@@ -143,7 +143,7 @@ def _why_not_judged(verdict: Verdict) -> tuple[Reason, ...]:
             "install the project in editable mode (pip install -e .)"
         )
         return (Reason(code="loaded_elsewhere", message=message),)
-    if any(found.rule == "setup_offline" for found in verdict.findings):
+    if any(found.rule in ("setup_offline", "setup_missing") for found in verdict.findings):
         return ()
     message = f"the checks passed, and none of them opened the changed code ({_name_some(verdict.unread or ())})"
     return (Reason(code="change_unread", message=message),)

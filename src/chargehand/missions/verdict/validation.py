@@ -21,6 +21,7 @@ from msgspec import structs
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.execution import CheckOutput, judge, run_checks
+from chargehand.checks.go_builds import find_skipped
 from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.checks.ran_tests import RanTests, find_lost_tests
 from chargehand.checks.reads import (
@@ -230,15 +231,17 @@ class Validator:
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
-            code = changed_code(changes)
-            copies = await asyncio.to_thread(find_installed_copies, environment.layer, code)
+            code, reader = changed_code(changes), DepotReader(self.services.depot)
+            # In a layer that was made for the tree everything is its own.
+            below = None if layers.is_private(environment) else environment.layer
+            copies = await asyncio.to_thread(find_installed_copies, below, code, reader, tree)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
             tests = changed_tests(changes)
             # Faults are put into what the tests open: that is watched only where tests were changed.
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
-            observer = ReadObserver(watched_directories(code, copies, settings, subject))
+            observer = ReadObserver(watched_directories(code, copies, settings, subject), copies)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
-            renamed = renamed_tests(changes, DepotReader(self.services.depot))
+            renamed = renamed_tests(changes, reader)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
             lost = find_lost_tests(self._ran_on_base, ran, renamed) if layers.matches else ()
@@ -255,13 +258,12 @@ class Validator:
                     subject = observer.read_of(subject)
                     soft = await self._measure_tests(tree, mixed, tests, subject, code, checks, layers)
                 checks += (*outside, *with_base_tests)
+        skipped = await asyncio.to_thread(find_skipped, code, reader, tree)
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(settings, observer) if found.path not in named]
-        findings, reads = (
-            (*findings, *layers.findings, *surface, *lost, *soft, *stale),
-            judge_reads(code, copies, observer),
-        )
+        findings = (*findings, *layers.findings, *surface, *lost, *soft, *stale)
+        reads = judge_reads(code, observer, skipped=skipped)
         return Verdict(
             tree=tree,
             scope=scope,

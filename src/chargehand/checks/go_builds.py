@@ -1,0 +1,73 @@
+"""Which Go files are not for this machine: go opens each file of a package to see that, and skips them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import posixpath
+import re
+from collections.abc import Iterable
+
+from chargehand.checks.paths import language_of
+from chargehand.checks.trees import TreeReader, text_of
+
+_SYSTEMS = frozenset({
+    "aix", "android", "darwin", "dragonfly", "freebsd", "illumos", "ios", "js", "linux", "netbsd", "openbsd",
+    "plan9", "solaris", "wasip1", "windows",
+})  # fmt: skip
+_PROCESSORS = frozenset({
+    "386", "amd64", "arm", "arm64", "loong64", "mips", "mips64", "mips64le", "mipsle", "ppc64", "ppc64le",
+    "riscv64", "s390x", "wasm",
+})  # fmt: skip
+_NEVER_SET = frozenset({"ignore", "never"})
+_THEIR_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
+_CONSTRAINT = re.compile(r"^//go:build[ \t]+(.+)$", re.MULTILINE)
+_PACKAGE = re.compile(r"^package\b", re.MULTILINE)
+
+
+def find_skipped(code: Iterable[str], reader: TreeReader, tree: str) -> frozenset[str]:
+    """Return the files among `code` that go leaves out on this machine, by their names and their constraints.
+
+    Tags that a check may set say nothing here: a file that needs one counts as compiled.
+    """
+    entries = {path: reader.lookup(tree, path) for path in code if language_of(path) == "go"}
+    return frozenset(
+        path for path, entry in entries.items() if entry and _is_skipped(path, text_of(reader, *entry) or "")
+    )
+
+
+def _is_skipped(path: str, text: str) -> bool:
+    here = {"linux", "unix", _THEIR_NAMES.get(os.uname().machine, os.uname().machine)}
+    absent = (_SYSTEMS | _PROCESSORS | _NEVER_SET) - here
+    _, *tags = posixpath.basename(path).removesuffix(".go").removesuffix("_test").split("_")
+    *before, last = tags or [""]
+    # `x_windows_amd64.go` is for both; a word that is neither, in front of them, is part of the name.
+    named = {last} | set(before[-1:] if last in _PROCESSORS else ()) & _SYSTEMS
+    if named & (absent - _NEVER_SET):
+        return True
+    constraint = _CONSTRAINT.search(_PACKAGE.split(text, maxsplit=1)[0])
+    return constraint is not None and _holds(constraint[1], present=here, absent=absent) is False
+
+
+def _holds(constraint: str, *, present: Iterable[str], absent: Iterable[str]) -> bool | None:
+    """Return whether a build constraint holds, `None` where that depends on tags that are not known."""
+    known = {**dict.fromkeys(present, "True"), **dict.fromkeys(absent, "False")}
+    words = re.sub(r"[\w.]+", lambda word: known.get(word[0], "None"), constraint.partition("//")[0])
+    python = words.replace("&&", " and ").replace("||", " or ").replace("!", " not ")
+
+    def value(node: ast.expr) -> bool | None:
+        match node:
+            case ast.Constant(value=bool() as said):
+                return said
+            case ast.UnaryOp(operand=operand):
+                inner = value(operand)
+                return None if inner is None else not inner
+            case ast.BoolOp(op=op, values=values):
+                decides, found = isinstance(op, ast.Or), {value(each) for each in values}
+                return decides if decides in found else None if None in found else not decides
+        return None
+
+    try:
+        return value(ast.parse(python.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,107 @@
+"""A tree that asks for other packages than the base is green in the environment that it asks for alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+
+pytestmark = pytest.mark.needs_bwrap
+
+PYTHON = {
+    "calc.py": "def add(a, b):\n    return a + b\n",
+    "test_calc.py": (
+        "import unittest\nfrom calc import add\n\n\nclass T(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 1), 3)\n"
+    ),
+}
+PROJECT = "[project]\nname = 'calc'\nversion = '1'\ndependencies = []\n"
+UV_LOCK = "version = 1\n\n[[package]]\nname = 'calc'\nversion = '1'\nsource = { virtual = '.' }\n"
+PACKAGE = {"name": "calc", "version": "1.0.0", "scripts": {"test": "node --test"}}
+NODE = {
+    "calc.js": "exports.add = (a, b) => a + b;\n",
+    "calc.test.js": (
+        "const test = require('node:test'), assert = require('node:assert');\n"
+        "test('add', () => assert.equal(require('./calc').add(2, 1), 3));\n"
+    ),
+    "package.json": json.dumps(PACKAGE),
+}
+CARGO = {
+    "src/lib.rs": (
+        "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\n"
+        "#[test]\nfn adds() {\n    assert_eq!(add(2, 1), 3);\n}\n"
+    ),
+    "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n\n[dependencies]\n',
+}
+# What is there, which file says what the project needs, and what it says after the change.
+ASKS = {
+    "pip": (PYTHON | {"pyproject.toml": PROJECT}, "pyproject.toml", PROJECT.replace("[]", "['nope==99']")),
+    "pip, a build": (PYTHON, "pyproject.toml", PROJECT + "[build-system]\nrequires = ['setuptools>=9999']\n"),
+    "pip, a list": (PYTHON, "requirements-dev.txt", "nope==99\n"),
+    "pip, setup.cfg": (
+        PYTHON,
+        "setup.cfg",
+        "[metadata]\nname = calc\n[options]\ninstall_requires =\n  nope==99\n",
+    ),
+    "uv, a lock": (
+        PYTHON | {"pyproject.toml": PROJECT, "uv.lock": UV_LOCK},
+        "uv.lock",
+        UV_LOCK
+        + "\n[[package]]\nname = 'nope'\nversion = '99'\nsource = { registry = 'https://pypi.org/simple' }\n",
+    ),
+    "npm": (NODE, "package.json", json.dumps(PACKAGE | {"dependencies": {"nope": "^99.0.0"}})),
+    "cargo": (CARGO, "Cargo.toml", CARGO["Cargo.toml"] + 'nope = "99"\n'),
+}
+# The same files, and what asks for nothing that is not there.
+ASKS_NOTHING = {
+    "pip": (*ASKS["pip"][:2], PROJECT.replace("'1'", "'2'\ndescription = 'sums'")),
+    "uv, a lock": (*ASKS["uv, a lock"][:2], UV_LOCK.replace("'1'", "'2'")),
+    "npm": (NODE, "package.json", json.dumps(PACKAGE | {"version": "1.1.0"})),
+    "cargo": (CARGO, "Cargo.toml", CARGO["Cargo.toml"].replace("0.1.0", "0.2.0")),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
+    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+
+
+def change(desk: Desk, place: Path, files: dict[str, str], manifest: str, text: str) -> Said:
+    """Run a mission that writes a manifest, and an empty line into the code."""
+    if "Cargo.toml" in files and not shutil.which("cargo"):
+        pytest.skip("cargo is not on this machine")
+    encoded = base64.b64encode(text.encode()).decode()
+    agent = shell(f"printf %s {encoded} | base64 -d > {manifest}; echo >> {next(iter(files))}")
+    return desk.say("run", "m", "--agent", agent, cwd=repository(place, files))
+
+
+@pytest.mark.parametrize("client", ASKS)
+def test_a_base_without_setup_does_not_stand_for_a_tree_that_needs_one(
+    desk: Desk, tmp_path: Path, client: str
+) -> None:
+    waits = change(desk, tmp_path / "repo", *ASKS[client])
+    # A new way to build is check surface besides, and nothing is known that installs what only setup.cfg lists.
+    expected = {"pip, a build": {"setup_offline", "check_surface"}, "pip, setup.cfg": {"setup_missing"}}
+    assert (waits.code, waits.reasons) == (3, expected.get(client, {"setup_offline"})), waits.document["reasons"]
+    assert waits.document["attempts"][0]["verdict"] == "missing"
+
+
+def test_a_person_who_wants_no_setup_is_asked_about_packages(desk: Desk, tmp_path: Path) -> None:
+    files, manifest, text = ASKS["pip"]
+    none = {"chargehand.toml": "[project]\nsetup = ''\n"}
+    waits = change(desk, tmp_path / "repo", files | none, manifest, text)
+    assert (waits.code, waits.reasons) == (3, {"setup_missing"}), waits.document["reasons"]
+    allowed = desk.say("mission", "promote", waits.document["mission"], cwd=tmp_path / "repo")
+    assert (allowed.code, allowed.document["status"]) == (0, "promoted"), allowed
+
+
+@pytest.mark.parametrize("client", ASKS_NOTHING)
+def test_a_manifest_that_asks_for_nothing_new_asks_nobody(desk: Desk, tmp_path: Path, client: str) -> None:
+    done = change(desk, tmp_path / "repo", *ASKS_NOTHING[client])
+    assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
