@@ -186,9 +186,8 @@ def test_a_reply_survives_each_pair(
     client: Dialect, upstream: Dialect, said: NeutralReply, stream: bool, cut: int
 ) -> None:
     asked = NeutralRequest(turns=(ConversationTurn(role="user", parts=(TextPart(text="hi"),)),), stream=stream)
-    call = ModelCall(
-        id="c", dialect=client, body=DIALECTS[client].write_request(asked, "m").body, attempt="a", turn=1
-    )
+    sent = DIALECTS[client].write_request(asked, "m").body
+    call = ModelCall(id="c", dialect=client, body=sent, attempt="a", turn=1)
 
     async def answered() -> tuple[bytes, Usage]:
         reply = await TranslatingUpstream(Provider(said, cut), upstream).send(call)
