@@ -236,12 +236,63 @@ async def test_an_alert_is_raised_once(tmp_path: Path) -> None:
 
 async def test_a_race_for_the_last_money_ends_in_a_refusal(tmp_path: Path) -> None:
     class Late(MemoryLedger):
-        def left(self) -> float | None:
+        def left(self, *, settled: bool = False) -> float | None:
             return 1.0
 
     async with gateway(tmp_path, Reply(pieces=[openai_whole()]), ledger=Late(0.001)) as desk:
         reply = await desk.post({**ASK, "max_tokens": 5_000})
     assert reply.json()["error"]["code"] == "budget_exhausted"
+
+
+async def test_a_call_that_does_not_fit_now_waits_for_those_under_way(tmp_path: Path) -> None:
+    go = asyncio.Event()
+    body = {**ASK, "max_tokens": 500}
+    # One reserves 5 of 7.5 thousandths: the other could have 200 tokens now, and all of them once that is settled.
+    replies = (Reply(wait=go, pieces=[openai_whole()]), GOOD)
+    async with gateway(tmp_path, *replies, limit=0.0075) as desk:
+        first = asyncio.create_task(desk.post(body))
+        while not desk.upstream.calls:
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(desk.post(body))
+        await asyncio.sleep(0.1)
+        assert len(desk.upstream.calls) == 1
+        go.set()
+        assert [(await one).status_code for one in (first, second)] == [200, 200]
+        assert desk.upstream.calls[1].body["max_tokens"] == 500
+    assert [record.status for record in desk.records] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(("limit", "status", "code"), [(0.0058, 429, "budget_reserved"), (0.0075, 200, "")])
+async def test_who_waited_in_vain_gets_less_or_is_told_that_it_passes(
+    tmp_path: Path, limit: float, status: int, code: str
+) -> None:
+    never = asyncio.Event()
+    body = {**ASK, "max_tokens": 500}
+    async with gateway(tmp_path, Reply(wait=never), GOOD, limit=limit, reserve_seconds=0.05) as desk:
+        first = asyncio.create_task(desk.post(body))
+        while not desk.upstream.calls:
+            await asyncio.sleep(0.001)
+        reply = await desk.post(body)
+        assert (reply.status_code, reply.json().get("error", {}).get("code", "")) == (status, code)
+        if not code:
+            assert 16 <= desk.upstream.calls[1].body["max_tokens"] < 300
+        never.set()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_a_client_that_leaves_while_it_waits_reserves_nothing(tmp_path: Path) -> None:
+    never = asyncio.Event()
+    body = {**ASK, "max_tokens": 500}
+    async with gateway(tmp_path, Reply(wait=never, pieces=[openai_whole()]), limit=0.0058) as desk:
+        first = asyncio.create_task(desk.post(body))
+        while not desk.upstream.calls:
+            await asyncio.sleep(0.001)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await desk.post(body)
+        never.set()
+        assert (await first).status_code == 200
+    assert sorted(record.status for record in desk.records) == ["ok", "refused"]
 
 
 def test_the_ledger_in_memory_refuses_what_it_does_not_cover() -> None:
@@ -250,7 +301,7 @@ def test_the_ledger_in_memory_refuses_what_it_does_not_cover() -> None:
     assert ledger.reserve("b", 0.4)[0].spent_usd == pytest.approx(0.9)
     with pytest.raises(ExhaustedError) as caught:
         ledger.reserve("c", 0.2)
-    assert caught.value.code == "budget"
+    assert caught.value.code == "budget_reserved"
     ledger.settle("a", 0.1)
     ledger.settle("b", None)
     assert (ledger.left(), ledger.booked) == (pytest.approx(0.5), pytest.approx(0.5))

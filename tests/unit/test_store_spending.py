@@ -59,7 +59,7 @@ def ledger(
 def refusal(of: Ledger, usd: float, call: str = "c-refused") -> ExhaustedError:
     with pytest.raises(ExhaustedError) as caught:
         of.reserve(call, usd)
-    assert caught.value.code == "budget"
+    assert caught.value.code in ("budget", "budget_reserved")
     return caught.value
 
 
@@ -123,7 +123,16 @@ def test_each_limit_refuses_and_says_which_how_much_and_the_way_out(
     one = ledger(store, **limits)
     one.reserve("c-1", 0.6)
     assert one.left() == 0.4
+    waits = refusal(one, 0.400001)
+    assert waits.code == "budget_reserved"
+    assert (
+        f"the budget of the {scope} is taken for now: of 1.00 USD, 0.00 are spent and 0.60 reserved"
+        in waits.message
+    )
+    assert one.left(settled=True) == 1.0
+    one.settle("c-1", None)
     error = refusal(one, 0.400001)
+    assert error.code == "budget"
     assert error.message == (
         f"the budget of the {scope} is used up: 0.60 of 1.00 USD are spent or reserved,"
         " and this call may cost 0.400001 USD"
@@ -162,7 +171,10 @@ def test_a_users_limit_counts_a_day_over_all_missions_and_a_tasks_its_attempts(
     assert ledger(store, "a-9", "m-1", t=10.0).left() == 7.0, "a mission of one task is that task"
     assert ledger(store, "a-9", None, t=10.0).left() == 10.0
     error = refusal(ledger(store, "a-9", "m-9", user="ann", u=6.5), 0.6)
-    assert "the budget of the user's day is used up: 6.00 of 6.50 USD" in error.message
+    assert (
+        "the budget of the user's day is taken for now: of 6.50 USD, 0.00 are spent and 6.00 reserved"
+        in error.message
+    )
     assert "limits.user_usd" in error.hint
     told = ledger(store, "a-9", "m-9", user="ann", u=6.5, t=1.0).reserve("c-5", 0.4)
     assert [(spent.limit, spent.spent_usd) for spent in told] == [("user", 6.4)]

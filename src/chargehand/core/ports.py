@@ -43,15 +43,19 @@ class Ledger(Protocol):
     What is reserved counts as spent for every limit until it is settled. Methods may block on the store.
     """
 
-    def left(self) -> float | None:
-        """Return what may still be reserved: the least over all limits, `None` where there is none."""
+    def left(self, *, settled: bool = False) -> float | None:
+        """Return what may still be reserved: the least over all limits, `None` where there is none.
+
+        With `settled`, as if the calls under way cost nothing: what is left of that is not used up.
+        """
         ...
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
         """Reserve for a call; return the limits of which this books four fifths for the first time.
 
         What is reserved outlives this process, and a power cut once `secure` returned. Raises `ExhaustedError`
-        (`budget`) that names the limit, and reserves nothing then.
+        (`budget`, or `budget_reserved` where it may fit once calls under way are settled) that names the limit;
+        nothing is reserved then.
         """
         ...
 

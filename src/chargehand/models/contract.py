@@ -304,6 +304,8 @@ FAULT_STATUS: dict[str, int] = {
     "too_large": 413,
     "unsupported_encoding": 415,
     "quota_exhausted": 429,
+    # A 429, which clients try again by themselves: it passes once calls under way are answered.
+    "budget_reserved": 429,
     "upstream_unreachable": 502,
     "upstream_cut": 502,
     "upstream_malformed": 502,

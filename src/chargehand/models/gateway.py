@@ -44,7 +44,7 @@ from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.metering import DEFAULT_OUTPUT, CallBound, bound_input
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
-from chargehand.models.serving.admission import BudgetAdmission
+from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
 from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
 from chargehand.models.serving.fallback import FallbackChain
 from chargehand.models.serving.handler import UpstreamRequest
@@ -98,6 +98,7 @@ class Gateway:
         on_quota: Callable[[QuotaRest], None] = lambda _: None,
         on_loop: bool = False,
         call_seconds: float = 600.0,
+        reserve_seconds: float = RESERVE_SECONDS,
         quiet_seconds: float = QUIET_SECONDS,
         retries: int = 3,
         clock: Clock | None = None,
@@ -120,6 +121,7 @@ class Gateway:
             on_alert=on_alert,
             on_quota=on_quota,
             on_loop=on_loop,
+            reserve_seconds=reserve_seconds,
         )
         self._attempt = attempt
         # Each operation apart: counting tokens between two replies must not move the turns of a script.

@@ -184,6 +184,7 @@ class MemoryLedger:
         self._limit = limit
         self._lock = threading.Lock()
         self._booked: dict[str, float] = {}
+        self._open: set[str] = set()
         self._alerted = False
 
     @property
@@ -192,22 +193,28 @@ class MemoryLedger:
         with self._lock:
             return sum(self._booked.values())
 
-    def left(self) -> float | None:
-        """Return what may still be reserved, in USD."""
-        return None if self._limit is None else max(0.0, self._limit - self.booked)
+    def left(self, *, settled: bool = False) -> float | None:
+        """Return what may still be reserved, in USD; with `settled`, as if calls under way cost nothing."""
+        if self._limit is None:
+            return None
+        with self._lock:
+            booked = sum(usd for call, usd in self._booked.items() if not (settled and call in self._open))
+        return max(0.0, self._limit - booked)
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
         """Reserve for a call; raises `ExhaustedError` (`budget`) where that is more than what is left."""
         with self._lock:
             spent = sum(self._booked.values())
             if self._limit is not None and spent + usd > self._limit + _TOLERANCE:
+                opened = sum(self._booked[one] for one in self._open)
                 raise ExhaustedError(
                     f"the attempt's limit of {self._limit:g} USD does not cover this call: {spent:.6f} USD are "
                     f"spent or reserved, and it could cost {usd:.6f} USD",
-                    code="budget",
+                    code="budget_reserved" if spent - opened + usd <= self._limit + _TOLERANCE else "budget",
                     hint="raise the limit, or send less",
                 )
             self._booked[call] = usd
+            self._open.add(call)
             if self._limit is None or self._alerted or spent + usd < _ALERT * self._limit:
                 return ()
             self._alerted = True
@@ -218,6 +225,7 @@ class MemoryLedger:
 
     def settle(self, call: str, usd: float | None) -> None:
         """Book what a call cost; `None` leaves its reserve booked."""
-        if usd is not None:
-            with self._lock:
+        with self._lock:
+            self._open.discard(call)
+            if usd is not None:
                 self._booked[call] = usd

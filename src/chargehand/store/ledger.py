@@ -167,11 +167,13 @@ class _AttemptLedger:
         self._attempt = whose.attempt
         self._most = most
 
-    def left(self) -> float | None:
+    def left(self, *, settled: bool = False) -> float | None:
         if not self._most:
             return None
         with self._database.read() as connection:
             booked = self._sum_booked(connection, self._today())
+            if settled:
+                booked = {scope: usd - self._sum_open(connection, scope) for scope, usd in booked.items()}
         return _usd(max(0, min(limit - booked[scope] for scope, limit in self._most.items())))
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
@@ -193,7 +195,7 @@ class _AttemptLedger:
             if connection.execute(_FIND, (call,)).fetchone() is not None:
                 raise UsageError(f"call {call!r} is already reserved", hint="give each call its own id")
             booked = self._sum_booked(connection, day)
-            self._refuse_beyond(booked, micro)
+            self._refuse_beyond(connection, booked, micro)
             connection.execute(_RESERVE, row)
             return self._alerts(connection, {scope: spent + micro for scope, spent in booked.items()}, day)
 
@@ -215,7 +217,7 @@ class _AttemptLedger:
                 cost = reserved if micro is None else micro
                 connection.execute(_SETTLE, (cost, int(micro is not None), call))
 
-    def _refuse_beyond(self, booked: dict[_Scope, int], micro: int) -> None:
+    def _refuse_beyond(self, connection: Transaction, booked: dict[_Scope, int], micro: int) -> None:
         rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
         # What is free may still be called once all is spent, such as a model on this machine to fall back to.
         if not rest or not micro or min(rest.values()) >= micro:
@@ -223,6 +225,15 @@ class _AttemptLedger:
         # The tightest one is named: raising any other would let nothing through.
         scope = min(rest, key=lambda each: rest[each])
         whose, way_out = self._whose.in_words(scope)
+        opened = self._sum_open(connection, scope)
+        if micro <= rest[scope] + opened:
+            raise ExhaustedError(
+                f"the budget of the {whose} is taken for now: of {_format_usd(self._most[scope])} USD,"
+                f" {_format_usd(booked[scope] - opened)} are spent and {_format_usd(opened)} reserved by calls"
+                f" under way, and this call may cost {_format_usd(micro)} USD",
+                code="budget_reserved",
+                hint=f"ask again once they are answered, {way_out}, or ask for less at once",
+            )
         raise ExhaustedError(
             f"the budget of the {whose} is used up: {_format_usd(booked[scope])} of"
             f" {_format_usd(self._most[scope])} USD are spent or reserved, and this call may cost"
@@ -257,6 +268,17 @@ class _AttemptLedger:
         values = {"attempt": whose.attempt, "task": whose.task, "mission": whose.mission, "user": whose.user}
         row = connection.execute(f"SELECT {', '.join(totals)}", {**values, "day": day, "nobody": ""}).fetchone()
         return dict(zip(self._most, row, strict=True))
+
+    def _sum_open(self, connection: Transaction, scope: _Scope) -> int:
+        """Return what calls that are not settled yet reserve of a limit."""
+        column = self._whose.column(scope)
+        values = {"attempt": self._whose.attempt, "task": self._whose.task, "mission": self._whose.mission}
+        values |= {"user": self._whose.user, "day": self._today()}
+        nobody = column == "user" and self._whose.user is None
+        counted = f"{column} IS NULL" if nobody else f"{column} = :{column}"
+        today = " AND day = :day" if column == "user" else ""
+        query = f"SELECT coalesce(sum(reserved), 0) FROM spending WHERE settled IS NULL AND {counted}{today}"
+        return int(connection.execute(query, values).fetchone()[0])
 
     def _today(self) -> str:
         return self._clock.now().astimezone(UTC).date().isoformat()

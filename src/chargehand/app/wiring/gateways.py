@@ -167,7 +167,9 @@ class _Meter:
         """Count one call and pass it on."""
         so_far, usage = self._metered, record.usage
         if record.status == "refused":
-            self._metered = replace(so_far, refused=record.reason or "refused")
+            # One that passes by itself, once calls under way are settled, ends no agent.
+            if not record.reason.startswith(("budget_reserved", "client_gone")):
+                self._metered = replace(so_far, refused=record.reason or "refused")
         else:
             self._metered = replace(
                 so_far,

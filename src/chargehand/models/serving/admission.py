@@ -41,6 +41,10 @@ from chargehand.models.metering import (
 _T = TypeVar("_T")
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 _UNKNOWN = ReplyUsage(usage=Usage())
+# How long a call waits for the reserves of others, and how often it looks whether another process settled one.
+RESERVE_SECONDS, _LOOK_SECONDS = 60.0, 0.25
+# Tokens of output that are worth having at once; a call that could have less waits for more.
+_GOOD_OUTPUT = 4_096
 _MOST_REFUSED = 20
 # USD: more than any limit that a person sets.
 _PLENTY = 1e9
@@ -123,8 +127,11 @@ class BudgetAdmission:
         on_alert: Callable[[Spent], None],
         on_quota: Callable[[QuotaRest], None] = lambda _: None,
         on_loop: bool = False,
+        reserve_seconds: float = RESERVE_SECONDS,
     ) -> None:
         self.clock = clock
+        self._reserve_seconds = reserve_seconds
+        self._freed = asyncio.Event()
         self.attempt = attempt
         self.on_quota = on_quota
         self._ledger = ledger
@@ -173,8 +180,8 @@ class BudgetAdmission:
         call = MeteredCall(self, served.price, record, hour_cache=bound.hour_cache)
         reserved: list[float] = []
 
-        def admit() -> BudgetGrant:
-            grant = self._grant(call.id, served, bound)
+        def admit(patient: bool) -> BudgetGrant:
+            grant = self._grant(call.id, served, bound, patient=patient)
             reserved.append(grant.usd)
             return grant
 
@@ -182,38 +189,73 @@ class BudgetAdmission:
             if any(reserved):  # what is refused or free leaves nothing that a power cut could take
                 self._ledger.secure()
 
-        admission = self._executor.submit(admit)
-        # Right behind it in line, so that no other call of this gateway is sent before this one is on the disk.
-        # This call itself does not wait for it: its provider works while the disk does.
-        call.on_disk = self._executor.submit(secure)
-        # Marks a failure as seen, where nobody waits for it: the call that it belongs to has failed then.
-        call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            call.grant = await asyncio.shield(admission)
-        except GatewayFault as fault:
-            await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
-            raise
-        except asyncio.CancelledError:
-            # The ledger's thread goes on, and its reserve has to be given back.
-            self.spawn(_return_grant(call, admission))
-            raise
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._reserve_seconds
+        while True:
+            patient = loop.time() < until
+            admission = self._executor.submit(functools.partial(admit, patient))
+            # Right behind it in line, so that no other call of this gateway is sent before this one is on the
+            # disk. This call itself does not wait for it: its provider works while the disk does.
+            call.on_disk = self._executor.submit(secure)
+            # Marks a failure as seen, where nobody waits for it: the call that it belongs to has failed then.
+            call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
+            try:
+                call.grant = await asyncio.shield(admission)
+                break
+            except GatewayFault as fault:
+                if not (patient and fault.code == "budget_reserved"):
+                    await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
+                    raise
+            except asyncio.CancelledError:
+                # The ledger's thread goes on, and its reserve has to be given back.
+                self.spawn(_return_grant(call, admission))
+                raise
+            await self._wait_for_reserves(call)
         if call.grant.alerts:
             # On its own: a listener that fails must not keep the call from being settled.
             self.spawn(self._notify([functools.partial(self._on_alert, one) for one in call.grant.alerts]))
         return call
 
-    def _grant(self, call: str, served: ServedModel, bound: CallBound) -> BudgetGrant:
+    async def _wait_for_reserves(self, call: MeteredCall) -> None:
+        """Return once a call under way was settled here, or in a moment: those of other processes tell nobody."""
+        self._freed.clear()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._freed.wait()
+        except asyncio.CancelledError:
+            self.spawn(call.close("refused", 499, reason="client_gone: it left while it waited for its budget"))
+            raise
+
+    def _grant(self, call: str, served: ServedModel, bound: CallBound, *, patient: bool) -> BudgetGrant:
+        """Reserve for a call, for less output where not all of it can be paid.
+
+        Raises `GatewayFault`: `budget_reserved` where calls under way hold what it lacks. With `patient` that is
+        raised also where it could have a short reply now, and a longer one later.
+        """
         if self._limited and served.price is not None:
             # Mostly all of it can be had, and what is left need not be asked for: that is a query of its own.
             with contextlib.suppress(ExhaustedError):
                 return self._reserve(call, served, bound, _PLENTY)
+        if patient:
+            self._refuse_for_now(served, bound)
         with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still do
             return self._reserve(call, served, bound, self._read_left(served))
         try:
             return self._reserve(call, served, bound, self._read_left(served))
         except ExhaustedError as error:
             hint = f"; {error.hint}" if error.hint else ""
-            raise GatewayFault("budget_exhausted", error.message + hint) from None
+            code = "budget_reserved" if error.code == "budget_reserved" else "budget_exhausted"
+            raise GatewayFault(code, error.message + hint) from None
+
+    def _refuse_for_now(self, served: ServedModel, bound: CallBound) -> None:
+        """Raise `GatewayFault` where more of the output could be paid once the calls under way are settled."""
+        price, left = served.price, self._read_left(served)
+        if price is None or left is None:
+            return
+        now, wanted = affordable_output(price, bound, left), min(bound.output, _GOOD_OUTPUT)
+        if now < wanted and affordable_output(price, bound, self._ledger.left(settled=True) or 0.0) > now:
+            raise GatewayFault("budget_reserved", "what is left of the budget is reserved by calls under way")
 
     def _read_left(self, served: ServedModel) -> float | None:
         left = self._ledger.left()
@@ -259,6 +301,7 @@ class BudgetAdmission:
             report()
         else:
             await self._executor.submit(functools.partial(_run_each, [book, report]))
+        self._freed.set()
 
     async def report(self, record: CallRecord) -> None:
         """Report a call that costs nothing and reserved nothing."""
