@@ -262,8 +262,9 @@ class MissionMachine(RuleBasedStateMachine):
         steering = Steering(store=self.store, look=self.look, worker=self.person.id, identity="me")
         before = self.store.log.read(mission)
         more: tuple[Any, ...] = {"send": ("hurry",), "give_up": (Reason(code="x", message="x"),)}.get(order, ())
+        timed = {"now": self.clock.now()} if order == "give_up" else {}
         try:
-            getattr(steering, order)(mission, *more)
+            getattr(steering, order)(mission, *more, **timed)
         except RefusedError:
             assert self.store.log.read(mission) == before
         else:
