@@ -56,6 +56,10 @@ ALLOWED = {
     ("agents/acp/client.py", "text.lower()"): PERSON,
     ("agents/native/loop.py", "text.endswith('[exit code 0]')"): STUCK,
     ("agents/roles.py", "role.output != 'change'"): ROLE,
+    (
+        "missions/attempt/watching.py",
+        "gap == event.reason == 'new_directory'",
+    ): "a closed word of the watcher's gaps",
     ("agents/roles.py", "role.output == 'change'"): ROLE,
     ("agents/_transcript.py", "_EXIT.search(text)"): STUCK,
     ("agents/_transcript.py", "_TIMED_OUT.search(text)"): STUCK,

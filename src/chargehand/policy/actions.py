@@ -10,6 +10,8 @@ Effect = Literal["allow", "ask", "deny"]
 # How strong an effect is: the strongest of all that apply counts.
 ORDER: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
 WORKSPACE = "/workspace"
+# What `~` and `$HOME` stand for: the sandbox's own home, which holds nothing of the person's.
+HOME = "/home/agent"
 # Bytes of a script that is looked into, as many as of a line.
 LARGEST_SCRIPT = 100_000
 Purpose = Literal["agent", "setup", "check", "exec"]

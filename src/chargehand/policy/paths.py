@@ -6,10 +6,8 @@ import posixpath
 import re
 from fnmatch import fnmatchcase
 
-from chargehand.policy.actions import Surroundings
+from chargehand.policy.actions import HOME, Surroundings
 
-# What `~` and `$HOME` stand for: the sandbox's own home, which holds nothing of the person's.
-HOME = "/home/agent"
 _GLOB = re.compile(r"[*?\[]")
 _STREAMS = re.compile(r"/dev/(null|stdin|stdout|stderr|tty|zero|u?random|full|fd/\d+)|-")
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run/chargehand")

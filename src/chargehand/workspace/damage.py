@@ -18,11 +18,11 @@ def find_damage(git_dir: Path, commits: Iterable[str]) -> dict[str, str]:
     """
     if not (git_dir / "objects").is_dir():
         return dict.fromkeys(commits, f"there is no depot in {str(git_dir)!r}")
-    reader, found = ObjectReader(git_dir / "objects"), _Sweep()
-    damaged = {}
+    reader = ObjectReader(git_dir / "objects")
+    sweep, damaged = _Sweep(reader), {}
     for commit in dict.fromkeys(commits):
         try:
-            wrong = found.tree(reader, bytes.fromhex(read_commit(reader, commit).tree))
+            wrong = sweep.find(bytes.fromhex(read_commit(reader, commit).tree), is_tree=True)
         except (NotFoundError, InfrastructureError) as error:
             wrong = error.message
         except (ValueError, StopIteration):  # no id of an object, or a commit without a tree
@@ -35,31 +35,22 @@ def find_damage(git_dir: Path, commits: Iterable[str]) -> dict[str, str]:
 class _Sweep:
     """What is known of the objects that were read, by their raw ids: `None` for one that is whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
         self._known: dict[bytes, str | None] = {EMPTY_TREE: None}
 
-    def tree(self, reader: ObjectReader, id: bytes) -> str | None:
+    def find(self, id: bytes, *, is_tree: bool) -> str | None:
+        """Return what is wrong with an object or, of a tree, with the first thing in it that is."""
         if id not in self._known:
-            self._known[id] = self._look(reader, id)
-        return self._known[id]
-
-    def _look(self, reader: ObjectReader, id: bytes) -> str | None:
-        try:
-            for entry in reader.tree(id).values():
-                if entry.is_gitlink:
-                    continue
-                wrong = self.tree(reader, entry.id) if entry.is_tree else self._file(reader, entry.id)
-                if wrong is not None:
-                    return wrong
-        except (NotFoundError, InfrastructureError) as error:
-            return error.message
-        return None
-
-    def _file(self, reader: ObjectReader, id: bytes) -> str | None:
-        if id not in self._known:
-            self._known[id] = None
+            wrong = None
             try:
-                reader.blob(id)
+                if is_tree:
+                    below = [entry for entry in self._reader.tree(id).values() if not entry.is_gitlink]
+                    found = (self.find(entry.id, is_tree=entry.is_tree) for entry in below)
+                    wrong = next((each for each in found if each is not None), None)
+                else:
+                    self._reader.blob(id)
             except (NotFoundError, InfrastructureError) as error:
-                self._known[id] = error.message
+                wrong = error.message
+            self._known[id] = wrong
         return self._known[id]

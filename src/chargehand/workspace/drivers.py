@@ -77,7 +77,13 @@ class OverlayDriver:
         with open_directory(upper) as fd:
             _UpperWriter(reader, place.environment, base, tree).fill(fd, b"", reader.tree(base), reader.tree(tree))
         if place.caches is not None:
-            _make_newer(upper, than=os.stat(place.caches).st_mtime)
+            # Newer than what was built of others: a clock that was set back would hide that they changed.
+            built = os.stat(place.caches).st_mtime
+            for directory, _, names in os.walk(upper):
+                for path in (os.path.join(directory, name) for name in names):
+                    info = os.lstat(path)
+                    if stat.S_ISREG(info.st_mode) and info.st_mtime <= built:
+                        os.utime(path, (built + 1, built + 1))
         make_owned(place.directory / "work")  # overlayfs wants it beside the upper, on the same file system
 
     def plan(self, place: Generation) -> MountPlan:
@@ -101,15 +107,6 @@ class OverlayDriver:
 
     def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
         """Keep nothing."""
-
-
-def _make_newer(upper: Path, *, than: float) -> None:
-    """Make files newer than what was built of others: a clock that was set back would hide that they changed."""
-    for directory, _, names in os.walk(upper):
-        for path in (os.path.join(directory, name) for name in names):
-            info = os.lstat(path)
-            if stat.S_ISREG(info.st_mode) and info.st_mtime <= than:
-                os.utime(path, (than + 1, than + 1))
 
 
 class _UpperWriter:

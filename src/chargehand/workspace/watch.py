@@ -152,36 +152,33 @@ class Watcher:
 
     def _run(self) -> None:
         try:
-            self._loop()
+            while not self._closing:
+                self._wait()
+                # Before the kernel's queue is read: what came before the request is handled once it is served.
+                requested = self._requested
+                self._drain()
+                if self._lost_since is not None:
+                    self._recover()
+                if self._decoder.blind and time.monotonic() >= self._next_blind:
+                    began, before = time.monotonic(), time.time_ns() - _SLACK_NS
+                    self._decoder.poll_blind(since=self._blind_polled)
+                    self._blind_polled = before
+                    took = time.monotonic() - began  # polling a large tree may take a tenth of the time, not more
+                    self._next_blind = time.monotonic() + max(self._blind_seconds, 10 * took)
+                self._queue.notify()
+                if requested > self._served:
+                    self._decoder.expire_edits()
+                    with self._served_changed:
+                        self._served = requested
+                        self._served_changed.notify_all()
+            self._drain()
+            if self._lost_since is not None:
+                self._queue.put_last(Gap(self._gap_reason()))
         finally:
             self.alive = False
             self._notify_waiting()
             self._queue.close()
             self._queue.notify()
-
-    def _loop(self) -> None:
-        while not self._closing:
-            self._wait()
-            # Before the kernel's queue is read: what came before the request is handled once it is served.
-            requested = self._requested
-            self._drain()
-            if self._lost_since is not None:
-                self._recover()
-            if self._decoder.blind and time.monotonic() >= self._next_blind:
-                began, before = time.monotonic(), time.time_ns() - _SLACK_NS
-                self._decoder.poll_blind(since=self._blind_polled)
-                self._blind_polled = before
-                took = time.monotonic() - began  # polling a large tree may take a tenth of the time, not more
-                self._next_blind = time.monotonic() + max(self._blind_seconds, 10 * took)
-            self._queue.notify()
-            if requested > self._served:
-                self._decoder.expire_edits()
-                with self._served_changed:
-                    self._served = requested
-                    self._served_changed.notify_all()
-        self._drain()
-        if self._lost_since is not None:
-            self._queue.put_last(Gap(self._gap_reason()))
 
     def _wait(self) -> None:
         poller = select.poll()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from chargehand.policy.paths import HOME
+from chargehand.policy.actions import HOME
 from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from chargehand.policy.paths import HOME
+from chargehand.policy.actions import HOME
 
 if TYPE_CHECKING:
     from tree_sitter import Node

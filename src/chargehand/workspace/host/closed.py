@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 _NEW_USER = 0x10000000
 _SECONDS = 60
@@ -35,7 +36,7 @@ def closed_bytes(places: Sequence[str], *, stop: tuple[int, int]) -> tuple[int, 
     return (int(counted[0]), int(counted[1])) if done.returncode == 0 and len(counted) == 2 else (0, 0)
 
 
-def _become_root() -> None:
+def _main() -> None:
     import ctypes
 
     user, group = os.geteuid(), os.getegid()
@@ -45,27 +46,18 @@ def _become_root() -> None:
     for name, text in (("uid_map", f"0 {user} 1"), ("setgroups", "deny"), ("gid_map", f"0 {group} 1")):
         with open(f"/proc/self/{name}", "w") as setting:
             setting.write(text)
-
-
-def _sizes(places: list[bytes]) -> Iterator[int]:
-    while places:
-        try:
+    most = int(sys.argv[1]), int(sys.argv[2])
+    entries = size = 0
+    places = sys.stdin.buffer.read().split(b"\0")
+    while places and entries <= most[0] and size <= most[1]:
+        with suppress(OSError):  # it vanished, and counts nothing
             for entry in os.scandir(places.pop()):
                 if entry.is_dir(follow_symlinks=False):
                     places.append(entry.path)
-                yield entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:  # it vanished, and counts nothing
-            continue
-
-
-def _main() -> None:
-    _become_root()
-    most = int(sys.argv[1]), int(sys.argv[2])
-    entries = size = 0
-    for each in _sizes(sys.stdin.buffer.read().split(b"\0")):
-        entries, size = entries + 1, size + each
-        if entries > most[0] or size > most[1]:
-            break
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+                entries += 1
+                if entries > most[0] or size > most[1]:
+                    break
     sys.stdout.write(f"{entries} {size}\n")
 
 

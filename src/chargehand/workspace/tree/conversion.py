@@ -64,9 +64,11 @@ class Conversion(Struct, frozen=True, kw_only=True):
         if self.text and b"\r\n" in content:
             if not self.auto:
                 content = content.replace(b"\r\n", b"\n")
-            # What is stored with CRLF stays so: a repository that never was normalised is not, file by file.
-            elif not _is_binary(content) and not _has_crlf(stored() or b""):
-                content = content.replace(b"\r", b"")
+            elif not _is_binary(content):
+                before = stored() or b""
+                # What is stored with CRLF stays so: a repository that never was normalised is not, file by file.
+                if b"\r\n" not in before or _is_binary(before):
+                    content = content.replace(b"\r", b"")
         return _EXPANDED_ID.sub(b"$Id$", content) if self.ident else content
 
 
@@ -78,10 +80,6 @@ def _is_binary(content: bytes) -> bool:
     # The end-of-file mark of DOS, as the last byte.
     control -= content.endswith(b"\x1a")
     return len(content) - len(content.translate(None, _TEXT)) >> 7 < control
-
-
-def _has_crlf(content: bytes) -> bool:
-    return b"\r\n" in content and not _is_binary(content)
 
 
 def _expand_ident(content: bytes, id: bytes) -> bytes:

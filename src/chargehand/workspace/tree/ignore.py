@@ -63,8 +63,11 @@ class IgnoreFile:
     def __init__(self, content: bytes) -> None:
         # As git reads it: no byte order mark at the start, no carriage return before a newline.
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        parsed = [_parse_line(line.removesuffix(b"\r")) for line in lines]
-        self._patterns = [pattern for pattern in parsed if pattern is not None]
+        # To git a line is a C string.
+        texts = [line.removesuffix(b"\r").split(b"\0", 1)[0] for line in lines]
+        self._patterns = [
+            parse_path_pattern(_strip_spaces(text)) for text in texts if text and not text.startswith(b"#")
+        ]
         self._names = _join_patterns([pattern for pattern in self._patterns if pattern.by_name])
         self._paths = _join_patterns([pattern for pattern in self._patterns if not pattern.by_name])
 
@@ -117,12 +120,6 @@ def _join_patterns(patterns: list[PathPattern]) -> re.Pattern[bytes] | None:
     return re.compile(b"|".join(b"(?:%s)" % pattern.regex.pattern for pattern in patterns), re.DOTALL)
 
 
-def _parse_line(line: bytes) -> PathPattern | None:
-    # To git a line is a C string.
-    line = line.split(b"\0", 1)[0]
-    return None if not line or line.startswith(b"#") else parse_path_pattern(_strip_spaces(line))
-
-
 def parse_path_pattern(text: bytes) -> PathPattern:
     """Return the pattern that `text` is, as ignore files and attribute files both read it."""
     negative = text.startswith(b"!")
@@ -161,13 +158,7 @@ def _strip_spaces(line: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _glob(text: bytes) -> bytes:
-    try:
-        return b"".join(_pieces(text))
-    except _MalformedError:
-        return _NEVER
-
-
-def _pieces(text: bytes) -> list[bytes]:
+    """Return the regular expression of a pattern; one that matches nothing where the pattern is malformed."""
     out: list[bytes] = []
     position = 0
     while position < len(text):
@@ -175,15 +166,18 @@ def _pieces(text: bytes) -> list[bytes]:
         if char == b"*":
             piece, position = _stars(text, position)
         elif char == b"[":
-            piece, position = _bracket(text, position + 1)
+            try:
+                piece, position = _bracket(text, position + 1)
+            except _MalformedError:
+                return _NEVER
         elif char == b"\\":
             if position + 1 >= len(text):
-                raise _MalformedError
+                return _NEVER
             piece, position = re.escape(text[position + 1 : position + 2]), position + 2
         else:
             piece, position = (b"[^/]" if char == b"?" else re.escape(char)), position + 1
         out.append(piece)
-    return out
+    return b"".join(out)
 
 
 def _stars(text: bytes, position: int) -> tuple[bytes, int]:
