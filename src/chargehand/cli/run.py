@@ -82,7 +82,7 @@ def run(out: Output, **options: Any) -> int:
 
     \b
     Example:
-      chargehand run --agent "command:ruff check --fix ." "fix what the linter finds"
+      chargehand run --agent "command:ruff check --fix ." "fix the lint errors"
     """
     from chargehand.app.composition import App
     from chargehand.app.runs import RunRequest, record_mission

@@ -15,8 +15,8 @@ from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import cancel_mission, check_answer, discard_mission, goes_on_by_itself
 from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.outcome import explain_failures, exported_branch
-from chargehand.app.progress.event_text import describe_event
 from chargehand.app.runs import RunRequest, record_mission
+from chargehand.app.story import describe_event
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
