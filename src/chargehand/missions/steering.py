@@ -381,9 +381,10 @@ class Steering:
             state = self.look.at_rest(mission)
             if state.status not in among:
                 undone = is_rolled_back(state)
+                status = "rolled back" if undone else state.status
                 hint = _HINTS.get(state.status, "chargehand mission show {mission}")
                 raise RefusedError(
-                    f"mission {mission!r} is {'rolled back' if undone else state.status}: there is nothing to {verb}",
+                    f"mission {mission!r} is {status}: there is nothing to {verb}",
                     code=code,
                     hint=(_UNDONE if undone else hint).format(mission=mission),
                 )
