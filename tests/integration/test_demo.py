@@ -14,7 +14,7 @@ from tests.conftest import make_repository, repository_state
 from chargehand.app.composition import App
 from chargehand.app.demo import project as demo_project
 from chargehand.app.demo.script import SCRIPT
-from chargehand.app.progress.story import MissionStory
+from chargehand.app.story import MissionStory
 from chargehand.cli.main import chargehand
 from chargehand.models.scripts import Script
 

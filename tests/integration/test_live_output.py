@@ -27,8 +27,8 @@ def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
         check=True,
     )
     lines = [line.strip() for line in watching.stdout.splitlines()]
-    begun = next(number for number, line in enumerate(lines) if "attempt 1 by" in line)
-    ended = next(number for number, line in enumerate(lines) if "attempt succeeded" in line)
+    begun = next(number for number, line in enumerate(lines) if line == "attempt 1")
+    ended = next(number for number, line in enumerate(lines) if line == "attempt 1 succeeded")
     assert begun < lines.index("first words") < lines.index("last words") < ended
     assert list((desk.home / "output").iterdir()) == []  # an ended mission's output is gone
     followed = desk.say("mission", "watch", mission, cwd=repo).stdout

@@ -15,7 +15,7 @@ from tests.conftest import git, write_files
 from tests.integration.workshop import REQUEST, Workshop
 
 from chargehand.app.composition import App
-from chargehand.app.progress.event_text import describe
+from chargehand.app.story import describe
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions
 

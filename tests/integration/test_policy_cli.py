@@ -29,6 +29,7 @@ def run(*words: str) -> Result:
     [
         (["--", "ls", "-la"], 0, "allow", "program"),
         (["--", "git", "push", "--force"], 1, "deny", "git-push"),
+        (["git push origin main"], 1, "deny", "git-push"),
         (["--shell", "echo x | xargs pip install"], 1, "deny", "install"),
         (["--shell", "echo x | xargs git branch -D"], 3, "ask", "git-history"),
         (["--write", ".github/workflows/x.yml"], 3, "ask", "write-ci"),

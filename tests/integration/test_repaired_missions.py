@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import git
 from tests.native_kit import NativeShop, says, scripted
 
-from chargehand.app.progress.event_text import describe
+from chargehand.app.story import describe
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import NEXT
 from chargehand.testing.agents import fake_agent as _fake_agent

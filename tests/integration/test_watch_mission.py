@@ -9,7 +9,7 @@ import pytest
 from tests.integration.workshop import GOLD, Workshop
 
 import chargehand.missions.attempt.watching as watching
-from chargehand.app.progress.event_text import describe
+from chargehand.app.story import describe
 from chargehand.core.attempt_events import CheckpointMade, FilesSeen
 from chargehand.core.events import Payload, decode
 from chargehand.core.state import MissionState

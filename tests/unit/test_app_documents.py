@@ -10,7 +10,7 @@ import pytest
 from chargehand.core.codec import json_schema
 
 MODULES = (
-    *("agents", "configuration", "demo.demonstration", "diagnosis", "gateways", "models", "onboarding"),
+    *("agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
     *("policy", "projects", "storage"),
 )
 DOCUMENTS = [

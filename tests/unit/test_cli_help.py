@@ -44,6 +44,26 @@ def commands(
 COMMANDS = dict(commands())
 
 
+@pytest.mark.parametrize(("path", "command"), COMMANDS.items(), ids=map(" ".join, COMMANDS))
+def test_help_fits_eighty_columns(path: tuple[str, ...], command: click.Command) -> None:
+    with click.Context(command, info_name=" ".join(("chargehand", *path)), terminal_width=80) as context:
+        lines = command.get_help(context).splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437", "utf-8"])
+def test_help_can_be_written_in_any_encoding(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "chargehand", "exec", "--help"],
+        env={"PYTHONIOENCODING": encoding, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    usage = done.stdout.decode("utf-8" if encoding == "ascii" else encoding).splitlines()[0]
+    assert usage.endswith("CMD..." if encoding in ("latin-1", "cp437") else "CMD…")
+
+
 def test_every_command_of_this_version_is_there() -> None:
     groups = {
         "mission": "list show watch diff log pause resume send answer fork cancel rollback promote discard",

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from chargehand.app.documents import mission_details, mission_document, money_document, to_json
-from chargehand.app.outcome import FailedTest, FailureDocument, mission_cost, next_commands
+from chargehand.app.outcome import FailingTestDocument, FailureDocument, mission_cost, next_commands
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import (
     exit_code,
@@ -141,7 +141,7 @@ FAILURE = FailureDocument(
     kind="check",
     name="make test",
     status="failed",
-    tests=(FailedTest(name="test_a.py::test_sub", lines=("assert 6 == 1", "at test_a.py:3")),),
+    tests=(FailingTestDocument(name="test_a.py::test_sub", lines=("assert 6 == 1", "at test_a.py:3")),),
     lines=(),
     artifact="abcdef0123456789",
 )

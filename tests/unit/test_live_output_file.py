@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app import live_output
-from chargehand.app.live_output import OutputReader, OutputWriter, remove_settled_output, writing_output
+from chargehand.app.progress import live_output
+from chargehand.app.progress.live_output import OutputReader, OutputWriter, remove_settled_output, writing_output
 from chargehand.core.clock import SystemClock
 from chargehand.core.state import MissionState
 

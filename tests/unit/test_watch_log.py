@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from chargehand.app.progress.event_text import describe
+from chargehand.app.story import describe
 from chargehand.core.attempt_events import FilesSeen
 from chargehand.core.events import Payload, decode, encode
 from chargehand.missions.attempt.watching import CheckpointPacing, CheckpointTimer, FileChangeLog

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -286,13 +286,18 @@ class QuestionDocument(Document, frozen=True):
 
 
 class MessageDocument(Document, frozen=True):
-    """`mission send`: the message that was kept, and how many the mission has."""
+    """`mission send`: the message that was recorded, when it reaches the agent, and how many the mission has.
+
+    `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
+    `no_attempt_left` where this is its last one, or `on_resume` of a mission that does not run.
+    """
 
     mission: str
     status: str
     messages: int
     message: str
     critical: bool
+    delivery: Literal["next_step", "next_attempt", "no_attempt_left", "on_resume"]
 
 
 def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:

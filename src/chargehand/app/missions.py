@@ -31,8 +31,8 @@ from chargehand.app.documents import (
     listed_mission,
     mission_details,
 )
-from chargehand.app.live_output import OutputReader
 from chargehand.app.outcome import explain_failures
+from chargehand.app.progress.live_output import OutputReader
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
@@ -296,14 +296,27 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
 
 
 def message_document(state: MissionState) -> MessageDocument:
-    """Return the last message that was sent to a mission."""
-    sent = state.messages[-1]
+    """Return the last message that was sent to a mission, and when its agent gets it."""
+    from chargehand.agents.contract import ABILITIES
+    from chargehand.app.selection.agents import agent_from_option, find_agent
+
+    sent, request, config = state.messages[-1], state.request, state.config
+    delivery: Literal["next_step", "next_attempt", "no_attempt_left", "on_resume"] = "next_attempt"
+    if state.status != "running" or request is None or config is None:
+        delivery = "on_resume"
+    elif ABILITIES[
+        (agent_from_option(request.agent) if ":" in request.agent else find_agent(config, request.agent)).kind
+    ].hears:
+        delivery = "next_step"
+    elif len(state.attempts) >= request.attempts and not sent.critical:
+        delivery = "no_attempt_left"
     return MessageDocument(
         mission=state.id,
         status=state.status,
         messages=len(state.messages),
         message=sent.message,
         critical=sent.critical,
+        delivery=delivery,
     )
 
 

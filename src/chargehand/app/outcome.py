@@ -21,7 +21,7 @@ _BRANCHES = "refs/heads/"
 _BADLY = ("failed", "timed_out", "lost")
 
 
-class FailedTest(msgspec.Struct, frozen=True, kw_only=True):
+class FailingTestDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A test that failed, as its runner names it, and the lines of the output that say why."""
 
     name: str
@@ -37,7 +37,7 @@ class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["check", "agent"]
     name: str
     status: str
-    tests: tuple[FailedTest, ...]
+    tests: tuple[FailingTestDocument, ...]
     lines: tuple[str, ...]
     artifact: str | None
 
@@ -90,13 +90,13 @@ def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument
 
 def explain_check(store: Store, check: CheckResult) -> FailureDocument:
     """Return a check with the tests that failed in it and the lines that say why, from its kept output."""
-    tests: tuple[FailedTest, ...] = ()
+    tests: tuple[FailingTestDocument, ...] = ()
     lines: tuple[str, ...] = ()
     if check.status != "passed":
         from chargehand.checks.failure_excerpts import read_failures
 
         found = read_failures(_read_output(store, check.artifact))
-        tests = tuple(FailedTest(name=each.name, lines=each.lines) for each in found if each.name)
+        tests = tuple(FailingTestDocument(name=each.name, lines=each.lines) for each in found if each.name)
         lines = tuple(line for each in found if not each.name for line in each.lines)
     return FailureDocument(
         kind="check", name=check.name, status=check.status, tests=tests, lines=lines, artifact=check.artifact

@@ -107,6 +107,9 @@ def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, rep
             hint="give one: `chargehand policy test -- CMD…`, --shell, --read, --write or --mcp",
         )
     ((kind, value),) = given.items()
+    # One word with spaces is a line that was quoted: judged as a program's name it would always be allowed.
+    if kind == "command" and isinstance(value, tuple) and len(value) == 1 and len(str(value[0]).split()) > 1:
+        kind, value = "shell", value[0]
     where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
     rules, script = _rules_here(app, repo)
     action: Action

@@ -20,7 +20,7 @@ from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.documents import to_json
-from chargehand.app.live_output import remove_settled_output, writing_output
+from chargehand.app.progress.live_output import remove_settled_output, writing_output
 from chargehand.app.projects import ConfirmTrust, add_stranger, require_trust, settle_trust
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent

@@ -69,7 +69,7 @@ class Worker:
         A database that is away is waited for. One that was given up must join anew, under another id, before it
         works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
         """
-        from chargehand.app.live_output import remove_unneeded_output
+        from chargehand.app.progress.live_output import remove_unneeded_output
         from chargehand.durable.engine import Engine
 
         app = self._app

@@ -106,7 +106,7 @@ _FORMS = (
     # jest
     _form(
         r"\s*● (?P<name>\S.*)$",
-        r"\s*● |Test Suites: |(?:PASS|FAIL) ",
+        r"\s*● |(?:Test Suites|Tests): |(?:PASS|FAIL) ",
         innermost_first=True,
         noise=r"\s*$|\s*>? *\d* \||\s+at ",
         place=rf"\s+at .*?\(?{_AT_LINE}(?::\d+)?\)?$",
@@ -123,7 +123,8 @@ _FORMS = (
     _form(
         r"(?P<name>\S+ > .+?)(?:\(\))? FAILED$",
         r"\S",
-        noise=r"\s*$|\s+at (?!.*\(\w+\.\w+:\d+\))",
+        noise=r"\s*$|\s+at ",
+        place=rf"\s+at {_AT_LINE}$",
     ),
     _form(
         r"(?:\[ERROR\] )?(?!Tests run:)(?P<name>[\w.$]+)\b.*<<< (?:FAILURE|ERROR)!",

@@ -24,7 +24,8 @@ def completion(context: click.Context, shell: str, out: Output) -> int:
 
     \b
     Example:
-      chargehand completion bash > ~/.local/share/bash-completion/completions/chargehand
+      chargehand completion bash \\
+        > ~/.local/share/bash-completion/completions/chargehand
     """
     from click.shell_completion import get_completion_class
 

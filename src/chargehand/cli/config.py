@@ -54,7 +54,7 @@ def set_(key: str, value: str, out: Output) -> int:
 
     \b
     Example:
-      chargehand config set agents.linter.command '["ruff", "check", "--fix", "."]'
+      chargehand config set agents.linter.command '["ruff", "check", "--fix"]'
     """
     from chargehand.app.configuration import set_configuration
     from chargehand.app.reading import StateReader

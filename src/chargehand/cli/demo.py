@@ -10,7 +10,7 @@ from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.demo.demonstration import OnEvent, StoryLine
+    from chargehand.app.demonstration import OnEvent, StoryLine
     from chargehand.app.runs import RunOutcome, RunRequest
     from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState
@@ -24,7 +24,7 @@ def demo(keep: bool, out: Output) -> int:
 
     Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
     """
-    from chargehand.app.demo.demonstration import run_demo
+    from chargehand.app.demonstration import run_demo
     from chargehand.cli.terminal.failures import INTERRUPTED
 
     done = run_demo(_TerminalStage(out), keep=keep)

@@ -128,7 +128,7 @@ def run_gateway(out: Output, options: dict[str, Any]) -> int:
 
 def _show(out: Output, event: GatewayEvent) -> None:
     from chargehand.app.gateways import GatewayAddress, GatewayAlert, GatewayCall, GatewayNotice
-    from chargehand.app.progress.event_text import alert_text
+    from chargehand.app.story import alert_text
 
     if isinstance(event, GatewayNotice):
         out.notice(event.notice)

@@ -7,6 +7,7 @@ A command imports the module of its own group alone.
 from __future__ import annotations
 
 import importlib
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -118,15 +119,41 @@ def chargehand(as_json: bool) -> None:
     Start with `chargehand doctor`, see it work with `chargehand demo`, then `chargehand init` in a repository.
 
     \b
-    Exit codes: 0 promoted or done, 1 refused, failed or cancelled, 2 usage, 3 waiting for a person,
-    4 budget or time used up, 5 no sandbox to be had, 6 internal error, 130 interrupted.
+    Exit codes:
+      0    promoted or done
+      1    refused, failed or cancelled
+      2    wrong usage
+      3    waiting for a person
+      4    budget or time used up
+      5    no sandbox available
+      6    internal error
+      130  interrupted
     """
 
 
 def main() -> NoReturn:
     """Run the program's command line; SIGTERM ends it as Ctrl-C does."""
     listen_for_signals()
+    write_what_streams_take()
     chargehand.main()
+
+
+def write_what_streams_take() -> None:
+    """Let stdout and stderr of another encoding than UTF-8 take every text: what they lack is written plainly."""
+    import codecs
+
+    plain = {"…": "...", "→": "->", "–": "-", "·": "-", "×": "x", "‘": "'", "’": "'", "“": '"', "”": '"'}
+
+    def write_plainly(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        lacking = error.object[error.start : error.end]
+        return "".join(plain.get(letter, "?") for letter in lacking), error.end
+
+    codecs.register_error("chargehand", write_plainly)
+    for stream in (sys.stdout, sys.stderr):
+        # None where the caller closed it; in tests they are no files.
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="chargehand")
 
 
 def listen_for_signals() -> None:

@@ -15,7 +15,7 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from chargehand.app.progress.story import MissionStory
+    from chargehand.app.story import MissionStory
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
@@ -43,7 +43,14 @@ def mission() -> None:
     "--repo", "--project", "repo", type=click.Path(path_type=Path), help="The missions of this repository."
 )
 @click.option("--all", "everywhere", is_flag=True, help="List the missions of all projects.")
-@click.option("--status", "statuses", multiple=True, type=click.Choice(_STATUSES), help="Only these.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    metavar="STATUS",
+    type=click.Choice(_STATUSES),
+    help="Only missions that are so, such as refused or rolled-back.",
+)
 @click.option("--since", metavar="WHEN", help="Only missions created since then: 7d, 12h or a date (UTC).")
 @click.option(
     "--limit", type=click.IntRange(min=0), help="The newest so many, 0 for all (default: 20; JSON: all)."
@@ -109,8 +116,8 @@ def watch(mission: str, out: Output) -> int:
     from chargehand.app.documents import event_document
     from chargehand.app.missions import follow_mission, start_needed_worker
     from chargehand.app.outcome import explain_failures
-    from chargehand.app.progress.story import MissionStory
     from chargehand.app.reading import StateReader
+    from chargehand.app.story import MissionStory
     from chargehand.cli.terminal.rendering import show_header, show_result
     from chargehand.core.events import Event
 
@@ -138,7 +145,7 @@ def watch(mission: str, out: Output) -> int:
 def _show_seen(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -> None:
     """Write what was seen of a mission that is watched, in as much detail as was asked for."""
     from chargehand.app.documents import event_step
-    from chargehand.app.progress.event_text import describe_event
+    from chargehand.app.story import describe_event
     from chargehand.cli.terminal.output import local_time
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
@@ -167,8 +174,8 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
     from chargehand.app.documents import event_step
     from chargehand.app.missions import follow_mission, read_events, read_transcript
-    from chargehand.app.progress.event_text import describe_event
     from chargehand.app.reading import StateReader
+    from chargehand.app.story import describe_event
     from chargehand.cli.terminal.output import local_time
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
@@ -206,8 +213,8 @@ def _show_event(out: Output, event: Event, line: str) -> None:
 def show_project_log(out: Output, *, repo: Path | None) -> int:
     """Write the events of a project's own log; none where no action was about the project alone."""
     from chargehand.app.missions import read_events
-    from chargehand.app.progress.event_text import describe_event
     from chargehand.app.reading import StateReader
+    from chargehand.app.story import describe_event
     from chargehand.cli.terminal.output import local_time
 
     with StateReader.open() as reader:
@@ -285,19 +292,29 @@ def resume(mission: str, out: Output) -> int:
     return 0
 
 
+_DELIVERIES = {
+    "next_step": "Message recorded. The agent gets it before its next step.",
+    "next_attempt": "Message recorded. The agent gets it with its next attempt: it does not listen as it works.",
+    "no_attempt_left": "Message recorded. The agent does not listen as it works, and this is its last attempt: it "
+    "gets the message only if the mission is resumed. Use --critical to stop it and be asked.",
+    "on_resume": "Message recorded. The agent gets it when the mission runs: chargehand mission resume {mission}",
+}
+
+
 @mission.command()
 @named_mission_argument
 @click.argument("text")
 @click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
 @json_option
 def send(mission: str, text: str, critical: bool, out: Output) -> int:
-    """Send the agent a message; an agent that cannot listen while it works gets it with its next attempt."""
+    """Send the agent a message. One that does not listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import message_document, send_message
 
     with App.open() as app:
-        out.document(message_document(send_message(app, mission, text, critical=critical)))
-    out.text("Message saved. An agent that cannot listen while it works gets it with its next attempt.")
+        sent = message_document(send_message(app, mission, text, critical=critical))
+    out.document(sent)
+    out.text(_DELIVERIES[sent.delivery].format(mission=sent.mission))
     if critical:
         out.text("If the agent does not acknowledge it within 10 s, it is frozen and you are asked.")
     return 0

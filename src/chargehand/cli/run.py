@@ -83,7 +83,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
 
     \b
     Example:
-      chargehand run --agent "command:ruff check --fix ." "fix what the linter finds"
+      chargehand run --agent "command:ruff check --fix ." "fix the lint errors"
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import key_request, record_once

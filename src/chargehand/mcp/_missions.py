@@ -22,8 +22,8 @@ from chargehand.app.missions import (
 from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.outcome import explain_failures, exported_branch
-from chargehand.app.progress.event_text import describe_event
 from chargehand.app.runs import RunRequest, record_mission
+from chargehand.app.story import describe_event
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.state import SETTLED, MissionState, MissionSummary

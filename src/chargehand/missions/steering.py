@@ -32,7 +32,7 @@ from chargehand.missions._messages import (
 )
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
-from chargehand.missions.reading import MissionReader
+from chargehand.missions.reading import MissionReader, is_rolled_back
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
 _ROOM_BYTES = 16 << 20
 
+_UNDONE = "chargehand mission promote {mission} promotes it again"
 _HINTS: dict[MissionStatus, str] = {
     "promoted": "roll it back first: chargehand mission rollback {mission}",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
@@ -187,12 +188,15 @@ class Steering:
     ) -> MissionState:
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             # Read as at rest: with the claim just made it would look as if somebody ran it.
-            status = self.look.at_rest(mission).status
-            if status not in among:
+            state = self.look.at_rest(mission)
+            if state.status not in among:
+                undone = is_rolled_back(state)
+                status = "rolled back" if undone else state.status
+                hint = _HINTS.get(state.status, "chargehand mission show {mission}")
                 raise RefusedError(
                     f"mission {mission!r} is {status}: there is nothing to {verb}",
                     code=code,
-                    hint=_HINTS.get(status, f"chargehand mission show {mission}").format(mission=mission),
+                    hint=(_UNDONE if undone else hint).format(mission=mission),
                 )
             self.store.log.append(mission, *payloads, epoch=epoch, durable=True)
         return self.look.state(mission)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from chargehand.cli.terminal.options import json_wanted
+from chargehand.cli.terminal.options import json_wanted, wants_colour
 
 INTERNAL = 6
 INTERRUPTED = 130
@@ -48,6 +48,8 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
 
 def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> None:
     """Write one error to stderr: an object for programs, lines for people."""
+    # Asked of the words, as the error may come before anything is parsed.
+    coloured = wants_colour(sys.stderr, refused="--no-color" in sys.argv)
     from chargehand.core.text import printable
 
     message, hint = printable(message), printable(hint)
@@ -55,9 +57,12 @@ def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> Non
         if as_json:
             click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)
             return
-        click.echo(click.style("error:", fg="red", bold=True) + f" {message}", err=True)
+        error, further = "error:", "hint:"
+        if coloured:
+            error, further = click.style(error, fg="red", bold=True), click.style(further, bold=True)
+        click.echo(f"{error} {message}", err=True)
         for line in hint.splitlines():
-            click.echo(click.style("hint:", bold=True) + f" {line}", err=True)
+            click.echo(f"{further} {line}", err=True)
 
 
 def show_failure(error: Exception, *, as_json: bool) -> int:

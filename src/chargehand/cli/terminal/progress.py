@@ -9,8 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from chargehand.app.progress.event_text import describe
-from chargehand.app.progress.story import MissionStory
+from chargehand.app.story import MissionStory, describe
 from chargehand.cli.terminal.interrupt import Stop, run_async
 from chargehand.cli.terminal.options import wants_colour
 from chargehand.cli.terminal.output import Output

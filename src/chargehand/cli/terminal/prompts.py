@@ -13,7 +13,7 @@ def ask_question(asked: Question) -> str | None:
     """Return what the person answers; `None` where they leave it for later."""
     # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
     click.echo(err=True)
-    click.secho(question_heading(asked), err=True, bold=True)
+    click.echo(question_heading(asked), err=True)
     click.echo(printable(asked.text), err=True)
     for number, option in enumerate(asked.options, start=1):
         click.echo(f"  {number}  {printable(option)}", err=True)

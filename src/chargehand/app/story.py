@@ -1,7 +1,7 @@
 """A mission as it is told to a person while it runs: what its agent did, and how that was judged.
 
-`run`, `mission watch` and the demo show these lines. Every event of the log, sandboxes, claims and temporary files
-included, is `event_text`'s.
+`run`, `mission watch` and the demo show these lines. `describe` has one for every event of the log: sandboxes,
+claims and temporary files as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chargehand.app.outcome import explain_check
-from chargehand.app.progress.event_text import describe, describe_event
+from chargehand.app.progress.event_text import alert_text as alert_text
+from chargehand.app.progress.event_text import describe as describe
+from chargehand.app.progress.event_text import describe_event as describe_event
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
 from chargehand.core.events import Event, Payload

@@ -32,9 +32,9 @@ from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
 from chargehand.app.documents import MissionDocument, mission_document
 from chargehand.app.locations import user_config_path
 from chargehand.app.outcome import explain_failures, exported_branch, mission_cost
-from chargehand.app.progress.story import MissionStory, attempt_costs, complaints, verdict_of
-from chargehand.app.progress.story import StoryLine as StoryLine
 from chargehand.app.runs import RunOutcome, RunRequest
+from chargehand.app.story import MissionStory, attempt_costs, complaints, verdict_of
+from chargehand.app.story import StoryLine as StoryLine
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions.fork import create_fork
