@@ -309,7 +309,7 @@ async def test_a_sqlite_file_has_a_write_ahead_log_and_belongs_to_its_user(tmp_p
         await stage.next()
         assert path.with_name("engine.db-wal").exists()
         assert path.stat().st_mode & 0o777 == 0o600
-    assert sorted(found.name for found in path.parent.iterdir()) == ["engine.db"]
+    assert sorted(found.name for found in path.parent.iterdir()) == ["engine.db", "engine.lock"]
 
 
 @pytest.mark.parametrize("bad", ["mysql://h/d", "postgresql://host", "nonsense", ""])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.missions.attempt.admission import COOL_DOWN, FAILURES, Breaker, BreakerEvent, fold_breaker
+from chargehand.missions.attempt.admission import COOL_DOWN, FAILURES, AgentBreaker, BreakerEvent, fold_breaker
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS = ("worked", "failed", "void", "probe", "forced")
@@ -39,7 +39,7 @@ def test_it_is_closed_exactly_until_so_many_failures_in_a_row(told: list[Breaker
 
 @given(facts())
 def test_only_work_closes_it_and_only_a_probe_half_opens_it(told: list[BreakerEvent]) -> None:
-    before = Breaker()
+    before = AgentBreaker()
     for fact in told:
         after = before.after(fact)
         change = (before.state, after.state)
@@ -70,4 +70,4 @@ def test_nothing_is_let_through_before_the_time_and_one_probe_at_a_time(
         assert not probing.may_probe(now + 2 * COOL_DOWN)
         assert probing.after(BreakerEvent(time=now + 2 * COOL_DOWN, mission="y", kind="probe")) == probing
         assert probing.after(BreakerEvent(time=now, mission="x", kind="failed")).since == now
-        assert probing.after(BreakerEvent(time=now, mission="x", kind="worked")) == Breaker()
+        assert probing.after(BreakerEvent(time=now, mission="x", kind="worked")) == AgentBreaker()

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from chargehand.app.config.edit import _insert
 from chargehand.app.config.keys import entry_keys, section_keys
 from chargehand.app.config.lines import scan
+from chargehand.app.config.locations import UserFile
 from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
 from chargehand.app.config.resolve import resolve
 from chargehand.app.config.sources import variable_name
-from chargehand.app.locations import UserFile
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import printable

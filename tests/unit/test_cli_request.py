@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chargehand.app.config.locations import UserFile
 from chargehand.app.config.records import OptionValue, ResolvedConfig
 from chargehand.app.config.resolve import resolve
-from chargehand.app.locations import UserFile
 from chargehand.app.runs import (
     RoleAssignment,
     RunRequest,

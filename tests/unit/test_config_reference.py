@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from chargehand.app.config.keys import entry_keys, section_keys
+from chargehand.app.config.locations import load_user_file, state_home, user_config_path
 from chargehand.app.config.sources import variable_name
-from chargehand.app.locations import load_user_file, state_home, user_config_path
 from chargehand.app.reference.configuration import render_reference
 from chargehand.core.errors import ConfigError
 

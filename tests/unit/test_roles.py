@@ -14,9 +14,9 @@ from tests.conftest import git
 from chargehand.agents.prompts import system_prompt
 from chargehand.agents.roles import Role, parse_role, shipped_roles
 from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.locations import UserFile
 from chargehand.app.config.records import OptionValue, RepositoryFile
 from chargehand.app.config.resolve import resolve
-from chargehand.app.locations import UserFile
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks.execution import CheckOutput

@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from chargehand import __version__
+from chargehand.app.config.locations import load_user_file, user_config_path
 from chargehand.app.config.policy_files import load_rules
 from chargehand.app.config.records import (
     REPOSITORY_FILE,
@@ -23,7 +24,6 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
-from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory

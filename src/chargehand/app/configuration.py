@@ -10,9 +10,9 @@ import msgspec
 
 from chargehand.app.config.edit import check_user_value, set_user_value, set_user_values
 from chargehand.app.config.keys import find_key
+from chargehand.app.config.locations import user_config_path
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.values import format_key_value
-from chargehand.app.locations import user_config_path
 from chargehand.app.reading import StateReader
 from chargehand.credentials.credentials import Origin
 

@@ -11,6 +11,7 @@ import msgspec
 
 from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
 from chargehand.app.composition import App
+from chargehand.app.config.locations import user_config_path
 from chargehand.app.demo.project import (
     ACCEPTANCE,
     CHEAT,
@@ -30,7 +31,6 @@ from chargehand.app.demo.project import (
 )
 from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
 from chargehand.app.documents import MissionDocument, mission_document
-from chargehand.app.locations import user_config_path
 from chargehand.app.outcome import explain_failures, exported_branch, mission_cost
 from chargehand.app.runs import RunOutcome, RunRequest
 from chargehand.app.story import MissionStory, attempt_costs, complaints, verdict_of

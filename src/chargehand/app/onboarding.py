@@ -19,8 +19,8 @@ import msgspec
 
 from chargehand.app.agents import InstalledProgram, installed_programs
 from chargehand.app.config.edit import check_user_value, set_user_values
+from chargehand.app.config.locations import user_config_path
 from chargehand.app.config.records import REPOSITORY_FILE
-from chargehand.app.locations import user_config_path
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model

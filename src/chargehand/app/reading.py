@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chargehand import __version__
-from chargehand.app.locations import load_user_file, state_home, user_config_path
+from chargehand.app.config.locations import load_user_file, user_config_path
+from chargehand.app.config.locations import state_home as state_home  # a part of this face
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from chargehand.app.config.locations import load_user_file, user_config_path
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.app.documents import Document
-from chargehand.app.locations import load_user_file, user_config_path
 from chargehand.checks.formatters import Formatter, detect_formatters, formatted_by
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.missions.checkpoints import CheckpointEditor, FormatResult, FormatRun, run_formatters

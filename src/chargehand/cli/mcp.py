@@ -38,7 +38,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     import logging
     import os
 
-    from chargehand.app.locations import state_home
+    from chargehand.app.reading import state_home
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.mcp.server import mission_server, server_directory

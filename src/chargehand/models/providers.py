@@ -74,7 +74,7 @@ class ProviderLimits:
     longest_seconds: float = LONGEST_WAIT
 
 
-class Breaker:
+class CircuitBreaker:
     """Whether what failed is asked again; its methods are for one event loop.
 
     Closed: it is asked. Open: after faults in a row it is left alone for a while. Half open: that while is over,
@@ -137,7 +137,7 @@ class ProviderAddress:
     """One address: whether it can be connected to, and the places for calls that all of its models share."""
 
     def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
-        self.breaker = Breaker(limits, clock)
+        self.breaker = CircuitBreaker(limits, clock)
         self._limits = limits
         self._clock = clock
         self._slots = asyncio.Semaphore(limits.concurrency) if limits.concurrency else None
@@ -166,7 +166,7 @@ class ProviderHealth:
 
     def __init__(self, address: ProviderAddress, limits: ProviderLimits, clock: Clock) -> None:
         self.address = address
-        self.breaker = Breaker(limits, clock)
+        self.breaker = CircuitBreaker(limits, clock)
         self._clock = clock
         self._rests_until = 0.0
 

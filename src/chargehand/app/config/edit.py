@@ -13,10 +13,10 @@ from typing import Any
 
 from chargehand.app.config.keys import find_key, known_names
 from chargehand.app.config.lines import TomlEntry, scan
+from chargehand.app.config.locations import UserFile, load_user_file
 from chargehand.app.config.resolve import resolve
 from chargehand.app.config.sources import parse_toml
 from chargehand.app.config.values import config_error, format_value, parse_text
-from chargehand.app.locations import UserFile, load_user_file
 from chargehand.core.errors import ConfigError, nearest
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from chargehand.app.locations import user_config_path
+from chargehand.app.config.locations import user_config_path
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
 from chargehand.policy.rules import Rules, Source
 from chargehand.workspace.depot import Depot

@@ -27,6 +27,7 @@ from chargehand.app.config.keys import (
     find_key,
     section_keys,
 )
+from chargehand.app.config.locations import UserFile
 from chargehand.app.config.records import (
     OptionValue,
     RepositoryFile,
@@ -44,7 +45,6 @@ from chargehand.app.config.sources import (
     read_toml,
 )
 from chargehand.app.config.values import config_error, format_key_value, format_value
-from chargehand.app.locations import UserFile
 from chargehand.core.config import CliName, Config
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.network.allow_list import meet_rules, without_grants

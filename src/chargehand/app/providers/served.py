@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import structs
 
+from chargehand.app.config.locations import state_home
 from chargehand.app.config.resolve import is_short_form, model_hint
 from chargehand.app.config.values import format_value
-from chargehand.app.locations import state_home
 from chargehand.app.providers.scripted import scripted_model
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from chargehand.cli.terminal.options import json_wanted, wants_colour
+from chargehand.cli.terminal.appearance import wants_colour
+from chargehand.cli.terminal.options import json_wanted
 
 INTERNAL = 6
 INTERRUPTED = 130
@@ -104,7 +105,7 @@ def keep_traceback(error: Exception) -> str:
     places: list[str | None] = [None]
     # What went wrong may be the state directory itself, or an installation that cannot be imported whole.
     with contextlib.suppress(ChargehandError, ImportError):
-        from chargehand.app.locations import state_home
+        from chargehand.app.reading import state_home
 
         places.insert(0, str(state_home(os.environ) / "errors"))
     for directory in places:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from chargehand.cli.terminal.appearance import Detail
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
-# How much of a running mission is shown: nothing but its result, its story, or every event of its log.
-Detail = Literal["result", "story", "events"]
 _NO_COLOUR, _DETAIL = "chargehand.no_colour", "chargehand.detail"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -23,12 +22,6 @@ def json_wanted(words: Sequence[str]) -> bool:
     """Return whether a command line asks for JSON; what follows `--` belongs to another program."""
     # Words alone, as click has parsed nothing yet: a `--json` that is a value costs only the form of an error.
     return "--json" in (words[: words.index("--")] if "--" in words else words)
-
-
-def wants_colour(stream: IO[Any], *, refused: bool = False) -> bool:
-    """Tell whether what is written to a stream may be coloured; `refused` is `--no-color`."""
-    refused = refused or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return not refused and stream.isatty()
 
 
 def no_colour_option(function: _F) -> _F:

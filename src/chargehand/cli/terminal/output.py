@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from chargehand.app.documents import to_json
-from chargehand.cli.terminal.options import Detail, wants_colour
+from chargehand.cli.terminal.appearance import Detail, wants_colour
 from chargehand.core.text import printable, shown_path
 
 # Below so many columns a cell can no longer be read: the terminal itself wraps the line then.

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from chargehand.app.story import MissionStory, describe
+from chargehand.cli.terminal.appearance import wants_colour
 from chargehand.cli.terminal.interrupt import Stop, run_async
-from chargehand.cli.terminal.options import wants_colour
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import start_lines
 from chargehand.core.attempt_events import SandboxOpened

@@ -82,7 +82,7 @@ class BreakerEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
+class AgentBreaker:
     """`closed`: work; `open` since then: nothing begins; `half_open`: one mission probes, nothing else begins."""
 
     state: BreakerState = "closed"
@@ -95,16 +95,16 @@ class Breaker:
         """Tell whether a probe may begin."""
         return self.state == "open" and self.since is not None and now >= self.since + COOL_DOWN
 
-    def after(self, event: BreakerEvent) -> Breaker:
+    def after(self, event: BreakerEvent) -> AgentBreaker:
         """Return the breaker after one more event."""
         match event.kind:
             case "worked":
-                return Breaker()
+                return AgentBreaker()
             case "failed":
                 failures = self.failures + 1
                 if failures < FAILURES:
                     return replace(self, failures=failures, why=event.why)
-                return Breaker(state="open", failures=failures, since=event.time, why=event.why)
+                return AgentBreaker(state="open", failures=failures, since=event.time, why=event.why)
             case "void" if self.probe == event.mission:
                 return replace(self, state="open", probe=None)
             case "forced" if self.state != "closed":
@@ -114,9 +114,9 @@ class Breaker:
         return self
 
 
-def fold_breaker(events: Iterable[BreakerEvent]) -> Breaker:
+def fold_breaker(events: Iterable[BreakerEvent]) -> AgentBreaker:
     """Return the breaker after all events, which come in the order of their times."""
-    return reduce(Breaker.after, events, Breaker())
+    return reduce(AgentBreaker.after, events, AgentBreaker())
 
 
 def agent_step(number: int) -> str:
@@ -323,12 +323,12 @@ class Admission:
             events = self._read_events(who)
             # Up to this mission's own last event: what others added meanwhile is theirs to record.
             own = [place for place, event in enumerate(events) if event.mission == self.journal.mission]
-            before = fold_breaker(events[: own[-1]]) if own else Breaker()
-            after = fold_breaker(events[: own[-1] + 1]) if own else Breaker()
+            before = fold_breaker(events[: own[-1]]) if own else AgentBreaker()
+            after = fold_breaker(events[: own[-1] + 1]) if own else AgentBreaker()
             if before.state != after.state:
                 self.journal.record(_change_event(who, after))
 
-    def _breaker(self, who: AgentModel) -> Breaker:
+    def _breaker(self, who: AgentModel) -> AgentBreaker:
         return fold_breaker(self._read_events(who))
 
     def _read_events(self, who: AgentModel) -> list[BreakerEvent]:
@@ -364,11 +364,11 @@ def _with_choice(request: MissionRequest, choice: dict[str, Any]) -> MissionRequ
     )
 
 
-def _cool_until(breaker: Breaker) -> str:
+def _cool_until(breaker: AgentBreaker) -> str:
     return (breaker.since + COOL_DOWN).isoformat(timespec="seconds") if breaker.since is not None else ""
 
 
-def _change_event(who: AgentModel, breaker: Breaker) -> BreakerChanged:
+def _change_event(who: AgentModel, breaker: AgentBreaker) -> BreakerChanged:
     return BreakerChanged(
         agent=who.agent,
         model=who.model,

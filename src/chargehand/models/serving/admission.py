@@ -178,6 +178,14 @@ class BudgetAdmission:
             bare=bare,
         )
         call = MeteredCall(self, served.price, record, hour_cache=bound.hour_cache)
+        await self._admit(call, served, bound)
+        if call.grant.alerts:
+            # On its own: a listener that fails must not keep the call from being settled.
+            self.spawn(self._notify([functools.partial(self._on_alert, one) for one in call.grant.alerts]))
+        return call
+
+    async def _admit(self, call: MeteredCall, served: ServedModel, bound: CallBound) -> None:
+        """Reserve what a call may cost; what does not fit now waits for a while for the calls under way."""
         reserved: list[float] = []
 
         def admit(patient: bool) -> BudgetGrant:
@@ -201,7 +209,7 @@ class BudgetAdmission:
             call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
             try:
                 call.grant = await asyncio.shield(admission)
-                break
+                return
             except GatewayFault as fault:
                 if not (patient and fault.code == "budget_reserved"):
                     await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
@@ -211,10 +219,6 @@ class BudgetAdmission:
                 self.spawn(_return_grant(call, admission))
                 raise
             await self._wait_for_reserves(call)
-        if call.grant.alerts:
-            # On its own: a listener that fails must not keep the call from being settled.
-            self.spawn(self._notify([functools.partial(self._on_alert, one) for one in call.grant.alerts]))
-        return call
 
     async def _wait_for_reserves(self, call: MeteredCall) -> None:
         """Return once a call under way was settled here, or in a moment: those of other processes tell nobody."""
