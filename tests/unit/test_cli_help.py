@@ -73,7 +73,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "artifact": "list show",
         "agent": "list probe",
         "role": "list show path",
-        "model": "list probe show stats",
+        "model": "list probe show stats invoice",
         "policy": "show test why allow",
         "project": "list show setup trust log",
         "sandbox": "setup",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from click.testing import CliRunner
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.events import decode
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
 from chargehand.core.state import AttemptState
 from chargehand.missions.model_statistics import ModelTally
+from chargehand.store.store import open_store
 
 
 def called(call: str, **more: Any) -> ModelCalled:
@@ -106,3 +111,29 @@ def test_the_command_says_so_where_there_is_nothing(tmp_path: Path, monkeypatch:
     assert (done.exit_code, "No model was called since" in done.output) == (0, True)
     shown = CliRunner().invoke(chargehand, ["model", "stats", "--json"])
     assert json.loads(shown.stdout) == {"project": None, "since": None, "models": []}
+
+
+def test_an_invoice_has_each_call_that_a_provider_may_charge_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    request = MissionRequest(text="x", agent="a", command=(), slug="x")
+    created = MissionCreated(project="p-1", repository="/r", request=request)
+    with open_store(tmp_path / "state") as store:
+        store.log.append("m-1", created)
+        for number in range(1200):  # more than one page of the log
+            store.log.append("m-1", called(f"c{number}", cost_usd=0.01, cache_write_tokens=7, hour_write_tokens=2))
+        unknown = {"cost_usd": None, "cost_known": False, "input_tokens": None, "output_tokens": None}
+        store.log.append("m-1", called("cut", status="cut", **unknown, booked_usd=0.25))
+        store.log.append("m-1", called("no", status="refused"), called("c1", status="replayed"))
+    done = CliRunner().invoke(chargehand, ["model", "invoice", "--all"])
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert done.exit_code == 0, done.output
+    assert len(rows) == 1201
+    assert {row["provider"] for row in rows} == {"https://p.example.org/v1"}
+    assert sum(Decimal(row["cost_usd"]) for row in rows[:-1]) == Decimal("12.00")
+    assert (rows[0]["cache_write_tokens"], rows[0]["hour_write_tokens"]) == ("7", "2")
+    assert (rows[-1]["call"], rows[-1]["cost_usd"], rows[-1]["booked_usd"]) == ("cut", "", "0.25")
+    shown = CliRunner().invoke(chargehand, ["model", "invoice", "--all", "--json", "--since", "2100-01-01"])
+    assert json.loads(shown.stdout)["lines"] == []

@@ -11,7 +11,10 @@ import msgspec
 
 from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader, parse_since
+from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import UsageError
+from chargehand.core.events import Event
+from chargehand.core.fold import read_payload
 from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
 from chargehand.missions.statistics import (
     AttemptStats,
@@ -55,6 +58,36 @@ class ModelStatisticsDocument(Document, frozen=True):
     project: str | None
     since: str | None
     models: list[ModelStats]
+
+
+class InvoiceLine(Document, frozen=True):
+    """One call that a provider may charge for; tokens and `cost_usd` are null where nobody told them.
+
+    `input_tokens` include what was cached or written to a cache. `status` is as in the event `model.called`.
+    """
+
+    provider: str
+    time: str
+    mission: str
+    call: str
+    model: str
+    operation: str
+    status: str
+    input_tokens: int | None
+    cached_tokens: int | None
+    cache_write_tokens: int | None
+    hour_write_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    booked_usd: float
+
+
+class InvoiceDocument(Document, frozen=True):
+    """`model invoice`: the calls in the order in which they ended, to hold against a provider's own invoice."""
+
+    project: str | None
+    since: str | None
+    lines: list[InvoiceLine]
 
 
 class StatisticsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +140,45 @@ def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelSt
     chosen = _select(reader, request)
     models = gather_model_statistics(reader.mission_reader, project=chosen.project, since=chosen.since)
     return ModelStatisticsDocument(project=chosen.project, since=chosen.since_text, models=list(models))
+
+
+def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDocument:
+    """Return the calls that providers may charge for; `since` is of the call, not of its mission.
+
+    Raises `UsageError`, `StoreError`.
+    """
+    chosen = _select(reader, request)
+    lines: list[InvoiceLine] = []
+    position = 0
+    while page := reader.store.log.after(position, project=chosen.project, types=("model.called",)):
+        position = page[-1].position
+        for event in (each.event for each in page):
+            called = read_payload(event)
+            # A refused call never left, and a replayed one was paid for under the call that it repeats.
+            if not isinstance(called, ModelCalled) or called.status in ("refused", "replayed"):
+                continue
+            if chosen.since is None or datetime.fromisoformat(event.time) >= chosen.since:
+                lines.append(_invoice_line(event, called))
+    return InvoiceDocument(project=chosen.project, since=chosen.since_text, lines=lines)
+
+
+def _invoice_line(event: Event, called: ModelCalled) -> InvoiceLine:
+    return InvoiceLine(
+        provider=called.provider,
+        time=event.time,
+        mission=event.mission,
+        call=called.call,
+        model=called.upstream or called.model,
+        operation=called.operation,
+        status=called.status,
+        input_tokens=called.input_tokens,
+        cached_tokens=called.cached_tokens,
+        cache_write_tokens=called.cache_write_tokens,
+        hour_write_tokens=called.hour_write_tokens,
+        output_tokens=called.output_tokens,
+        cost_usd=called.cost_usd if called.cost_known else None,
+        booked_usd=called.booked_usd,
+    )
 
 
 def _select(reader: StateReader, request: StatisticsRequest) -> _Selection:

@@ -262,7 +262,7 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     home = reader.home
     before = home.with_name(f"{home.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
     confirm(
-        f"the state directory {str(home)!r} becomes the copy of {report.missions} missions in {str(backup)!r};"
+        f"the state directory {str(home)!r} is replaced by the copy in {str(backup)!r};"
         f" what is there now is kept as {str(before)!r}"
     )
     with _disk_errors(home):

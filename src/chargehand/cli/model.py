@@ -170,6 +170,41 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
 
 
 @model.command()
+@repo_option
+@click.option("--all", "everywhere", is_flag=True, help="Of all projects, not this repository alone.")
+@click.option("--since", metavar="WHEN", help="Only calls made since then: 7d, 12h, 30m, 2w or a date (UTC).")
+@json_option
+def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
+    """Write each call that a provider may charge for as CSV, to compare with the provider's own invoice.
+
+    Empty fields are unknown. `booked_usd` is what your limits count: the cost, or what was reserved where the cost
+    is unknown.
+
+    \b
+    Example:
+      chargehand model invoice --all --since 2026-11-01 > calls.csv
+    """
+    import csv
+    import io
+
+    import msgspec
+
+    from chargehand.app.reading import StateReader
+    from chargehand.app.statistics import InvoiceLine, StatisticsRequest, model_invoice
+
+    with StateReader.open() as reader:
+        made = model_invoice(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))
+    out.document(made)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(InvoiceLine.__struct_fields__)
+    writer.writerows(msgspec.structs.astuple(line) for line in made.lines)
+    for row in text.getvalue().splitlines():
+        out.text(row)
+    return 0
+
+
+@model.command()
 @click.argument("name", required=False)
 @click.option("--quick", is_flag=True, help="Only check that it answers and calls tools; store nothing.")
 @repo_option

@@ -34,6 +34,8 @@ def call_event(record: CallRecord) -> ModelCalled:
         input_tokens=record.usage.input,
         output_tokens=record.usage.output,
         cached_tokens=record.usage.cached,
+        cache_write_tokens=record.usage.cache_write,
+        hour_write_tokens=record.hour_writes,
         cost_usd=record.cost_usd,
         cost_known=record.cost_usd is not None,
         booked_usd=record.booked_usd,

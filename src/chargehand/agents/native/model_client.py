@@ -36,6 +36,8 @@ _USUAL_DIALECTS: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
 # The gateway's code for a model whose provider is out of quota for hours.
 QUOTA = "quota_exhausted"
+# The gateway's code where calls under way hold what is left of the budget.
+_RESERVED = "budget_reserved"
 # The gateway's code for a call that no model behind a name takes, such as one with a picture.
 _UNCARRIED = "uncarried"
 _CONNECT_SECONDS = 30.0
@@ -119,7 +121,8 @@ class ModelRequester:
                 show("stdout", text.encode(errors="replace"))
 
         pictures = model.images and any(entry.image is not None for entry in entries)
-        for attempt in range(1, _TRIES + 1):
+        attempt = 1
+        while True:
             picture = self._load_picture if pictures else None
             messages, pins = to_messages(system, entries, native=model.tools, picture=picture)
             fitting = compact(messages, limit=limit, pins=pins, calibration=self._calibration)
@@ -128,11 +131,15 @@ class ModelRequester:
                     model, fitting.messages, specs if model.tools else (), on_text=show_text, kept=kept
                 )
             except UpstreamError as error:
+                # Passes by itself, and the gateway has waited already: the attempt's time is the bound.
+                if error.code == _RESERVED:
+                    continue
                 # A picture that a provider refuses must not end the work: it stands in every later request.
                 refused = pictures and error.code in ("model_failed", _UNCARRIED)
                 pictures = pictures and not refused
                 if attempt == _TRIES or (error.code in ("model_failed", QUOTA, _UNCARRIED) and not refused):
                     raise
+                attempt += 1
             else:
                 return {
                     "model": model.name,
@@ -140,7 +147,6 @@ class ModelRequester:
                     "message": dump_reply(response),
                     "size": fitting.size,
                 }
-        raise AssertionError("the last try returns or raises")
 
     def _load_picture(self, artifact: str) -> bytes | None:
         """Return a picture that was read, `None` where it is gone; cached, as it is sent with every request."""
@@ -290,6 +296,8 @@ def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> Exhaus
         return ExhaustedError(text, code="budget")
     if code == QUOTA:
         return UpstreamError(text, code="quota_exhausted")
+    if code == _RESERVED:
+        return UpstreamError(text, code="budget_reserved")
     if code == _UNCARRIED:
         return UpstreamError(text, code="uncarried")
     return UpstreamError(
