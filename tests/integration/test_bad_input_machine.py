@@ -219,6 +219,10 @@ class FullDesk(Desk):
         code, stdout, stderr = json.loads(self._inside(f"--wd={repo}", *fill, *argv))
         return Said(code=code, stdout=stdout, stderr=stderr)
 
+    def age_bases(self) -> None:
+        """Let all bases look unused for years: what was used within a minute is never collected."""
+        self._inside("sh", "-c", f"touch -d @1 {self.home}/projects/*/bases/*/meta.json")
+
     def lock(self) -> None:
         """Let nobody write."""
         self._inside("mount", "-o", "remount,ro", str(self.home))
@@ -354,7 +358,8 @@ def test_what_only_reads_needs_no_room_and_gc_makes_some(tmp_path: Path) -> None
         desk.lock()
         assert {words: desk.say_with_spare(None, repo, *words) for words in READING} == before
         desk.grow()
-        refused_for_space(desk.with_spare(0, repo, MEND))
+        desk.age_bases()
         freed = desk.say_with_spare(0, repo, "gc", "--max-age", "0s").document
         assert sum(len(project["bases"]) for project in freed["projects"]) == 1
+        refused_for_space(desk.with_spare(0, repo, MEND))
         assert desk.with_spare(None, repo, WRITES_2_MB).code == 0

@@ -20,6 +20,7 @@ PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 RESULT = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
     "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report", "directory",
+    "rolled_back", "failures", "next",
 }  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def test_an_acceptance_file_that_the_base_leaves_no_place_for_is_refused_at_once
     words = ("run", "x", "--agent", "command:true", "--check-file", f"{file}:{path}")
     error = desk.error_of(*words, code=2)
     assert (error["code"], path.partition("/")[0] in error["message"]) == ("usage", True)
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list")["missions"] == []
 
 
 def test_without_checks_a_person_decides(desk: Desk) -> None:
@@ -251,7 +252,7 @@ def test_exec_is_the_command(desk: Desk) -> None:
         assert desk("exec", *words, "--", "true", code=125).stderr.startswith("error: ")
     assert desk("exec", "--", "printf", "\\033[31m\\377").stdout_bytes == b"\x1b[31m\xff"
     assert repository_state(desk.repository) == before
-    assert desk.json("mission", "list") == {"missions": []}
+    assert desk.json("mission", "list")["missions"] == []
 
 
 def test_setup_is_built_once_and_its_failure_is_told(desk: Desk) -> None:

@@ -252,7 +252,7 @@ def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
         "sandbox   process",
         "attempt 1",
         "running checks",
-        "promoted to",
+        "promoted",
         "git merge chargehand/mend-add",
     ):
         assert part in shown.shown

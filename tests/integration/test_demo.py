@@ -145,7 +145,8 @@ def test_a_model_that_says_something_else_is_no_success_and_nothing_is_left(
         "repository": True,
     }
     (run,) = [step["result"] for step in document["steps"] if step["step"] == "run"]
-    assert run["status"] == "failed"
+    # A person may try anyway, or name another model.
+    assert run["status"] == "waiting"
     assert "400 != 499" in run["reasons"][0]["message"]
     assert list((tmp_path / "tmpdir").iterdir()) == []
     assert not (tmp_path / "chargehand_home").exists()

@@ -129,7 +129,7 @@ class TestQuestions:
         assert "How far?" in shown.shown
         shown.say("over the hill\n")
         assert shown.end() == 0
-        assert "promoted to" in shown.shown
+        assert "promoted" in shown.shown
         state = shop.state()
         assert [question.answer for question in state.questions.values()] == ["to the right", "over the hill"]
         assert state.attempts[0].calls == len(ASKS) + 1  # no reply was asked for twice

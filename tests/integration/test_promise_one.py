@@ -50,7 +50,7 @@ ADVERSARIES = {
     "fifo": (f"{GOLD}; mkfifo pipe", "refused", "entry_special"),
     "control characters in a name": (f"{GOLD}; touch \"$(printf 'a\\nb')\"", "refused", "entry_name"),
     "fails": (f"{GOLD}; exit 3", "failed", "agent_failed"),
-    "missing program": ("exec /no/such/program", "failed", "agent_missing"),
+    "missing program": ("exec /no/such/program", "failed", "agent_failed"),
 }
 
 

@@ -197,7 +197,7 @@ def test_a_wrong_key_is_said_and_never_shown() -> None:
     with serving(Provider(key="another")) as provider:
         probe = _probe(provider, {"M_KEY": KEY}, key="M_KEY")
     assert (probe.reachable, probe.answered, probe.fine) == (True, False, False)
-    assert probe.error == "the key is not accepted (status 401): wrong key: [redacted:key]"
+    assert probe.error == "the key is not accepted (status 401): wrong key: [redacted:M_KEY]"
     assert KEY not in repr(probe)
 
 

@@ -191,7 +191,7 @@ async def test_a_malformed_tool_call_is_the_models_fault_and_its_reply_is_kept(
     assert got.status_code == 200
     assert "I add." in got.text
     assert (len(desk.upstream.calls), record.status, record.usage.output) == (1, "ok", 7)
-    assert providers.of("p").state == "closed"
+    assert providers.of("p", "up").state == "closed"
     if client != upstream:
         assert record.reason.startswith("model_malformed: ")
         assert "upstream_malformed" not in got.text

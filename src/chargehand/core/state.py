@@ -69,7 +69,7 @@ def quota_reason(provider: str, until: str) -> Reason:
     """Return why a mission waits for quota, or for room on the disk; `until` is ISO 8601 in UTC."""
     moment = f"{until[:19].replace('T', ' ')} UTC"
     if provider == DISK:
-        message = f"the disk is full: it goes on once there is room, which is looked for from {moment} on"
+        message = f"there is no room: it goes on once there is, which is looked for from {moment} on"
         return Reason(code="no_space", message=message)
     return Reason(code="quota_exhausted", message=f"waiting for quota of {provider} until {moment}")
 

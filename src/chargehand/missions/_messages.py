@@ -175,16 +175,18 @@ def wait_for_quota(
     return question, WaitingError(reason.message, code=reason.code)
 
 
-def wait_for_room(state: MissionState, now: datetime) -> tuple[QuestionAsked, MissionFinished]:
+def wait_for_room(state: MissionState, now: datetime, *, why: str) -> tuple[QuestionAsked, MissionFinished]:
     """Return the events with which a mission waits until there is room on the disk again.
 
-    A full disk is nobody's doing: what was done until then stays, and the clock looks whether it goes on.
+    A full disk is nobody's doing: what was done until then stays, and the clock looks whether it goes on. `why`
+    says what found no room, and under which limit.
     """
     before = [asked for asked in state.questions.values() if asked.id.startswith(_DISK_PREFIX)]
     attempt = state.attempts[-1].id if state.attempts else None
     tree = state.base.tree if state.base is not None else ""
     question = _ask_clock(before, _DISK_PREFIX, now, now=now, provider=DISK, attempt=attempt, tree=tree)
-    return question, MissionFinished(status="waiting", reasons=question.reasons)
+    found = Reason(code="no_space", message=why)
+    return question, MissionFinished(status="waiting", reasons=(*question.reasons, found))
 
 
 def _ask_clock(

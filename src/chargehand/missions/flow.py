@@ -158,7 +158,8 @@ class MissionFlow:
             self._journal.record(MissionFinished(status="waiting", reasons=(reason,)))
         except ChargehandError as error:
             if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
-                self._journal.record(*wait_for_room(self._journal.state, self._services.clock.now()), durable=True)
+                waiting = wait_for_room(self._journal.state, self._services.clock.now(), why=error.message)
+                self._journal.record(*waiting, durable=True)
                 return self._journal.state
             self._settle("failed", "failed", Reason(code=error.code, message=error.message))
             if not isinstance(error, RefusedError):

@@ -167,7 +167,7 @@ class Steering:
                 state = self.look.at_rest(mission)
                 events: tuple[Payload, ...] = events_of_mission_end(state, finished)
                 if reason.code in FULL_DISK:
-                    events = wait_for_room(state, now)
+                    events = wait_for_room(state, now, why=reason.message)
                 self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.look.state(mission)
 
