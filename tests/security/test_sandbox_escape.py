@@ -591,7 +591,9 @@ def test_a_fork_bomb_stays_inside(jail: Jail) -> None:
     sandbox = jail.open("bomb", processes=40)
     bomb = "while True:\n    try: os.fork()\n    except OSError: pass\n"
     try:
-        assert jail.python(bomb, sandbox, timeout=1).timed_out
+        ended = jail.python(bomb, sandbox, timeout=1)
+        # By which limit is a matter of what the kernel tells; that it ends is not.
+        assert (ended.exit_code, ended.timed_out or ended.limit == "processes") == (137, True)
         assert jail.asks("tell('alive')", sandbox) == "alive"
         daemons = "for _ in range(100):\n    if attempt(os.fork) != 'done': break\nimport time\ntime.sleep(1000)\n"
         jail.python(f"if os.fork() == 0:\n  os.closerange(0, 9)\n  exec({daemons!r})", sandbox, timeout=5)
