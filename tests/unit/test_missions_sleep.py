@@ -185,9 +185,10 @@ def test_a_full_disk_ends_no_mission_and_is_looked_at_ever_less(bed: Bed) -> Non
         bed.app.steering.give_up("m-1", Reason(code="store_full", message="no space left"), now=bed.clock.now())
         state = bed.state("m-1")
         asked = state.waits_for_quota
-        assert (state.status, [reason.code for reason in state.reasons]) == ("waiting", ["no_space"])
+        assert (state.status, [reason.code for reason in state.reasons]) == ("waiting", ["no_space"] * 2)
         assert asked is not None
-        assert "once there is room" in asked.reason.message
+        assert "goes on once there is" in asked.reason.message
+        assert state.reasons[1].message == "no space left"
         assert not bed.wake(bed.app, "m-1"), "too early"
         waits.append((datetime.fromisoformat(asked.until) - bed.clock.now()).total_seconds())
         bed.clock.advance(waits[-1] + 10)
