@@ -29,7 +29,7 @@ def test_an_agent_that_writes_too_much_is_stopped_and_told(tmp_path: Path, repo:
     said = desk.run(repo, agent=agent)
     assert time.monotonic() - since < 20
     assert (said.code, said.document["status"], said.reasons) == (1, "failed", {"disk"}), said
-    assert "ignored files included" in said.document["reasons"][1]["message"]
+    assert "ignored files included" in said.document["reasons"][0]["message"]
     assert desk.state(said).attempts[0].reasons[0].code == "disk"
     enough = Desk(tmp_path / "desk", CHARGEHAND_SANDBOX_DISK_MB="40")
     assert enough.run(repo, agent=AT_ONCE).code == 0
