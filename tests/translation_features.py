@@ -66,6 +66,7 @@ def _feature(
     models: Mapping[Dialect, str] | None = None,
     **spelled: tuple[Any, ...],
 ) -> Feature:
+    # Names of keywords are any text to the type checker; each of these is a dialect's.
     return Feature(name, {d: Spelling(*s) for d, s in spelled.items()}, there or {}, models or {})  # type: ignore[misc]
 
 
