@@ -151,8 +151,10 @@ def test_checks_that_did_not_run_the_change_are_not_green(desk: Desk, tmp_path: 
 
 def test_what_a_check_builds_anew_is_the_tree(desk: Desk, tmp_path: Path) -> None:
     project = PROJECTS["node, what setup built"]
-    check = "cp src/* dist/ && node --test"
-    config = f"[project]\nsetup = {json.dumps(project.setup)}\nchecks = [{json.dumps(check)}]\n"
+    # Within one second of setup, as happens where both are quick.
+    setup = f"{project.setup} && touch -d '2026-01-01 00:00:00.1' dist/*"
+    check = "cp src/* dist/ && touch -d '2026-01-01 00:00:00.2' dist/* && node --test"
+    config = f"[project]\nsetup = {json.dumps(setup)}\nchecks = [{json.dumps(check)}]\n"
     repo = repository(tmp_path / "repo", project.files | {"chargehand.toml": config})
     done = desk.say("run", "m", "--agent", shell("echo >> src/calc.js"), cwd=repo)
     assert (done.code, done.document["unread"]) == (0, []), done.document["reasons"]

@@ -42,10 +42,15 @@ PROJECT_FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What setup installed or built of a changed file: `of` which one, and when (`modified`, in whole seconds)."""
+    """What setup installed or built of a changed file: `of` which one, and when (`modified`, in nanoseconds)."""
 
     of: str
     modified: int
+
+    def differs(self, seconds: str) -> bool:
+        """Return whether a time with its fraction, as `stat` prints it, is another one; not where it has none."""
+        whole, _, fraction = seconds.partition(".")
+        return bool(fraction) and int(whole + fraction) != self.modified
 
 
 @dataclass(slots=True)
@@ -78,10 +83,13 @@ class ReadObserver:
         opened = sorted(paths.intersection(self.copies))
         if not opened:
             return frozenset()
-        said = await sandbox.exec(["stat", "-c", "%Y %n", "--", *opened], timeout=_STAT_SECONDS)
-        lines = said.stdout.decode("utf-8", "surrogateescape").splitlines()
-        as_setup_left = {path for path in opened if f"{self.copies[path].modified} {path}" in lines}
-        return frozenset(opened) - as_setup_left
+        # A check may follow within the second that setup ended in, so whole seconds do not tell them apart.
+        said = await sandbox.exec(
+            ["env", "LC_ALL=C", "stat", "--printf", r"%.9Y %n\0", "--", *opened], timeout=_STAT_SECONDS
+        )
+        found = [each.partition(" ") for each in said.stdout.decode("utf-8", "surrogateescape").split("\0")]
+        times = {path: time for time, _, path in found}
+        return frozenset(path for path in opened if self.copies[path].differs(times.get(path, "0.0")))
 
     def read_of(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return those of `paths` that some check opened; all of them where that was not seen."""

@@ -53,8 +53,8 @@ def find_installed_copies(
         copies = _python_copies(layer, path) if language_of(path) == "python" else ()
         copies = _node_copies(layer, path, reader, tree) if language_of(path) == "javascript" else copies
         for copy in copies:
-            modified = int(copy.lstat().st_mtime)
-            found[f"{WORKSPACE}/{copy.relative_to(layer)}"] = Copy(of=path, modified=modified)
+            inside = f"{WORKSPACE}/{copy.relative_to(layer)}"
+            found[inside] = Copy(of=path, modified=copy.lstat().st_mtime_ns)
     return found
 
 
