@@ -7,12 +7,12 @@ import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from _places import needs_bwrap, toolchain, workspace
+from msgspec.structs import replace
 from tests.native_kit import call, says, scripted
 
 from chargehand.agents.clis import SPECS, CliLaunch

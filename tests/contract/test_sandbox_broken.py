@@ -8,12 +8,12 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _places import descendants, needs_bwrap, toolchain, workspace
+from msgspec.structs import replace
 
 from chargehand.sandbox.contract import ExecResult
 from chargehand.sandbox.process_tier import ProcessTier

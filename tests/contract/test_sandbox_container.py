@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from _places import descendants, toolchain, workspace
+from msgspec.structs import replace
 from tests import container_kit
 
 from chargehand.core.errors import SandboxDiedError, TierUnavailableError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _places import toolchain, workspace
 from msgspec import structs
+from msgspec.structs import replace
 from tests import container_kit, vm_kit
 
 from chargehand.sandbox.container_tier import ContainerTier

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from _places import toolchain, workspace
+from msgspec.structs import replace
 from tests import vm_kit
 
 from chargehand.sandbox.contract import EGRESS_PORT, GATEWAY_PORT

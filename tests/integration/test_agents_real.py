@@ -12,11 +12,11 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.integration.workshop import CHECK
 from tests.native_kit import ModelServer, NativeShop, call, says, scripted
 

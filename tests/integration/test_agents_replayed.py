@@ -5,10 +5,10 @@ Like tests/integration/test_agents_real.py they have to be on PATH.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import git
 from tests.crash_kit import Scene, nothing_survives
 from tests.integration.desk import Desk

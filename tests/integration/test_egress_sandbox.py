@@ -9,10 +9,10 @@ import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.conftest import git, make_repository
 from tests.contract._places import needs_bwrap, toolchain, workspace
 from tests.egress_kit import Names, Proxy, proxy

@@ -105,7 +105,7 @@ class TestItsWork:
         assert tools == [("call", "edit"), ("result", "edit"), ("call", "finish")]
 
     def test_two_calls_with_one_id_are_told_apart(self, shop: NativeShop) -> None:
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         twins = tuple(replace(one, id="call_1") for one in (edit(*GOOD), call("bash", command="true")))
         shop.model("scripted", scripted((says("", *twins), FINISH)))

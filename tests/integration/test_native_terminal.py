@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from test_cli_terminal import COMMAND, GO, Terminal, wait_for
 from tests.conftest import git
 from tests.integration.desk import Said

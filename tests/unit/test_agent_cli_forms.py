@@ -7,13 +7,13 @@ import json
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chargehand.agents._json_rpc import JsonLines
 from chargehand.agents.clis import SPECS, CliLaunch

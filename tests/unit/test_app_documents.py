@@ -18,6 +18,8 @@ DOCUMENTS = [
     for name in MODULES
     for kind in vars(importlib.import_module(f"chargehand.app.{name}")).values()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__.endswith(f".{name}")
+    # What a use case is asked with is no document.
+    if not kind.__name__.startswith("_") and not kind.__name__.endswith("Options")
 ]
 
 

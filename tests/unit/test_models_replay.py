@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
 from chargehand.core.clock import SteppedClock

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest
@@ -20,8 +23,7 @@ _EXIT = re.compile(r"\[exit code (-?\d+)\]\s*\Z")
 _TIMED_OUT = re.compile(r"\[timed out after [^\n]*\]\s*\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredCall:
+class AnsweredCall(Struct, frozen=True, kw_only=True):
     """A tool call and its result: in which messages they stand, and what they say.
 
     `arguments` is canonical JSON; `exit_code` and `artifact` are `None` where the result does not tell.
@@ -156,8 +158,7 @@ _NO_TIME = datetime.fromtimestamp(0, UTC)
 _LINE, _ERRORS, _ERROR = 160, 3, 600
 
 
-@dataclass(slots=True)
-class _WorkSoFar:
+class _WorkSoFar(Struct):
     """What was done, the oldest first."""
 
     files: list[str] = field(default_factory=list)

@@ -10,9 +10,10 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, get_args
+
+from msgspec import Struct, field
 
 from chargehand.core.config import CliName
 from chargehand.sandbox.contract import WORKSPACE
@@ -23,8 +24,7 @@ OutputForm = Literal["stream_json", "opencode", "codex", "gemini"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CliLaunch:
+class CliLaunch(Struct, frozen=True, kw_only=True):
     """What one start of a CLI needs: `gateway` is its address inside, `asks` lets it ask before it acts (ACP).
 
     With `session` it resumes that session of its own, which an earlier start in the same sandbox left.
@@ -40,8 +40,7 @@ class CliLaunch:
     cwd: str = WORKSPACE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CliSpec:
+class CliSpec(Struct, frozen=True, kw_only=True):
     """One CLI as its file describes it.
 
     `dialects` are those it can speak, the best first; `form` is the form of its output. `acp` are the words that

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from chargehand.agents._transcript import (
     SUMMARY_LEVELS,
@@ -45,8 +47,7 @@ _LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
 _REPLACED = "[cleared: the same call was made again later, see its newer result]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class Compacted(Struct, frozen=True, kw_only=True):
     """A conversation that fits: which messages are pinned now, how much had to go, and its size.
 
     `size` is in estimated tokens, before calibration; `saved` is what went of it.
@@ -94,8 +95,7 @@ def compact(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptMessage:
+class _KeptMessage(Struct, frozen=True):
     """A message of a candidate with its pin: pins wander when messages before them go."""
 
     message: ModelMessage

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.core.config import AgentKind
@@ -29,8 +31,7 @@ ENDS_WITHOUT_A_WORD = frozenset({"malformed_message", "no_finish", "end_unreadab
 Resumed = Literal["kept", "lost"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     """One run of an agent: the request, the report on the attempt before it (JSON), and its time limit in seconds.
 
     `number` counts the attempts of the mission from 1. `messages` is what persons have said to the mission so far.
@@ -52,8 +53,7 @@ class Assignment:
     directory: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOutcome:
+class AgentOutcome(Struct, frozen=True, kw_only=True):
     """How the run ended; `output` is what the agent printed, bounded; `exit_code` is `None` without a program.
 
     `code` is a stable reason where the claim is not "done"; `limit` names the sandbox limit that ended its
@@ -73,8 +73,7 @@ class AgentOutcome:
     message: Message | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointModel:
+class EndpointModel(Struct, frozen=True, kw_only=True):
     """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known.
 
     `dialect` is what it is best called in; the gateway translates from every other. `images`: whether it, or a
@@ -89,8 +88,7 @@ class EndpointModel:
     images: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeteredUsage:
+class MeteredUsage(Struct, frozen=True, kw_only=True):
     """What the model calls of an attempt used so far, as the gateway metered them; `input` and `output` in tokens.
 
     `unknown` counts calls whose usage the provider did not tell. `refused` says why the latest call was refused
@@ -117,8 +115,7 @@ class MeteredUsage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """The attempt's own gateway: a unix socket on the host, and the token that is valid on it.
 
     `environment` configures clients inside a sandbox for it; the first model is the one to begin with. `meter`
@@ -140,8 +137,7 @@ _AFTER_A_CRASH = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
+class Abilities(Struct, frozen=True, kw_only=True):
     """What an agent can do besides editing; each missing ability has a weaker fallback, and people are told.
 
     - `judged`: the rules judge its acts before they happen; else only the sandbox and the verdict bound them.
@@ -187,8 +183,7 @@ ABILITIES: Mapping[AgentKind, Abilities] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServer:
+class McpServer(Struct, frozen=True, kw_only=True):
     """A server of the Model Context Protocol that an agent is given: a program that runs inside its sandbox.
 
     `tools` names those that are offered, empty: all. `seconds` bounds one call.

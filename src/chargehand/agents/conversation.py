@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from chargehand.agents.text_protocol import render_result
 from chargehand.agents.tool_specs import ToolCall
@@ -24,8 +25,7 @@ _MOST_PICTURES = 8
 ReadPicture = Callable[[str], bytes | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationEntry:
+class ConversationEntry(Struct, frozen=True, kw_only=True):
     """One entry: what a person or Chargehand says, a model's reply, or the result of a call.
 
     Compaction never touches `pinned` entries. `report` marks the report on the attempt before; `message` is a

@@ -7,10 +7,10 @@ and a claim of success is no more than that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.contract import AgentOutcome, Assignment
 from chargehand.agents.tool_specs import ToolCall

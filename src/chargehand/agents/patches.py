@@ -9,7 +9,8 @@ import difflib
 import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.agents.patch.parsing import (
     BEGIN,
@@ -26,8 +27,7 @@ from chargehand.sandbox.contract import WORKSPACE
 _SHOWN_PLACES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFile:
+class PlannedFile(Struct, frozen=True, kw_only=True):
     """What becomes of one path: its new text (None: it goes), the path whose mode it takes, a changed mode."""
 
     path: str
@@ -150,8 +150,7 @@ def apply_hunks(text: str, hunks: Sequence[PatchHunk], *, path: str) -> str:
     return new.join()
 
 
-@dataclass(frozen=True, slots=True)
-class _HunkSearch:
+class _HunkSearch(Struct, frozen=True):
     """Where a hunk goes among `lines`, from `cursor` on; problems name it by `title`."""
 
     lines: Sequence[str]
@@ -245,8 +244,7 @@ class _HunkSearch:
         return PatchProblem(f"{self.title}: {text}")
 
 
-@dataclass(slots=True)
-class TextLines:
+class TextLines(Struct):
     """A text as lines without their line feeds; `ended` is false where the last line has none."""
 
     lines: list[str]
@@ -280,8 +278,7 @@ _DIFF_LINES = 60
 _DIFF_BYTES = 400_000
 
 
-@dataclass(frozen=True, slots=True)
-class TextRegion:
+class TextRegion(Struct, frozen=True):
     """Lines of a text and the number of the first (from 1)."""
 
     first: int

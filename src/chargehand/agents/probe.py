@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.agents._json_rpc import METHOD_NOT_FOUND, RpcError, object_at, objects_at, text_at
 from chargehand.agents.acp.agent import AcpRun, greet, running_agent
@@ -21,8 +22,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+.\w]*\w)?")
 _LONGEST = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentIdentity:
+class AgentIdentity(Struct, frozen=True, kw_only=True):
     """What a program says it is; `problem` says why it cannot work, "" where it can.
 
     `tried` is the version that it was driven with, "" where that is not known; `logins` are its ways to log in,

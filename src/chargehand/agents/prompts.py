@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.agents.contract import Assignment
 from chargehand.agents.roles import NO_ROLE, Role
@@ -222,8 +223,7 @@ def is_from_person(message: str) -> bool:
 LIMIT = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortened:
+class Shortened(Struct, frozen=True, kw_only=True):
     """The kept parts of a text and how much between them was left out (both 0 when it is whole)."""
 
     head: str

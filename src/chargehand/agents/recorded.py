@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from chargehand.agents.text_protocol import ParsedReply, parse, unique_keys
 from chargehand.agents.tool_specs import SPECS, ToolCall
@@ -20,8 +21,7 @@ OPENING = "opening"
 RecordedKind = Literal["opening", "reply", "call", "restore"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStep:
+class RecordedStep(Struct, frozen=True, kw_only=True):
     """A step of a native attempt by its name: `turn` counts replies from 1, `index` the calls of one from 0."""
 
     kind: RecordedKind

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, TypeVar, get_args
+
+from msgspec import Struct
 
 from chargehand.agents.tool_specs import MUTATING, SPECS
 from chargehand.core.errors import ConfigError, nearest
@@ -27,8 +28,7 @@ DEVELOPER = "developer"
 FINISH_TOOL = "finish"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class Role(Struct, frozen=True, kw_only=True):
     """One role as its file says it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
 
     An empty `areas` is everything the mission may change. `models` is a chain, the first one to begin with, and

@@ -12,8 +12,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 # A call that runs this long is waiting for its command.
 LONG_SECONDS = 60.0
@@ -52,8 +54,7 @@ _VIEW = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedCall:
+class ObservedCall(Struct, frozen=True, kw_only=True):
     """A tool call with its result as the model saw it; `failed` says that the tool refused or timed out.
 
     A command's exit code is read from the end of its result.
@@ -66,8 +67,7 @@ class ObservedCall:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """One reply of the model and what came of it; `changed` says whether the workspace's tree did."""
 
     text: str
@@ -149,8 +149,7 @@ _IDLE_AGAIN = 10
 _ALTERNATION = {2: 6, 3: 8, 4: 10}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stuck:
+class Stuck(Struct, frozen=True, kw_only=True):
     """What goes in circles: a stable code, a sentence for the model, and the turn (from 0) in which it began."""
 
     pattern: Pattern
@@ -158,8 +157,7 @@ class Stuck:
     since: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LadderStep:
+class LadderStep(Struct, frozen=True, kw_only=True):
     """What is done about it, after `turn` turns; `roll_back` goes to the state before turn `stuck.since`."""
 
     kind: LadderAction
@@ -167,8 +165,7 @@ class LadderStep:
     stuck: Stuck
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ComparedCall:
+class _ComparedCall(Struct, frozen=True, kw_only=True):
     """A call as it is compared: `exact` with its own numbers, `like` without, `error` for failures alike."""
 
     turn: int
@@ -180,8 +177,7 @@ class _ComparedCall:
     changed: bool
 
 
-@dataclass(slots=True)
-class StuckDetector:
+class StuckDetector(Struct):
     """Takes an agent's turns one by one and tells after each whether it is stuck; `progressed` is of the last."""
 
     progressed: bool = False
@@ -388,8 +384,7 @@ _LADDER: tuple[LadderAction, ...] = ("nudge", "switch", "roll_back", "ask")
 _CHANCE, _RECOVERED = 3, 3
 
 
-@dataclass(slots=True)
-class EscalationLadder:
+class EscalationLadder(Struct):
     """Says what to do about an agent that is stuck: nudge, switch, roll back, ask; the last is repeated.
 
     After a step the agent has to be stuck anew before the next is due; real progress leads back to the bottom.

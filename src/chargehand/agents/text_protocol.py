@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, cast
+
+from msgspec import Struct
 
 from chargehand.agents.tool_specs import ToolCall, ToolSpec
 
@@ -24,8 +25,7 @@ _CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")
 _DECODER_ERRORS = (ValueError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedReply:
+class ParsedReply(Struct, frozen=True, kw_only=True):
     """What a reply says besides its calls, and the calls in order; their arguments are not yet checked.
 
     `problem` tells the model what is wrong with calls written as text. With one there are no calls: half of what

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import nearest
 from chargehand.sandbox.contract import WORKSPACE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
+class ToolSpec(Struct, frozen=True, kw_only=True):
     """One tool as a model is told of it; `parameters` is the JSON schema of its arguments, an object."""
 
     name: str
@@ -21,8 +22,7 @@ class ToolSpec:
     parameters: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True, kw_only=True):
     """What the model sees of a call, bounded; `artifact` is the id of all of it where `text` was shortened.
 
     `failed` says that the tool did not do what was asked. A command that ended with an exit code has done so.
@@ -35,8 +35,7 @@ class ToolResult:
     image: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True, kw_only=True):
     """What a model wants done, the `index`-th call of its reply.
 
     `arguments` is an object, or the text that should have been one; `written`: the call stood in the text.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,11 +46,10 @@ _LISTED = 50
 _HEADS = "refs/heads/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionResult:
+class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
     """How an action's work ended; without `reasons` it went well."""
 
-    result: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = msgspec.field(default_factory=dict)
     exit_code: int | None = None
     reasons: tuple[Reason, ...] = ()
     timed_out: bool = False
@@ -65,8 +63,7 @@ class ApprovalNeededError(Exception):
         self.text, self.rule, self.subject = text, rule, subject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionContext:
+class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
     """One action at work: `tell` keeps a line of output, `note` one of the log."""
 
     app: App

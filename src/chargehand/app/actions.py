@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.app._action_work import WORK, ActionContext, ActionResult, ApprovalNeededError
 from chargehand.app.config.locations import load_user_file, user_config_path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.agents.clis import SPECS
 from chargehand.agents.contract import ABILITIES
@@ -179,7 +179,7 @@ async def _probe_started(
     program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
     toolchain = app.toolchain(resolved)
     if toolchain.find(program) is None:
-        return _probe_program(app, resolved, structs.replace(agent, command=(program,)))
+        return _probe_program(app, resolved, replace(agent, command=(program,)))
     asking(f"starting {program} …")
     try:
         seen = await probe_agent(agent, toolchain, scratch=app.home)

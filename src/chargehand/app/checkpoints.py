@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,8 +91,7 @@ class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     smart: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeDifference:
+class TreeDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Two trees of a mission's depot."""
 
     mission: str
@@ -122,8 +120,7 @@ class TreeDifference:
         return msgspec.structs.replace(found, patch=text, patch_encoding=encoding)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRestore:
+class PlannedRestore(msgspec.Struct, frozen=True, kw_only=True):
     """A restore that is worked out and not carried out; `target` is a checkpoint's commit, or `base`."""
 
     mission: str

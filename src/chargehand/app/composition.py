@@ -8,10 +8,9 @@ import functools
 import os
 import posixpath
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand import __version__
 from chargehand.app.config.locations import load_user_file, user_config_path
@@ -263,7 +262,7 @@ class App(StateReader):
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
         """Try for real what sandboxes of a tier this machine can offer."""
-        config = structs.replace(self.user_configuration().config.sandbox, tier=tier)
+        config = replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
     async def tools(self, driver: DriverName) -> tuple[ToolVersion, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.profile import MachineProfile
@@ -183,7 +183,7 @@ async def _try_process_tier(reader: StateReader, *, usable: bool) -> _Tried:
 
 async def _try_tier(reader: StateReader, tier: Tier) -> ProbeReport:
     try:
-        config = structs.replace(reader.user_configuration().config.sandbox, tier=tier)
+        config = replace(reader.user_configuration().config.sandbox, tier=tier)
         toolchain = await asyncio.to_thread(_toolchain, reader, ())
         return await try_tier(config, toolchain, home=reader.home, environ=reader.environ)
     except ChargehandError as error:

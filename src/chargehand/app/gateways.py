@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.app.providers.served import (
     is_loopback,
@@ -43,8 +42,7 @@ _SCRIPTED, _RECORDED = "scripted", "recorded"
 _FREE = Price(input=0.0, output=0.0, source="nothing is asked of a provider")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayOptions:
+class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to serve and where; `budget` is in USD, `faults` a specification such as `429/7@2`."""
 
     models: tuple[str, ...] = ()
@@ -124,15 +122,14 @@ GatewayEvent = GatewayAddress | GatewayCall | GatewayAlert | GatewayDivergence |
 Tell = Callable[[GatewayEvent], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Service:
+class _Service(msgspec.Struct, frozen=True, kw_only=True):
     """The models to serve, their budget, and what must not get out."""
 
     models: tuple[ServedModel, ...]
     budget: float | None
     ledger: Ledger
     redactor: Redactor
-    limits: Mapping[str, ProviderLimits] = field(default_factory=dict)
+    limits: Mapping[str, ProviderLimits] = msgspec.field(default_factory=dict)
 
 
 def check_options(options: GatewayOptions) -> tuple[str, int]:
@@ -174,7 +171,7 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
     def tell_alert(spent: Spent) -> None:
         # To the ledger these calls are one mission's; to a person they are this gateway's.
         limit = spent.limit if spent.limit in ("user", "day") else "gateway"
-        tell(GatewayAlert(alert=structs.replace(spent, limit=limit)))
+        tell(GatewayAlert(alert=replace(spent, limit=limit)))
 
     service = _prepare_service(app, options, tell)
     with _wrapped_upstreams(service, options.record, faults) as models:

@@ -12,7 +12,6 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -60,8 +59,7 @@ _REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 _REPLY_FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionChange:
+class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
     """How a mission stands after it was changed, and whether a worker had to be started for it."""
 
     state: MissionState

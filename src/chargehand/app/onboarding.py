@@ -91,8 +91,7 @@ class Secret:
     value: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPlan:
+class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An agent as it was chosen: keys and values for the user's own file, and a key to store."""
 
     name: str
@@ -100,8 +99,7 @@ class AgentPlan:
     secret: Secret | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PastedKeys:
+class _PastedKeys(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that are there, and before them the one that was just pasted."""
 
     stored: KeySource

@@ -6,11 +6,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.resolve import REGISTRIES

@@ -10,7 +10,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -145,8 +144,7 @@ def branch_slug(text: str) -> str:
     return made or "mission"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleAssignment:
+class RoleAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """Who works and in which role: the role with its file as it was read, the agent, its model and why."""
 
     role: Role
@@ -253,8 +251,7 @@ def build_request(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRun:
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A request that can be carried out: its base, its text, and the files that only its checks see."""
 
     request: RunRequest
@@ -264,8 +261,7 @@ class PreparedRun:
     outside_files: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStart:
+class RunStart(msgspec.Struct, frozen=True, kw_only=True):
     """What a person is told before work begins: who works on what, in which role and in which sandbox."""
 
     mission: str
@@ -278,8 +274,7 @@ class RunStart:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcome:
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a mission stands once it is settled, and what of our own failed meanwhile.
 
     `start` is `None` for a mission that was recorded before; `interrupted` says that a signal stopped it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -236,8 +235,7 @@ async def _execute_in(
     return result, document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FormatInput:
+class _FormatInput(msgspec.Struct, frozen=True, kw_only=True):
     """A tree, the formatters that it names, and the files that each is given."""
 
     tree: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -98,8 +97,7 @@ class StatisticsRequest(msgspec.Struct, frozen=True, kw_only=True):
     since: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Selection:
+class _Selection(msgspec.Struct, frozen=True, kw_only=True):
     project: str | None
     since: datetime | None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -205,8 +204,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     projects: tuple[CollectedProject, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcOptions:
+class GcOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to collect: `max_age` such as `24h`, `max_bytes` such as `500MB`; by default as configured."""
 
     repo: Path | None = None

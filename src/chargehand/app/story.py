@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from chargehand.app.outcome import explain_check
 from chargehand.app.progress.event_text import alert_text as alert_text
@@ -42,8 +43,7 @@ _OF_THE_MISSION = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoryLine:
+class StoryLine(Struct, frozen=True, kw_only=True):
     """One line, and how it looks on a terminal."""
 
     text: str

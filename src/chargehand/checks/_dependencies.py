@@ -7,9 +7,10 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
@@ -62,8 +63,7 @@ _OWN = {"editable", "virtual"}
 _Pairs = Iterable[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True, kw_only=True):
     """What one file says: requirements by name, foreign `sources`, and whether it could be read at all."""
 
     named: Mapping[str, str] = field(default_factory=dict)

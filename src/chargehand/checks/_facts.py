@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
@@ -23,8 +23,7 @@ from chargehand.core.records import Change, Finding
 _EXECUTABLE = frozenset({0o100755})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What one change says: `findings` of its content (paths left out), why it touches the check `surface`.
 
     `later` is what of it runs outside any sandbox once somebody has it.

@@ -6,8 +6,9 @@ import itertools
 import re
 import shlex
 from collections import deque
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from chargehand.checks.junit import TestCounts
 from chargehand.core.records import CheckStatus
@@ -117,8 +118,7 @@ def _split_program(words: list[str]) -> tuple[str, list[str]]:
 # --- what its end means
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """A check's status, a stable reason code where it did not pass, and how many tests ran where told."""
 
     status: CheckStatus

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from msgspec import Struct
 from pathspec import GitIgnoreSpec
 
 from chargehand.core.errors import ConfigError
@@ -17,8 +17,7 @@ _OWN_POLICY = "chargehand.cedar"
 _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Areas:
+class Areas(Struct, frozen=True, kw_only=True):
     """What a mission may change; an empty `allow` is everything.
 
     `commands` are the checks that will run in `directory`: scripts and targets they name are check surface, as are

@@ -8,8 +8,9 @@ import posixpath
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.checks import _dependencies
 from chargehand.checks.areas import OWN_CONFIG
@@ -158,8 +159,7 @@ def table(document: Any, *names: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Detected:
+class Detected(Struct, frozen=True):
     """Commands found, and for each of them in `why` what in the tree speaks for it."""
 
     commands: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import posixpath
@@ -40,8 +39,7 @@ _EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
 _OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckPlan:
+class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that must all pass, each a line for the shell with `seconds_each` to run.
 
     `acceptance` are the files a person mounts for the checks alone, as (path, hex SHA-256 of the content). The
@@ -91,8 +89,7 @@ def judge(
     return "green" if explicit_none else "missing"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOutput:
+class CheckOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a check printed: the end of its output, safe to show, and the tests that did not pass."""
 
     tail: str
@@ -161,7 +158,7 @@ def _place_failure(test: FailingTest, directory: str) -> FailingTest:
     if test.file is None:
         return test
     file = posixpath.normpath(posixpath.join(WORKSPACE, directory, test.file))
-    return dataclasses.replace(test, file=file.removeprefix(f"{WORKSPACE}/"))
+    return replace(test, file=file.removeprefix(f"{WORKSPACE}/"))
 
 
 def _keep_names(names: Sequence[str], keep: ArtifactSink, mission: str | None) -> str:
@@ -197,8 +194,7 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
         return None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FailingCheck:
+class FailingCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A check that did not pass, with the end of its output and the failing tests its runner named."""
 
     name: str
@@ -211,8 +207,7 @@ class FailingCheck:
     failing_tests: tuple[FailingTest, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What to fix: failing checks, findings, and what inspection set back. Every text is safe to show."""
 
     schema: int

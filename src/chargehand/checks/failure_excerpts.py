@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.core.text import printable
 from chargehand.sandbox.contract import WORKSPACE
@@ -23,16 +24,14 @@ _MOST_READ = 5000
 _TAIL = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureExcerpt:
+class FailureExcerpt(Struct, frozen=True, kw_only=True):
     """A test that failed, as its runner names it ("" where none is named), and the lines that say why."""
 
     name: str
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(Struct, frozen=True, kw_only=True):
     """How one runner tells of failures: a block of lines for each, from `start` to `end`.
 
     `keep` picks the lines of a block where most are noise, `noise` drops lines otherwise. `place` finds where a

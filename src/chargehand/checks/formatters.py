@@ -6,7 +6,8 @@ Each is asked to write, never to check: what it changed is read from the two tre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.checks.detection import Stack, table
 from chargehand.checks.trees import TreeReader, is_regular
@@ -39,8 +40,7 @@ _PRETTIER_FILES = (
 _NOT_OURS = frozenset({"node_modules", "vendor", "third_party", ".git", ".venv", "venv"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formatter:
+class Formatter(Struct, frozen=True, kw_only=True):
     """A program that formats the files it is given in place: those that end in one of `suffixes`.
 
     `why` is the file that names it. It must take the paths after `command`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.checks._dependencies import dependency_findings
@@ -24,8 +24,7 @@ _SHOWN = 5
 _DIRECTORY = 0o040000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Struct, frozen=True, kw_only=True):
     """What inspection found, and how much of the change it saw.
 
     The content of `looked` of `total` changes was looked at, `cached` of those from the cache. `degraded` says
@@ -47,8 +46,7 @@ class Inspection:
         return tuple(found for found in self.findings if found.severity == "critical")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """How much one inspection may look at: `seconds`, and a sample of `files` chosen by `seed`; `None` is all."""
 
     seconds: float | None = None

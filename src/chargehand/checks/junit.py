@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from xml.parsers import expat
+
+from msgspec import Struct, field
 
 from chargehand.core.text import printable
 
@@ -17,8 +18,7 @@ _BAD = frozenset({"failure", "error"})
 _PLACE = re.compile(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailingTest:
+class FailingTest(Struct, frozen=True, kw_only=True):
     """A test that did not pass: where it failed, as far as the report tells.
 
     `outside` says that its set-up or its tear-down failed, not the test's own code.
@@ -31,8 +31,7 @@ class FailingTest:
     outside: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestCounts:
+class TestCounts(Struct, frozen=True, kw_only=True):
     """What a report says: `ran` and `names` leave skipped tests out; `bad` is failures and errors."""
 
     __test__ = False  # pytest would collect a class of this name
@@ -63,8 +62,7 @@ def read_junit(content: bytes) -> TestCounts:
     return reader.counts()
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """Counts the test cases of one report: expat calls its methods as it meets elements and text."""
 
     is_report: bool = False

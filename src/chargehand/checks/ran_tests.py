@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.checks._outcomes import runner_of
 from chargehand.core.records import Finding
@@ -54,8 +55,7 @@ _SUMMARIES = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanTests:
+class RanTests(Struct, frozen=True, kw_only=True):
     """The tests of one check that ran, passed or not; `None` is what its runner does not tell."""
 
     check: str

@@ -10,6 +10,8 @@ import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from chargehand.checks.paths import is_source, is_test_path
 from chargehand.checks.surface.parts import parts_of
 from chargehand.core.records import Change, Finding
@@ -40,8 +42,7 @@ PROJECT_FILES = (
 """Files that make their directory the root of a project."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Copy(Struct, frozen=True, kw_only=True):
     """What setup installed or built of a changed file: `of` which one, and when (`modified`, in nanoseconds)."""
 
     of: str
@@ -97,8 +98,7 @@ class ReadObserver:
         return tuple(path for path in paths if path in read) if self.complete else tuple(paths)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeReads:
+class CodeReads(Struct, frozen=True, kw_only=True):
     """What became of the changed code: `unread` is `None` where the sandbox could not see what was opened.
 
     `elsewhere` are files outside the tree that a check loaded in place of changed ones. `judged` is false where

@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
 from chargehand.checks.paths import holds_tests, is_source, is_test_path

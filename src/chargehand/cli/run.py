@@ -195,7 +195,7 @@ def _run_shown(
     app: App, out: Output, work: Callable[[RunObserver], Awaitable[RunOutcome]], on_event: OnEvent | None
 ) -> RunOutcome:
     """Do the work with its progress shown; the first signal cancels the mission, and its outcome says so."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from chargehand.app.runs import cancel_running
     from chargehand.cli.terminal.interrupt import run_async
@@ -214,7 +214,8 @@ def _run_shown(
 def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
     """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
     import functools
-    from dataclasses import replace
+
+    from msgspec.structs import replace
 
     from chargehand.app.projects import remember_registries
     from chargehand.app.runs import RunOutcome

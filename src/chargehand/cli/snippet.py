@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.app.composition import App
 from chargehand.app.sandbox_commands import judge_snippet, plan_snippet, run_judged_snippet
@@ -18,8 +19,7 @@ _NOT_RUN = 125
 _ON_STDERR = ("warn", "error")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnippetOptions:
+class SnippetOptions(Struct, frozen=True, kw_only=True):
     """What stands on the command line; `others` are words that a snippet has no use for."""
 
     file: str | None

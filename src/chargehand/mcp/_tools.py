@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from chargehand.app.composition import App
 from chargehand.core.codec import convert_to
@@ -108,8 +109,7 @@ class ToolContext:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpToolSpec:
+class McpToolSpec(Struct, frozen=True, kw_only=True):
     """One tool: its name, what it takes and gives, what clients may expect of it, and what does it."""
 
     name: str

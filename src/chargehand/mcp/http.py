@@ -12,13 +12,13 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import uvicorn
 from mcp.server.lowlevel.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from msgspec import Struct
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -39,8 +39,7 @@ class StopSignal(Protocol):
     end: Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     """Where the server listens: a loopback address and a port, 0 for any free one."""
 
     host: str

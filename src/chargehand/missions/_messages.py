@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import MessageReceived, MessageUndelivered
 from chargehand.core.errors import RefusedError, WaitingError

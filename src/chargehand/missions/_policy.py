@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.state import PERMISSION
@@ -87,8 +89,7 @@ _SHOWN = 2_000
 _REDACTOR = Redactor()
 
 
-@dataclass(eq=False, slots=True)
-class Judge:
+class Judge(Struct, eq=False):
     """Judges the actions of one attempt; each judgement is an event.
 
     `ask` puts a question to a person, as `AttemptContext.ask` does; the scripts of `sandbox` are looked into.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
 from chargehand.core.state import SETTLED, AttemptState, Ending, MissionSummary
@@ -26,8 +27,7 @@ ENDED: frozenset[MissionStatus] = SETTLED - {"paused"}
 FAILING_TEST = "failing_test_added"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """One class, with what to do next; `code` is `None` where the log gives no reason."""
 
     kind: CauseClass
@@ -35,8 +35,7 @@ class Cause:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """What to do about some codes of one class."""
 
     kind: CauseClass
@@ -44,8 +43,7 @@ class Remedy:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseTable:
+class CauseTable(Struct, frozen=True, kw_only=True):
     """The contents of `causes.toml`.
 
     `causeless` codes explain no end. `fallbacks` are the remedies of a class where no code of a reason is known.

@@ -11,7 +11,8 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.checks.formatters import Formatter
 from chargehand.core.clock import Clock
@@ -38,8 +39,7 @@ class EditStoppedError(Exception):
     """The action is to end; nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditedCheckpoints:
+class EditedCheckpoints(Struct, frozen=True, kw_only=True):
     """What an action made of a mission: its last checkpoint and base now; `changed` is false where all was so."""
 
     commit: str
@@ -49,8 +49,7 @@ class EditedCheckpoints:
     replayed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEditor:
+class CheckpointEditor(Struct, frozen=True, kw_only=True):
     """Changes the last checkpoint of missions at rest; needs no sandbox.
 
     Every method claims the mission for the time it takes. Raises `RefusedError` (`mission_held`, `not_at_rest`,
@@ -265,8 +264,7 @@ def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple
 _AT_ONCE = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatRun:
+class FormatRun(Struct, frozen=True, kw_only=True):
     """The outcome of one formatter; `problem` is "" where it succeeded, its error output otherwise."""
 
     name: str
@@ -276,8 +274,7 @@ class FormatRun:
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatResult:
+class FormatResult(Struct, frozen=True, kw_only=True):
     """A tree before and after; `changes` are of files that a formatter was given, whatever else it wrote."""
 
     before: str

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Assignment
 from chargehand.agents.roles import NO_ROLE
@@ -83,8 +85,7 @@ _GRACE_SECONDS = 15.0
 CANCELLED = Reason(code="cancelled", message="a person cancelled the mission")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseContext:
+class BaseContext(Struct, frozen=True, kw_only=True):
     """A base commit with what works on it and what judges there."""
 
     base: Base
@@ -93,8 +94,7 @@ class BaseContext:
     inspector: Inspector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedAttempt:
+class JudgedAttempt(Struct, frozen=True, kw_only=True):
     """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt."""
 
     context: BaseContext

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -51,8 +51,7 @@ _COPIED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkPoint:
+class ForkPoint(Struct, frozen=True, kw_only=True):
     """The reply to fork at: the `turn`-th one of an attempt, both from 1."""
 
     attempt: int
@@ -69,8 +68,7 @@ class ForkPoint:
         return f"{self.attempt}.{self.turn}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyEdit:
+class ReplyEdit(Struct, frozen=True, kw_only=True):
     """A reply in place of the recorded one: its text and its calls, each with `name` and `arguments`."""
 
     text: str
@@ -111,9 +109,9 @@ def create_fork(
         raise NotFoundError(f"mission {mission!r} has no reply {point}", hint=f"it has: {known}")
     made = new_id("mission")
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
-    created = structs.replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
+    created = replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
     if model is not None:
-        created = structs.replace(created, request=structs.replace(created.request, model=model))
+        created = replace(created, request=replace(created.request, model=model))
     copied = list(_copy_until(point, source, made, edited=edit is not None))
     if edit is not None:
         from chargehand.agents.recorded import edited_reply
@@ -122,7 +120,7 @@ def create_fork(
         recorded = replies[-1]
         # Usage and model stay as recorded: the edited reply was paid for as the one in its place.
         output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
-        copied.append(store_step_output(store, made, structs.replace(recorded, output=output, seconds=0.0)))
+        copied.append(store_step_output(store, made, replace(recorded, output=output, seconds=0.0)))
     commits = [payload.checkpoint.commit for payload in copied if isinstance(payload, CheckpointMade)]
     if commits:  # its checkpoints outlive those of the mission it comes from
         depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
@@ -147,7 +145,7 @@ def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edite
             attempts[payload.attempt] = new_id("attempt")
             # Named as a workspace of its own would be: resuming finds no files there and lays the tree out anew.
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
-            payload = structs.replace(payload, workspace=workspace)
+            payload = replace(payload, workspace=workspace)
         yield _rename_attempt(payload, attempts)
 
 
@@ -166,5 +164,5 @@ def _rename_attempt(payload: Payload, attempts: dict[str, str]) -> Payload:
         owner, slash, rest = question.partition("/")
         changes["question"] = attempts.get(owner, owner) + slash + rest
     untyped: Any = payload  # which fields it has is known by now, but not to the type checker
-    renamed: Payload = structs.replace(untyped, **changes)
+    renamed: Payload = replace(untyped, **changes)
     return renamed

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, StoreError
@@ -93,8 +93,8 @@ def store_step_output(store: Store, mission: str, done: StepFinished) -> StepFin
     """Return a finished step as the log takes it: with a large output as an artifact."""
     encoded = encode_json(done.output)
     if len(encoded) <= STEP_BYTES:
-        return structs.replace(done, artifact=None)
-    return structs.replace(done, output=None, artifact=store.artifacts.put(encoded, kind="step", mission=mission))
+        return replace(done, artifact=None)
+    return replace(done, output=None, artifact=store.artifacts.put(encoded, kind="step", mission=mission))
 
 
 def load_step_output(store: Store, done: StepFinished) -> Any:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.fold import fold, read_payload
@@ -17,8 +18,7 @@ from chargehand.missions.reading import MissionReader
 from chargehand.missions.statistics import Cost, Percentiles, Sample
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class Tokens(Struct, frozen=True, kw_only=True):
     """Tokens of the calls that reported them; `unknown` is how many were sent and did not."""
 
     input: int
@@ -27,8 +27,7 @@ class Tokens:
     unknown: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelStats:
+class ModelStats(Struct, frozen=True, kw_only=True):
     """What one model did; defined in `causes.toml`. USD and seconds, `None` where nothing is known."""
 
     model: str
@@ -100,8 +99,7 @@ class ModelTally:
         return tuple(sorted(made, key=lambda one: (-one.calls, one.model, one.upstream, one.provider)))
 
 
-@dataclass(slots=True)
-class _ModelRow:
+class _ModelRow(Struct):
     """The calls to one model at one address."""
 
     statuses: Counter[str] = field(default_factory=Counter)

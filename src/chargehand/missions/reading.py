@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import fold
@@ -16,8 +17,7 @@ from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePosition:
+class QueuePosition(Struct, frozen=True, kw_only=True):
     """A mission that should go on and that nobody alive holds; `before` so many others were asked for before it.
 
     `workers` take up whatever should go on and are alive, `running` is how many missions they hold.
@@ -58,8 +58,7 @@ def queue_positions(store: Store, workers: Roster) -> dict[str, QueuePosition]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionReader:
+class MissionReader(Struct, frozen=True, kw_only=True):
     """Reads missions; needs nothing but the store and who is alive."""
 
     store: Store

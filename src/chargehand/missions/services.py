@@ -6,9 +6,10 @@ import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from msgspec import Struct, field
 
 from chargehand.agents.contract import Agent, Endpoint, Snippets
 from chargehand.core.clock import Clock as ClockPort
@@ -82,8 +83,7 @@ class Egress(Protocol):
 OpenEgress = Callable[[Callable[[EgressRequest], None]], AbstractAsyncContextManager[Egress]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointRequest:
+class EndpointRequest(Struct, frozen=True, kw_only=True):
     """Which models one attempt calls, at the cost of `user`, and who hears of the calls.
 
     `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: an attempt
@@ -120,8 +120,7 @@ def trust_no_command(command: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(Struct, frozen=True, kw_only=True):
     """Everything concrete that the mission flow uses; `worker` is this process among the `workers`.
 
     `choice` says how the tier was chosen, `user` who pays for the missions that are made here. `is_trusted` tells
@@ -182,8 +181,7 @@ class Services:
         )
 
 
-@dataclass(eq=False, slots=True)
-class DepotReader:
+class DepotReader(Struct, eq=False):
     """Shows the trees of a depot as (path, mode, id); satisfies `checks.TreeReader`."""
 
     depot: Depot

@@ -9,11 +9,11 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import get_args
 
-from msgspec import structs
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import SandboxClosed
 from chargehand.core.fold import mark_unheld, unheld_status
@@ -26,8 +26,7 @@ from chargehand.missions.reading import MissionReader
 _NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Percentiles:
+class Percentiles(Struct, frozen=True, kw_only=True):
     """Seconds or bytes at three percentiles by nearest rank, `None` where none is known.
 
     `known` and `unknown` say of how many they are, and of how many more they are not.
@@ -40,8 +39,7 @@ class Percentiles:
     p99: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """What the attempts of known cost add up to in USD, `None` where there is none; how many are, and are not."""
 
     usd: float | None
@@ -49,8 +47,7 @@ class Cost:
     unknown: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Shares of the ended missions, from 0 to 1, `None` where none has ended; defined in `causes.toml`."""
 
     completion: float | None
@@ -58,8 +55,7 @@ class Rates:
     engine_failure: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionStats:
+class MissionStats(Struct, frozen=True, kw_only=True):
     """Missions by status, and the ended ones by what the rates count."""
 
     total: int
@@ -72,8 +68,7 @@ class MissionStats:
     seconds: Percentiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStats:
+class AttemptStats(Struct, frozen=True, kw_only=True):
     """Attempts that ended: those that succeeded, and the others by the class of their cause."""
 
     ended: int
@@ -83,8 +78,7 @@ class AttemptStats:
     cost: Cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseStats:
+class CauseStats(Struct, frozen=True, kw_only=True):
     """How many missions and attempts had one cause."""
 
     cause: Cause
@@ -92,16 +86,14 @@ class CauseStats:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointStats:
+class CheckpointStats(Struct, frozen=True, kw_only=True):
     """Checkpoints that were made, of any mission; older ones do not say how long they took."""
 
     made: int
     seconds: Percentiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxStats:
+class SandboxStats(Struct, frozen=True, kw_only=True):
     """Sandboxes that are gone: seconds until ready and until frozen; of agents' own the bytes they took."""
 
     closed: int
@@ -114,8 +106,7 @@ class SandboxStats:
     written: Percentiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkStats:
+class NetworkStats(Struct, frozen=True, kw_only=True):
     """Requests of sandboxes to hosts, and the bytes of those that were let through."""
 
     allowed: int
@@ -124,8 +115,7 @@ class NetworkStats:
     bytes_in: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(Struct, frozen=True, kw_only=True):
     """Everything that `chargehand stats` tells: causes and agents with the most first."""
 
     missions: MissionStats
@@ -154,8 +144,7 @@ def gather_statistics(
     return tally.stats()
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct):
     """Known values, eight bytes each, and how many are not known."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -186,8 +175,7 @@ def nearest_rank(ordered: list[float], percent: int) -> float | None:
     return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else None
 
 
-@dataclass(slots=True)
-class _AttemptTally:
+class _AttemptTally(Struct):
     """Attempts of all agents, or of one."""
 
     succeeded: int = 0
@@ -219,8 +207,7 @@ class _AttemptTally:
         )
 
 
-@dataclass(slots=True)
-class _SandboxTally:
+class _SandboxTally(Struct):
     """Sandboxes that were closed; what an agent used is counted of its own sandboxes only."""
 
     closed: int = 0
@@ -367,4 +354,4 @@ def _own_end(state: MissionSummary) -> Ending:
     if before.status in ENDED:
         return before
     lost = any(reason.code == "worker_lost" for reason in before.reasons)
-    return structs.replace(before, status="failed") if lost else now
+    return replace(before, status="failed") if lost else now

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.core.events import Payload
@@ -51,8 +52,7 @@ _HINTS: dict[MissionStatus, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steering:
+class Steering(Struct, frozen=True, kw_only=True):
     """What a person does to a mission at rest; needs neither its repository nor a sandbox.
 
     Every method holds the mission for the moment it takes, and raises `RefusedError`: `mission_held` where a

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from chargehand.core.state import MissionState
 from chargehand.missions.journal import load_step_output
@@ -54,8 +55,7 @@ _REPORTED_SPEAKERS: Mapping[str, Speaker] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranscriptEntry:
+class TranscriptEntry(Struct, frozen=True, kw_only=True):
     """One thing said or done; `reply` is the number a fork takes (`ATTEMPT.TURN`), "" where none can be forked.
 
     A `call` and its `result` carry the tool's name; `artifact` holds a result that was cut. What an agent of

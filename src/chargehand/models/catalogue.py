@@ -10,12 +10,14 @@ import gzip
 import ipaddress
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.core.config import ModelConfig
 from chargehand.models.contract import Price, PriceTier
@@ -78,8 +80,7 @@ _PRICED_HOSTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelListing:
+class ModelListing(Struct, frozen=True, kw_only=True):
     """A model as models.dev has it; `None` is what it does not say. `day` is that of the data."""
 
     day: str
@@ -103,16 +104,14 @@ class ModelListing:
 _NOTHING_LISTED = ModelListing(day="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcedFact(Generic[T]):
+class SourcedFact(Struct, Generic[T], frozen=True, kw_only=True):
     """A value and who says so; both are `None` where nobody does."""
 
     value: T | None = None
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class Reported(Struct, frozen=True, kw_only=True):
     """What the provider said, or what came of trying, on one `day` (ISO 8601); `None` is what was not found out.
 
     `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
@@ -135,8 +134,7 @@ class Reported:
         return f"probe {self.day}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True, kw_only=True):
     """All that is known of one model; tokens, USD per million of them, days in ISO 8601.
 
     `takes` has an entry for each of `MODALITIES`. `status` is `alpha`, `beta` or `deprecated` where that is said.
@@ -186,8 +184,7 @@ def find_facts(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True, kw_only=True):
     """What a call may hold, as far as it is known: tools, pictures, files, reasoning, tokens of its reply."""
 
     tools: bool | None

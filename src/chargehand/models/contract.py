@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
 
 from chargehand.core.errors import UpstreamError
 
@@ -24,8 +25,7 @@ CallStatus = Literal["ok", "failed", "cut", "refused", "replayed"]
 REPLY_BYTES = 64 * 1_048_576
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCall:
+class ModelCall(Struct, frozen=True, kw_only=True):
     """One call as it goes to an upstream: its body with the upstream's model name and a capped output limit.
 
     `turn` counts the calls of the attempt from 1, separately for each operation. `seconds` bounds the wait for
@@ -51,8 +51,7 @@ class ModelCall:
         return self.body.get("stream") is True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """The tokens of one call as its provider reports them; input includes what was cached or written to a cache.
 
     `cost_usd` is the cost that the provider itself reports, `None` where it reports none.
@@ -65,8 +64,7 @@ class Usage:
     cost_usd: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyUsage:
+class ReplyUsage(Struct, frozen=True, kw_only=True):
     """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, which costs more.
 
     `hour_writes` is `None` where the provider does not tell how long what was written is kept.
@@ -76,8 +74,7 @@ class ReplyUsage:
     hour_writes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamReply:
+class UpstreamReply(Struct, frozen=True, kw_only=True):
     """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early.
 
     `meter`, called once the body ended, returns what was used by the provider's own word, where the body itself
@@ -167,8 +164,7 @@ class ModelUpstream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTier:
+class PriceTier(Struct, frozen=True, kw_only=True):
     """USD per million tokens, all tokens of a call, where its whole input is more than `start` tokens.
 
     `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
@@ -183,8 +179,7 @@ class PriceTier:
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Struct, frozen=True, kw_only=True):
     """USD per million tokens, as in `PriceTier`, the highest where they depend on the length of the input.
 
     `tiers` then has what each length costs, by `start`.
@@ -199,8 +194,7 @@ class Price:
     tiers: tuple[PriceTier, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
+class ServedModel(Struct, frozen=True, kw_only=True):
     """A model that a gateway serves: `name` is how clients call it, `model` how its upstream does.
 
     `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. Models
@@ -225,8 +219,7 @@ class ServedModel:
     fallback: tuple[ServedModel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
+class HttpLimits(Struct, frozen=True, kw_only=True):
     """What one gateway takes: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
 
     head_bytes: int = 65_536
@@ -238,8 +231,7 @@ class HttpLimits:
     write_seconds: float = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaRest:
+class QuotaRest(Struct, frozen=True, kw_only=True):
     """A client was refused because nobody behind its model has quota before `until` (UTC).
 
     `model` is the client's name for it, `provider` the first one to have quota again.
@@ -250,8 +242,7 @@ class QuotaRest:
     until: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
+class CallRecord(Struct, frozen=True, kw_only=True):
     """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` is what the limits count.
 
     `reported_usd` is the provider's own word on the cost and `computed_usd` the cost by tokens and our price, each

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.models.contract import StopReason, Usage
 
@@ -36,23 +38,20 @@ class UntranslatableError(ValueError):
         self.what = what
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPart:
+class TextPart(Struct, frozen=True, kw_only=True):
     """Words; `cached`: the client wants all up to here kept in its provider's cache."""
 
     text: str
     cached: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtPart:
+class ThoughtPart(Struct, frozen=True, kw_only=True):
     """Reasoning of an earlier reply that no provider signed."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePart:
+class FilePart(Struct, frozen=True, kw_only=True):
     """A picture or another file: base64 `data` of a `media_type`, or a `url` that leads to it.
 
     `detail` is how closely to look, `low` or `high`; `context` what is said of a document; `cached` is as in
@@ -69,8 +68,7 @@ class FilePart:
     cached: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallPart:
+class ToolCallPart(Struct, frozen=True, kw_only=True):
     """A call of a tool; `arguments` is JSON text as the model wrote it, of a `custom` tool plain text.
 
     `unchecked` arguments may be anything: scripts send wrong ones on purpose.
@@ -105,8 +103,7 @@ class ToolCallPart:
         return found if isinstance(found, dict) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResultPart:
+class ToolResultPart(Struct, frozen=True, kw_only=True):
     """What a tool call came to; `name` is the tool's, empty where only the call says it."""
 
     id: str
@@ -135,16 +132,14 @@ class ToolResultPart:
 ConversationPart = TextPart | ThoughtPart | FilePart | ToolCallPart | ToolResultPart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationTurn:
+class ConversationTurn(Struct, frozen=True, kw_only=True):
     """What one side said in one go."""
 
     role: ConversationRole
     parts: tuple[ConversationPart, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedTool:
+class OfferedTool(Struct, frozen=True, kw_only=True):
     """A tool that the model may call; a `custom` one takes plain text and has no schema.
 
     `strict`: its provider is to hold the model to the schema; `None` where nothing is said.
@@ -157,8 +152,7 @@ class OfferedTool:
     strict: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningRequest:
+class ReasoningRequest(Struct, frozen=True, kw_only=True):
     """How much to reason: an `effort` by OpenAI's words, or a `budget` in tokens; `summary`: how to show it."""
 
     effort: str | None = None
@@ -188,8 +182,7 @@ class ReasoningRequest:
         return "effort" if self.effort is not None else "budget" if self.budget is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplySchema:
+class ReplySchema(Struct, frozen=True, kw_only=True):
     """The schema that the reply must keep; OpenAI's dialects also name and describe it."""
 
     schema: Mapping[str, Any]
@@ -204,8 +197,7 @@ class ReplySchema:
         return {**{key: text for key, text in said.items() if text}, **self.schema}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeutralRequest:
+class NeutralRequest(Struct, frozen=True, kw_only=True):
     """One request; `left_out` names what of it its reader has no place for, by the client's own fields.
 
     `hints` are further fields by OpenAI's names, which pass among the dialects that have them: `seed`, `user` ….
@@ -234,22 +226,19 @@ class NeutralRequest:
         return frozenset(tool.name for tool in self.tools if tool.custom)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True, kw_only=True):
     """More words of the reply."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThinkingDelta:
+class ThinkingDelta(Struct, frozen=True, kw_only=True):
     """More of the model's reasoning."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallStart:
+class ToolCallStart(Struct, frozen=True, kw_only=True):
     """A tool call begins; what comes of its arguments has the same `index`."""
 
     index: int
@@ -258,16 +247,14 @@ class ToolCallStart:
     custom: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallDelta:
+class ToolCallDelta(Struct, frozen=True, kw_only=True):
     """More of the arguments of a tool call."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyEnd:
+class ReplyEnd(Struct, frozen=True, kw_only=True):
     """The reply is whole; `fault` is what its model, and nobody else, did wrong in it."""
 
     stop: StopReason
@@ -275,8 +262,7 @@ class ReplyEnd:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyError:
+class ReplyError(Struct, frozen=True, kw_only=True):
     """The provider reports an error inside its reply."""
 
     message: str
@@ -285,8 +271,7 @@ class ReplyError:
 ReplyDelta = TextDelta | ThinkingDelta | ToolCallStart | ToolCallDelta | ReplyEnd | ReplyError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeutralReply:
+class NeutralReply(Struct, frozen=True, kw_only=True):
     """A whole reply."""
 
     text: str = ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.models.contract import GatewayFault
 
@@ -48,8 +49,7 @@ def event_data(event: bytes) -> bytes:
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SseEvent:
+class SseEvent(Struct, frozen=True, kw_only=True):
     """One event: its name, empty where it has none, and its data lines joined by newlines."""
 
     data: str

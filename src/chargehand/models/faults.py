@@ -8,7 +8,9 @@ import random
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.models.contract import (
@@ -38,8 +40,7 @@ _Place = tuple[str, str, int]
 _Ask = Callable[[], Awaitable[UpstreamReply]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """One fault: an HTTP status or a kind, on one turn of each attempt or with a probability for every call.
 
     `argument` is the Retry-After of a status and of `stall` the time until the reply comes after all, in
@@ -80,8 +81,7 @@ class Fault:
         return _is_status(self.kind) or self.kind == "malformed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class Faults(Struct, frozen=True, kw_only=True):
     """The faults of one run, in order."""
 
     entries: tuple[Fault, ...] = ()

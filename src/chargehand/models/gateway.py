@@ -7,11 +7,11 @@ import contextlib
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import InfrastructureError, UpstreamError

@@ -6,8 +6,9 @@ import base64
 import codecs
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import dump_json, parse_json
@@ -163,8 +164,7 @@ class FilteredChunks:
 _Leaf = tuple[Any, Any]
 
 
-@dataclass(slots=True, kw_only=True)
-class _HeldEvent:
+class _HeldEvent(Struct, kw_only=True):
     """An event that waits: its decoded data, and the texts in it by their places in the reply."""
 
     raw: bytes

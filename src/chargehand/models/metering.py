@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import ExhaustedError
 from chargehand.core.ports import Spent
@@ -38,8 +40,7 @@ _ALERT = 0.8
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallBound:
+class CallBound(Struct, frozen=True, kw_only=True):
     """The most that a call can use: input tokens, output tokens of each of its `choices`.
 
     `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or

@@ -6,8 +6,9 @@ import base64
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from chargehand.core.ids import new_id
 from chargehand.models._json import as_mapping, parse_json
@@ -37,8 +38,7 @@ _REPLY_BYTES = 1 << 20
 _REFUSALS = frozenset({400, 404, 405, 415, 422, 501})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallAnswer:
+class SmallAnswer(Struct, frozen=True, kw_only=True):
     """What came of a small request; `called`: a tool, `cut`: the output limit ended it."""
 
     message: bool
@@ -69,8 +69,7 @@ def list_request(dialect: Dialect, key: str | None) -> tuple[str, dict[str, str]
     return spoken.list_path, spoken.provider_headers(key), spoken.list_field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
+class TrialResult(Struct, frozen=True, kw_only=True):
     """What came of a trial: `able` is `None` where it told nothing; `why` says so, or why not."""
 
     able: bool | None

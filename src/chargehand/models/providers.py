@@ -8,10 +8,11 @@ import itertools
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.models._json import as_mapping, as_mappings, parse_json
@@ -59,8 +60,7 @@ _BODY_FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderLimits:
+class ProviderLimits(Struct, frozen=True, kw_only=True):
     """What one provider is given: calls at once and calls begun in a minute, `None` for as many as come.
 
     After `failures` faults in a row it rests for `rest_seconds`, twice as long each time up to `longest_seconds`.

@@ -9,11 +9,11 @@ import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.codec import convert_to
@@ -68,8 +68,7 @@ FORMAT, VERSION = "chargehand-recording", 1
 _KEPT_HEADERS = ("content-type", "retry-after")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedExchange:
+class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One call and what came of it; `docs/reference/recording.md` says what each field holds.
 
     `status` is 0 where no reply came; `error` is then what the upstream raised, as it is where the reply was cut.
@@ -81,8 +80,8 @@ class RecordedExchange:
     dialect: Dialect
     request: dict[str, Any]
     status: int
-    headers: dict[str, str] = field(default_factory=dict)
-    reply: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    reply: dict[str, Any] = msgspec.field(default_factory=dict)
     cut: bool = False
     seconds: float = 0.0
     error: dict[str, str] | None = None
@@ -90,8 +89,7 @@ class RecordedExchange:
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """What a recording's file holds; `torn` says where its last line was cut short, empty where it was not."""
 
     exchanges: tuple[RecordedExchange, ...]

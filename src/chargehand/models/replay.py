@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import UpstreamError
@@ -44,8 +45,7 @@ from chargehand.models.scripts import Script, ScriptLine
 _TurnKey = tuple[Operation, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(Struct, frozen=True, kw_only=True):
     """The first place (a JSON pointer) where a call is not what was recorded, with both values, shortened."""
 
     attempt: int
@@ -61,8 +61,7 @@ class Divergence:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class _RecordedTurn:
+class _RecordedTurn(Struct, kw_only=True):
     """A turn and what its tries were answered; `bare`: its request offered no tool.
 
     `place` is its number among the turns of its attempt that are bare as it is, or are not.

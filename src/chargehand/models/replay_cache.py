@@ -7,12 +7,12 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from chargehand.core.codec import convert_to
 from chargehand.models.contract import Dialect, Operation, Usage
@@ -34,8 +34,7 @@ _TOKEN = "chargehand-token"
 Parts = Mapping[str, str | list[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFingerprint:
+class RequestFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """One request that is to be answered."""
 
     turn: int
@@ -44,8 +43,7 @@ class RequestFingerprint:
     parts: Parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedReply:
+class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A whole reply and what it answered; `hidden`: it held what looks like a secret, so it is not all here."""
 
     call: str
@@ -58,7 +56,7 @@ class CachedReply:
     status: int
     headers: dict[str, str]
     reply: dict[str, Any]
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     hidden: bool = False
 
 

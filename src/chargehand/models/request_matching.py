@@ -10,10 +10,11 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from chargehand.models.redaction import Redactor
 
@@ -88,8 +89,7 @@ _BEFORE = 30
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """A piece of a text: `text` is the same in every run, all else may be another one in another run.
 
     `days` are those that a moment may mean.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.models._json import as_mapping
 from chargehand.models.contract import Dialect, ModelCall, StopReason, UpstreamReply, Usage, reply_from_pieces
@@ -31,8 +32,7 @@ _TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
 _DIMENSIONS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedCall:
+class ScriptedCall(Struct, frozen=True, kw_only=True):
     """A tool call of a scripted reply; arguments given as text are sent as they are, valid JSON or not."""
 
     name: str
@@ -45,8 +45,7 @@ class ScriptedCall:
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedReply:
+class ScriptedReply(Struct, frozen=True, kw_only=True):
     """What a scripted model says: text, tool calls, or both.
 
     `usage` is estimated from the bytes where it is not given, `stop` follows from the tool calls. `fault` is one

@@ -10,11 +10,11 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError, nearest
@@ -79,8 +79,7 @@ _FILLED: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptLine:
+class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
     """One reply of a script and when it is due: `line` is where it stands in the file.
 
     `expect` lists what the newest messages of the call must contain, so that a script cannot drift unseen.
@@ -93,8 +92,7 @@ class ScriptLine:
     expect: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Script(msgspec.Struct, frozen=True, kw_only=True):
     """The replies of a scripted model, in order.
 
     Lines that name an attempt are that attempt's; an attempt that no line names gets those that name none. A line
@@ -252,15 +250,13 @@ def find_newest_text(call: ModelCall) -> str:
     return "\n".join(part.text for part in newest if isinstance(part, TextPart | ToolResultPart))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RawCall:
+class _RawCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: dict[str, Any] | str = ""
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RawLine:
+class _RawLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line as the file has it; every field may be left out."""
 
     attempt: int | None = None
@@ -284,9 +280,9 @@ def _read_line(line: bytes, name: str, number: int) -> ScriptLine:
             raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
     except (ValueError, msgspec.ValidationError) as error:
         raise _invalid(name, number, str(error)) from error
-    _check_keys(found, (one.name for one in fields(_RawLine)), name, number)
+    _check_keys(found, _RawLine.__struct_fields__, name, number)
     for call in found.get("tools", ()):
-        _check_keys(call, (one.name for one in fields(_RawCall)), name, number)
+        _check_keys(call, _RawCall.__struct_fields__, name, number)
     if min(raw.attempt or 1, raw.turn or 1) < 1 or raw.attempt == 0 or raw.turn == 0 or raw.delay < 0:
         raise _invalid(name, number, "attempts and turns count from 1, and a delay is not negative")
     tools = tuple(ScriptedCall(name=c.name, arguments=c.arguments or {}, id=c.id) for c in raw.tools)
@@ -344,8 +340,7 @@ class ToolUnknownError(Exception):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ToolFit:
+class _ToolFit(msgspec.Struct, frozen=True, kw_only=True):
     """A tool of the client, and which of its arguments each of ours is."""
 
     offer: OfferedTool

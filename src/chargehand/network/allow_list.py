@@ -7,8 +7,10 @@ import itertools
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import ConfigError
 
@@ -38,8 +40,7 @@ _AMBIGUOUS = frozenset("ßς\u200c\u200d")
 _HINT = "write 'example.org', 'example.org:8443', '*.example.org', 'example.org:*' or '[2001:db8::1]:443'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRule:
+class HostRule(Struct, frozen=True, kw_only=True):
     """One rule: a host (A-labels, lower case) or an address, its subdomains instead where `below`, and ports.
 
     `ports` is `None` for all. `private` lets it lead to an address that is not public.
@@ -66,8 +67,7 @@ class HostRule:
         return f"{PRIVATE_PREFIX if self.private else ''}{'*.' if self.below else ''}{host}{port}"
 
 
-@dataclass(frozen=True, slots=True)
-class AllowList:
+class AllowList(Struct, frozen=True):
     """The rules of one sandbox; an empty list allows nothing."""
 
     rules: tuple[HostRule, ...]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from chargehand.core.errors import RefusedError
 from chargehand.network.allow_list import Address
@@ -29,8 +30,7 @@ RequestKind = Literal[
 FILE_MEDIA = "application/octet-stream"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EgressLimits:
+class EgressLimits(Struct, frozen=True, kw_only=True):
     """What one sandbox may use of the network; sizes in bytes, times in seconds.
 
     `bytes_out` and `bytes_in` count what is sent to hosts and what comes back, over all requests;
@@ -47,8 +47,7 @@ class EgressLimits:
     head_bytes: int = 32_768
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EgressRequest:
+class EgressRequest(Struct, frozen=True, kw_only=True):
     """The log record of one request through the proxy, never with a path, a query, a header or a body.
 
     `status` is what the sandbox was answered, 0 for nothing; `entry` is the rule that its host fits, "" for none;
@@ -121,8 +120,7 @@ class MirrorRefusal(RefusedError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorLimits:
+class MirrorLimits(Struct, frozen=True, kw_only=True):
     """What one mirror lets its clients use; sizes in bytes, times in seconds."""
 
     connections: int = 128
@@ -134,8 +132,7 @@ class MirrorLimits:
     total_bytes: int = 20 * 1024 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorRequest:
+class MirrorRequest(Struct, frozen=True, kw_only=True):
     """The log record of a request: `hosts` are the upstreams asked (no credentials), `status` 0 for no reply."""
 
     method: str
@@ -147,8 +144,7 @@ class MirrorRequest:
     problem: str = ""
 
 
-@dataclass(slots=True)
-class MirrorTrace:
+class MirrorTrace(Struct):
     """The log record of one request to the mirror while it is answered."""
 
     method: str = ""
@@ -181,8 +177,7 @@ async def nothing_to_close() -> None:
     """Close a reply that holds nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorReply:
+class MirrorReply(Struct, frozen=True, kw_only=True):
     """A whole body or a stream of pieces; `length` in bytes, None where it is not known beforehand.
 
     `reason` takes the place of the usual reason phrase, `encoding` is the content coding of the body. The sender

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import h11
+from msgspec import Struct, field
 
 from chargehand.network.contract import (
     MirrorLimits,
@@ -76,8 +76,7 @@ _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryConfig:
+class RegistryConfig(Struct, frozen=True, kw_only=True):
     """Where packages come from, with what credentials and trust; its repr shows no secret."""
 
     pip: PipConfig = field(default_factory=PipConfig)
@@ -228,8 +227,7 @@ def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorRoute:
+class MirrorRoute(Struct, frozen=True, kw_only=True):
     """What a request asks for: the kind, the project (package, crate, module), and for a file its id and name.
 
     `registry` is the name of a cargo registry.

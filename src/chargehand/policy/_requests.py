@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.policy.actions import (
     Action,
@@ -37,8 +39,7 @@ _DEEPEST = 8
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One question to the rules; `action` and `resource` are Cedar's, `text` and `where` are for people."""
 
     action: str
@@ -102,8 +103,7 @@ def device_host(path: str | None) -> tuple[str, int] | None:
     return host, int(port) if port.isdigit() else 0
 
 
-@dataclass(slots=True)
-class _Splitter:
+class _Splitter(Struct):
     """Splits one action; `requests` is what came of it.
 
     `_open` are the scripts and runs that are being looked into, `_seen` the scripts that were and what was asked

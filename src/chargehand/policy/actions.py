@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 Effect = Literal["allow", "ask", "deny"]
 # How strong an effect is: the strongest of all that apply counts.
@@ -18,55 +19,48 @@ Purpose = Literal["agent", "setup", "check", "exec"]
 RunKind = Literal["exec", "setup", "check", "launch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """A program with its arguments, given to no shell; `cwd` is absolute, else the context's."""
 
     argv: tuple[str, ...]
     cwd: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
+class Shell(Struct, frozen=True, kw_only=True):
     """A command line for bash; every simple command in it is judged, and the strongest effect counts."""
 
     text: str
     cwd: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRead:
+class FileRead(Struct, frozen=True, kw_only=True):
     """A file that is read."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileWrite:
+class FileWrite(Struct, frozen=True, kw_only=True):
     """A file that is written, or with `removal` goes away."""
 
     path: str
     removal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """A connection; `port` is 0 where it is not known, `host` "" likewise."""
 
     host: str
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitAction:
+class GitAction(Struct, frozen=True, kw_only=True):
     """A git command by its words after `git`."""
 
     words: tuple[str, ...]
     cwd: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """What runs for a person rather than for an agent: a program with its words, or a line for a shell.
 
     `kind` is `exec` (a person typed it), `setup` or `check` (the project's), or `launch` (an agent's own program).
@@ -78,16 +72,14 @@ class Run:
     trusted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snippet:
+class Snippet(Struct, frozen=True, kw_only=True):
     """A short program that runs by itself, away from the workspace."""
 
     language: str
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpCall:
+class McpCall(Struct, frozen=True, kw_only=True):
     """A call of an MCP server's tool; `arguments` is JSON, `reads` the server's word that it changes nothing."""
 
     server: str
@@ -96,8 +88,7 @@ class McpCall:
     reads: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
+class Other(Struct, frozen=True, kw_only=True):
     """Anything else, such as a call to a forge, a model or a plugin; `name` says which, `facts` more of it."""
 
     kind: str
@@ -105,8 +96,7 @@ class Other:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Several:
+class Several(Struct, frozen=True, kw_only=True):
     """Actions that happen together or not at all."""
 
     actions: tuple[Action, ...]
@@ -115,8 +105,7 @@ class Several:
 Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Run | Snippet | McpCall | Other | Several
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One thing that an action was taken apart into, judged by itself.
 
     `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
@@ -135,8 +124,7 @@ class Part:
     overridden: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """What is to be done about an action: the strongest of its parts, `subject` names which."""
 
     effect: Effect
@@ -156,8 +144,7 @@ def as_given(path: str) -> str:
     return path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What an action is judged in.
 
     `workspace` and `cwd` are absolute; `sandboxed` says that the operating system bounds what a program reaches;

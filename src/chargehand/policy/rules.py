@@ -11,10 +11,11 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.policy.actions import Effect
@@ -29,8 +30,7 @@ _MOST_KNOWN = 2_000
 LARGEST = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """Text with rules: `name` is the file as a person knows it."""
 
     origin: Origin
@@ -38,8 +38,7 @@ class Source:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """One rule; `key` is its name among all rules, `overrides` the rule of Chargehand's that it sets aside."""
 
     key: str
@@ -52,8 +51,7 @@ class Rule:
     order: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True):
     """The rules that match a request, in their order, and what Cedar could not evaluate."""
 
     rules: tuple[Rule, ...]
@@ -130,15 +128,13 @@ class Rules:
         _ = self._ruleset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loaded:
+class _Loaded(Struct, frozen=True, kw_only=True):
     policies: Any
     entities: Any
     rules: Mapping[str, Rule]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Statement:
+class _Statement(Struct, frozen=True, kw_only=True):
     line: int
     text: str
 

@@ -13,9 +13,11 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import MountPlan
@@ -50,8 +52,7 @@ _VARIANTS: tuple[tuple[str, ...], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEngine:
+class ContainerEngine(Struct, frozen=True, kw_only=True):
     """An engine that ran a container: its program with the options it needs, and what containers are made of.
 
     `image` is the user's own image, "" where containers show the host's /usr; `path` is that image's PATH;

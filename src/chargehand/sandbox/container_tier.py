@@ -13,8 +13,10 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import ChargehandError, InfrastructureError, SandboxDiedError, TierUnavailableError
 from chargehand.core.ids import new_id
@@ -50,8 +52,7 @@ class ContainerSandbox(ProcessSandbox):
     tier = "container"
 
 
-@dataclass(slots=True)
-class _RunningContainer:
+class _RunningContainer(Struct):
     """One container from outside: the engine's client, its first process on this machine (0: not known yet)."""
 
     name: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct, field
 
 from chargehand.core.ports import Bind, MountPlan
 
@@ -20,8 +21,7 @@ WORKSPACE = "/workspace"
 """Where the workspace is mounted in every sandbox: fixed, so that absolute paths in layers hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxLimits:
+class SandboxLimits(Struct, frozen=True, kw_only=True):
     """What one sandbox may use; sizes in MiB.
 
     `tmp_mb` bounds /tmp and $HOME each, `file_mb` one file, `output_mb` what one command writes to both streams
@@ -39,8 +39,7 @@ class SandboxLimits:
     cpu_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxSpec:
+class SandboxSpec(Struct, frozen=True, kw_only=True):
     """Everything a tier needs to open one sandbox.
 
     `environment` is the whole environment besides PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and what a tier's
@@ -68,8 +67,7 @@ class SandboxSpec:
         return posixpath.join(WORKSPACE, self.directory).rstrip("/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecResult:
+class ExecResult(Struct, frozen=True, kw_only=True):
     """How one command ended: exit code as a shell shows it (128 + signal), output, seconds.
 
     `truncated` says that output went over the limit: its head and its tail are kept with a line between them.
@@ -94,8 +92,7 @@ class ExecResult:
     written: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxUsage:
+class SandboxUsage(Struct, frozen=True, kw_only=True):
     """What a sandbox took, `None` for what nobody counts.
 
     `peak_memory` in bytes and `peak_processes` (threads counted) are the most at once; with `sampled` the most at
@@ -164,8 +161,7 @@ class Sandbox(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningProcess:
+class RunningProcess(Struct, frozen=True, kw_only=True):
     """One process: its ids as they are inside, its state as ps(1) has it, and its processor time in seconds.
 
     `waits_in` is the kernel's function that it sleeps in, `open_files` how many it has; `None` where the host does
@@ -224,8 +220,7 @@ class Converses(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedFiles:
+class OpenedFiles(Struct, frozen=True, kw_only=True):
     """Files of observed directories that some program opened or executed.
 
     `paths` are below `WORKSPACE` where the directory is, else absolute. `complete` is false where the kernel could

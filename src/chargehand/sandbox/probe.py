@@ -10,9 +10,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from chargehand.core.config import Strategy
 from chargehand.core.errors import ChargehandError, TierUnavailableError
@@ -61,8 +62,7 @@ _OBSERVED: dict[DriverName, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbePart:
+class ProbePart(Struct, frozen=True, kw_only=True):
     """One thing that was tried: `detail` says what was seen, `mend` the remedy where it failed.
 
     The field names are the keys of `chargehand doctor --json`.
@@ -74,8 +74,7 @@ class ProbePart:
     mend: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeReport:
+class ProbeReport(Struct, frozen=True, kw_only=True):
     """Every part that was tried, among them each of `DRIVERS` that a workspace could lie on disk by.
 
     One driver that works is enough; the others' failures are told and mean no harm.
@@ -226,8 +225,7 @@ def scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
             locked.chmod(0o700)  # overlayfs leaves it without any permission
 
 
-@dataclass(frozen=True, slots=True)
-class _Promise:
+class _Promise(Struct, frozen=True):
     """What is tried for one promise: a command, whether its end shows that it is kept, and what to say of it.
 
     `shown` is a template of `exit` (its exit code), `out` (the words that it wrote) and `limit`.

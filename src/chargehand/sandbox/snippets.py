@@ -6,9 +6,10 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, get_args
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError, UsageError, nearest
 from chargehand.sandbox.contract import Stream
@@ -26,8 +27,7 @@ _MOST_SOURCE = 1 << 20
 _SUFFIXES: dict[str, Language] = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnippetSpec:
+class SnippetSpec(Struct, frozen=True, kw_only=True):
     """One snippet and what it may take.
 
     `input` is any JSON value; the snippet sees it as the variable `input`. `memory_mb` in MiB is on top of what
@@ -60,16 +60,14 @@ class SnippetSpec:
             raise UsageError(f"a snippet of {size} bytes; the limit is {_MOST_SOURCE}", hint="give data as input")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleLine:
+class ConsoleLine(Struct, frozen=True, kw_only=True):
     """One line that a snippet wrote: in Python `log` is stdout and `error` is stderr."""
 
     level: Level
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnippetError:
+class SnippetError(Struct, frozen=True, kw_only=True):
     """Why a snippet gave no value.
 
     `exception`: it raised `name` with `message` at `line` of its source (`None` where that is unknown). `memory`,
@@ -83,8 +81,7 @@ class SnippetError:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnippetResult:
+class SnippetResult(Struct, frozen=True, kw_only=True):
     """How one snippet ended: with `value` where `error` is `None`.
 
     `console` holds the lines in order, also of a snippet that was stopped. `peak_memory` in bytes is what its

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.ports import DriverName
 from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
@@ -35,8 +36,7 @@ _SECONDS = 20
 _AT_ONCE = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolVersion:
+class ToolVersion(Struct, frozen=True, kw_only=True):
     """One program as sandboxes have it: `host` is its path on the host, `inside` the one that PATH leads to there.
 
     `version` is what it said inside; where it did not start, `problem` says why and `version` is empty.

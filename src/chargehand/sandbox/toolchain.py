@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,7 @@ _LINKS = 512
 _UNSETTLED = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenPrograms:
+class HiddenPrograms(msgspec.Struct, frozen=True, kw_only=True):
     """Programs of one directory of the host's PATH that no sandbox sees, and why."""
 
     directory: str
@@ -58,8 +56,7 @@ class HiddenPrograms:
     problem: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toolchain:
+class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
     """What is mounted and what stands on PATH; `id` changes when any program does.
 
     `links` are symbolic links that a sandbox has (path, where it leads), in directories of `path`; `environment`
@@ -89,19 +86,18 @@ class Toolchain:
         return next((path for path in found if path), None)
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(msgspec.Struct):
     """One walk over the directories of the host's PATH, in its order."""
 
     environ: Mapping[str, str]
     places: MountedPaths
     answers: Mapping[str, Sequence[str]]
-    path: list[str] = field(default_factory=list)
-    links: dict[str, str] = field(default_factory=dict)
-    not_shown: list[HiddenPrograms] = field(default_factory=list)
-    watched: set[str] = field(default_factory=set)
-    python_prefixes: list[str] = field(default_factory=list)
-    looked_at: set[str] = field(default_factory=set)
+    path: list[str] = msgspec.field(default_factory=list)
+    links: dict[str, str] = msgspec.field(default_factory=dict)
+    not_shown: list[HiddenPrograms] = msgspec.field(default_factory=list)
+    watched: set[str] = msgspec.field(default_factory=set)
+    python_prefixes: list[str] = msgspec.field(default_factory=list)
+    looked_at: set[str] = msgspec.field(default_factory=set)
 
     def add_directory(self, spelled: str) -> None:
         real = os.path.realpath(spelled)

@@ -15,9 +15,10 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from chargehand.core.errors import TierUnavailableError
 
@@ -210,8 +211,7 @@ def _read_data_member(path: Path) -> bytes:
         raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VmKernel:
+class VmKernel(Struct, frozen=True, kw_only=True):
     """What a machine starts from: the kernel, its initramfs (`first-files` on disk), the kernel's version."""
 
     kernel: Path
@@ -219,8 +219,7 @@ class VmKernel:
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualMachine:
+class VirtualMachine(Struct, frozen=True, kw_only=True):
     """How machines are run here: QEMU's program, what it starts, what it computes with, how many processors."""
 
     qemu: str

@@ -13,8 +13,9 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from chargehand.core.errors import ChargehandError, InfrastructureError, TierUnavailableError
 from chargehand.core.ports import sandbox_ids

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chargehand.core.errors import RefusedError
@@ -77,8 +76,7 @@ class MergeResult(Struct, frozen=True, kw_only=True):
     details: tuple[Conflict, ...] = ()
 
 
-@dataclass(slots=True)
-class _PathMessages:
+class _PathMessages(Struct):
     """What git's messages say of one path: the kinds of conflict, and the other paths that have part in them."""
 
     kinds: set[bytes] = field(default_factory=set)

@@ -9,8 +9,10 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents._json_rpc import RpcError, count_at, object_at, objects_at, text_at
 from chargehand.agents.acp import relay
@@ -53,8 +55,7 @@ _LEAVE_SECONDS = 0.5
 _STDERR = 64 << 10
 
 
-@dataclass(slots=True, kw_only=True)
-class AcpRun:
+class AcpRun(Struct, kw_only=True):
     """How one run of an agent went: why its last turn stopped, what was wrong, and how its process ended."""
 
     stop_reason: str = ""
@@ -146,8 +147,7 @@ class AcpAgent:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _AcpSession:
+class _AcpSession(Struct, frozen=True):
     """One session with a running agent: what it is asked, and what it says to that."""
 
     assignment: Assignment

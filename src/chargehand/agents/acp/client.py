@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from chargehand.agents._json_rpc import (
     INVALID_PARAMS,
@@ -82,8 +83,7 @@ _MOST_FIELDS = 10
 _YES, _NO = ("yes", "y", "true"), ("no", "n", "false")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormField:
+class FormField(Struct, frozen=True, kw_only=True):
     """One field: `kind` is its JSON type, `options` the answers it may have (none: any)."""
 
     name: str

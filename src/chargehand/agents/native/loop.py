@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.agents.contract import (
     ABILITIES,
@@ -131,8 +133,7 @@ def _make_outcome(claim: Claim, reason: str, *, code: str = "", output: str = ""
     return AgentOutcome(claim=claim, reason=reason, output=output.encode(), seconds=0.0, code=code)
 
 
-@dataclass(slots=True, kw_only=True)
-class _OpenTurn:
+class _OpenTurn(Struct, kw_only=True):
     """A reply whose calls are being carried out, and what came of them so far."""
 
     number: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
 from chargehand.agents.messages import denial_text, message_address, with_message

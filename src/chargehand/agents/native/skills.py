@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import Sandbox
@@ -28,8 +29,7 @@ done
 _KEY = re.compile(r"(name|description):[ \t]*(.*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skill:
+class Skill(Struct, frozen=True, kw_only=True):
     """One skill: its file, relative to where commands start, its name and what it is for."""
 
     path: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 PatchAction = Literal["add", "update", "delete"]
 Sign = Literal[" ", "-", "+"]
@@ -19,8 +20,7 @@ class PatchProblem(ValueError):
     """The patch cannot be read or applied: a model's mistake, told to the model and to nobody else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchLine:
+class PatchLine(Struct, frozen=True, kw_only=True):
     """One line of a hunk without its line feed; `ended` is false where the text ends without one."""
 
     sign: Sign
@@ -28,8 +28,7 @@ class PatchLine:
     ended: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatchHunk:
+class PatchHunk(Struct, frozen=True, kw_only=True):
     """Lines to find and what to make of them.
 
     `near` is the index of the first old line that a header states, or None; `anchors` are lines that stand above;
@@ -47,8 +46,7 @@ class PatchHunk:
         return [line.text for line in self.lines if line.sign != "+"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileChange:
+class FileChange(Struct, frozen=True, kw_only=True):
     """What happens to one file, path relative to the workspace; `executable` None leaves the mode alone.
 
     An `add` has hunks that only add; a `delete` may have none, else they must take everything away.
@@ -96,8 +94,7 @@ def parse_unified(lines: Sequence[str], cwd: str) -> tuple[FileChange, ...]:
     return tuple(found)
 
 
-@dataclass(slots=True)
-class _FileHeaders:
+class _FileHeaders(Struct):
     """What the lines above the hunks of one file say."""
 
     git: str | None = None

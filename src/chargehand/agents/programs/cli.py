@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.agents._json_rpc import JsonLines
 from chargehand.agents.clis import SPECS, CliLaunch, CliSpec

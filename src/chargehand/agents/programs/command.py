@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext, Claim
 from chargehand.agents.messages import message_address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -14,8 +13,7 @@ from chargehand.models.contract import Usage
 EventKind = Literal["session", "text", "thought", "call", "result", "usage", "error", "end"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentEvent:
+class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that an agent told of itself; all of it is its own word.
 
     `text` is what it said, a tool's output or an error; `tool` and `call` name a tool and one call of it, with its

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from typing import get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.agents.contract import AgentOutcome, AttemptContext
 from chargehand.agents.messages import ASKED_AGAIN, read_document, with_message
@@ -53,8 +53,7 @@ async def offer_message(sandbox: Sandbox) -> dict[str, str]:
     return {"CHARGEHAND_MESSAGE": MESSAGE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundMessage:
+class FoundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What the file holds: a message, the error that it makes, or `None`; `text` is what could not be read."""
 
     message: Message | MessageError | None

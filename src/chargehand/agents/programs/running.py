@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
 from chargehand.agents.programs.events import SessionLog

@@ -8,8 +8,9 @@ from __future__ import annotations
 import posixpath
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from chargehand.agents.patch.parsing import in_git
 from chargehand.agents.tool_specs import Mistake
@@ -62,8 +63,7 @@ done
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathStatus:
+class PathStatus(Struct, frozen=True, kw_only=True):
     """What stands at a path: itself, or (`missing` not empty) the nearest directory above it that exists.
 
     `word` is how a program names the path from the workspace; `real` is where it leads, relative to the workspace
@@ -82,8 +82,7 @@ class PathStatus:
         return not self.missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWrite:
+class PendingWrite(Struct, frozen=True, kw_only=True):
     """One file to write (`data`) or to remove (None), by its path relative to the workspace; see `Files.write`."""
 
     path: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.agents.tool_specs import Mistake, ToolResult
 from chargehand.agents.tools.files import LARGEST_TEXT, PathStatus, SandboxFiles, last_words
@@ -38,8 +39,7 @@ _PICTURES = (
 _SOME_LINES = 'wc -l < "$1"; tail -n "+$2" -- "$1" | head -n "$3"'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FileSlice:
+class _FileSlice(Struct, frozen=True, kw_only=True):
     """Lines from `first` (from 1) on, of `total` in the file; `ended` tells a last line feed."""
 
     lines: list[bytes]
@@ -153,8 +153,7 @@ most=$1; shift
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _FoundLine:
+class _FoundLine(Struct, frozen=True):
     """A line of grep's output; `mark` is `:` for a match, `-` for context."""
 
     path: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -44,8 +43,7 @@ ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NAME = "NAME"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
+class ConfigKey(Struct, frozen=True, kw_only=True):
     """One row of the table; `section` is `agents.NAME` and the like for the keys of their entries."""
 
     section: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Path = tuple[str, ...]
 _BLANK = re.compile(r"[ \t]*")
@@ -23,8 +24,7 @@ _STRING = re.compile(
 _SCALAR = re.compile(r"[^,\]}#\r\n]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TomlEntry:
+class TomlEntry(Struct, frozen=True, kw_only=True):
     """One header (`table`, or `array` for `[[…]]`), one `key = value` line, or one key of an inline table.
 
     `start` is the offset of the entry, `value` and `end` those of its value (for a header, of its whole text);

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserFile:
+class UserFile(Struct, frozen=True, kw_only=True):
     """The user's own configuration file as it was read."""
 
     path: Path

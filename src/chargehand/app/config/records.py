@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chargehand.core.config import Config
 
 REPOSITORY_FILE = "chargehand.toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryFile:
+class RepositoryFile(Struct, frozen=True, kw_only=True):
     """A `chargehand.toml` of a repository, byte for byte, and the `directory` that it is in.
 
     `commit` is `None` for an uncommitted one.
@@ -38,16 +38,14 @@ class RepositoryFile:
         return f"{self.path} @ {self.commit[:12]}" if self.commit else f"{self.path} (uncommitted)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionValue:
+class OptionValue(Struct, frozen=True, kw_only=True):
     """A value from the command line and the option that carried it; `None`, `()` and `[]` mean not given."""
 
     value: object
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcedValue:
+class SourcedValue(Struct, frozen=True, kw_only=True):
     """One value of one key: who said it (`origin`) and where a person can look it up (`place`)."""
 
     value: object
@@ -55,8 +53,7 @@ class SourcedValue:
     place: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UntrustedKey:
+class UntrustedKey(Struct, frozen=True, kw_only=True):
     """A key of the repository's file that would widen what is allowed, and was passed over for want of trust."""
 
     key: str
@@ -65,8 +62,7 @@ class UntrustedKey:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedConfig:
+class ResolvedConfig(Struct, frozen=True, kw_only=True):
     """The configuration in force, and why.
 
     `origins` has the origin of each dotted key of `config`; a meet names all its contributors. `untrusted` is

@@ -8,11 +8,10 @@ below the user's own word.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, get_args
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.keys import (
@@ -207,10 +206,10 @@ def allow_registries(resolved: ResolvedConfig) -> ResolvedConfig:
     """Return `resolved` with the network that a person gave a project's setup, unless a setting is against it."""
     if resolved.origins.get(_SETUP_NETWORK) != "default":
         return resolved
-    project = structs.replace(resolved.config.project, setup_network=True)
+    project = replace(resolved.config.project, setup_network=True)
     return replace(
         resolved,
-        config=structs.replace(resolved.config, project=project),
+        config=replace(resolved.config, project=project),
         origins={**resolved.origins, _SETUP_NETWORK: "you allowed it for this project"},
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.app.config.keys import (
     AGENTS,
@@ -119,8 +120,7 @@ def read_options(options: Mapping[str, OptionValue]) -> dict[str, SourcedValue]:
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
+class _Document(Struct, frozen=True):
     name: str
     origin: str
     lines: Mapping[tuple[str, ...], int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from chargehand.missions.fork import ForkPoint, ReplyEdit
 from chargehand.models.contract import Usage

@@ -7,9 +7,11 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.app.providers.served import (
     ProbeReports,
@@ -35,8 +37,7 @@ _LONGEST = 200
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelProbe:
+class ModelProbe(Struct, frozen=True, kw_only=True):
     """What one call told of a model.
 
     `tools` is `None` where it could not be told (no answer, cut by the limit, or told not to use any), `listed`

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import ipaddress
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.app.config.locations import state_home
 from chargehand.app.config.resolve import is_short_form, model_hint
@@ -58,7 +56,7 @@ class ProbeReports:
     def keep(self, address: str, model: str, reported: Reported) -> None:
         """Keep what a probe found out, in place of an older one; raises `OSError`."""
         # Read anew: another process may have kept a probe meanwhile.
-        self._known = {**self._read(), _name(address, model): asdict(reported)}
+        self._known = {**self._read(), _name(address, model): msgspec.to_builtins(reported)}
         self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # In one step, so that a mission that reads it meanwhile finds the old reports or the new ones.
         fresh = self._place.with_name(f"{_FILE}.{os.getpid()}")
@@ -110,7 +108,7 @@ def model_config(config: Config, name: str) -> ModelConfig:
     """
     entry = config.models.get(name)
     if entry is not None:
-        return entry if entry.model else structs.replace(entry, model=name)
+        return entry if entry.model else replace(entry, model=name)
     if is_short_form(name):
         provider, _, model = name.partition(":")
         return ModelConfig(provider=cast(Provider, provider), model=model)
@@ -148,7 +146,7 @@ def served_chain(
     made = partial(served_model, keys=keys, limits=limits, environ=environ, attempts=attempts, reports=reports)
     head = made(name, first)
     behind = [made(other, entry) for other, entry in zip(names[1:], others, strict=True) if has_key(entry, keys)]
-    return dataclasses.replace(head, fallback=tuple(behind))
+    return replace(head, fallback=tuple(behind))
 
 
 def with_fallbacks(models: Iterable[ServedModel]) -> list[ServedModel]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.app.config.keys import section_keys
 from chargehand.app.config.values import format_key_value
@@ -53,8 +54,7 @@ The defaults marked *profile* are lower where the machine is small: `chargehand 
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """One row: `name` as reasons have it, "" for one that programs meet as a refusal; its keys."""
 
     name: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
@@ -18,8 +19,7 @@ from chargehand.core.ports import KeySource
 DEFAULT_ROLE = "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSetting:
+class RoleSetting(Struct, frozen=True, kw_only=True):
     """One place that may say who works in a role; `where` is how people are told of it."""
 
     where: str
@@ -81,8 +81,7 @@ Which = Callable[[str], str | None]
 Ollama = Callable[[Mapping[str, str]], Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentChoice:
+class AgentChoice(Struct, frozen=True, kw_only=True):
     """The agent as `--agent` would name it, its model (`None`: it has none) and why it was taken, in words.
 
     `fallback` are the models to switch to from that one, in order.

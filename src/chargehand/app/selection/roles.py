@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from chargehand.agents.roles import Role, check_role_name, parse_role, shipped_roles
 from chargehand.app.config.locations import user_config_path
@@ -22,8 +23,7 @@ _REGULAR = 0o100000
 RoleLevel = Literal["shipped", "repository", "user"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleFile:
+class RoleFile(Struct, frozen=True, kw_only=True):
     """A role's file as it was read: `place` is where, `digest` the SHA-256 by which its content is trusted."""
 
     name: str
@@ -54,8 +54,7 @@ class RoleFile:
         return parse_role(self.name, self.text(), place=self.place)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleInForce:
+class RoleInForce(Struct, frozen=True, kw_only=True):
     """The role in force of a name, or the fault in its file; `hidden` are files of that name that do not count."""
 
     file: RoleFile

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import resource
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.agents.contract import Endpoint, EndpointModel, MeteredUsage
 from chargehand.app.providers.served import (
@@ -54,8 +56,7 @@ class ProviderHealthRegistry:
         return known.setdefault(tuple(sorted(limits.items())), Providers(limits, clock=clock))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptGateways:
+class AttemptGateways(Struct, frozen=True, kw_only=True):
     """The `OpenGateway` of one session; sockets lie in `scratch`, which is this process's own."""
 
     config: Config

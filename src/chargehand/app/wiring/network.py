@@ -7,8 +7,9 @@ import contextlib
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.config import SandboxConfig
 from chargehand.missions.services import Egress, Registries
@@ -16,8 +17,7 @@ from chargehand.network.allow_list import AllowList
 from chargehand.network.contract import EgressLimits, EgressRequest, MirrorRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxNetwork:
+class SandboxNetwork(Struct, frozen=True, kw_only=True):
     """The `OpenEgress` of one session; sockets lie in `scratch`, which is this process's own."""
 
     config: SandboxConfig
@@ -36,8 +36,7 @@ class SandboxNetwork:
             yield proxy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageMirrors:
+class PackageMirrors(Struct, frozen=True, kw_only=True):
     """The `OpenRegistries` of one session; sockets lie in `scratch`, which is this process's own."""
 
     environ: Mapping[str, str]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.app.config.records import SourcedValue
 from chargehand.core.config import EngineConfig, SandboxConfig
@@ -21,8 +22,7 @@ _UNLIMITED = 1 << 50
 _SMALL_MB, _LARGE_MB = 8192, 57_344
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineSize:
+class MachineSize(Struct, frozen=True, kw_only=True):
     """Memory in MiB, processors, and whether a control group that we live in is what bounds the memory."""
 
     memory_mb: int
@@ -30,8 +30,7 @@ class MachineSize:
     grouped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineProfile:
+class MachineProfile(Struct, frozen=True, kw_only=True):
     """Defaults for one machine; `memory_mb` and `tmp_mb` of one sandbox, as the keys of [sandbox] mean them.
 
     `budget_mb` is what all sandboxes may take together. `fits` is false where even one after the other may take

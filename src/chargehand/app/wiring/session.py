@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.agents import named_agent
@@ -18,8 +19,7 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.workspace import Workspace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectBase:
+class ProjectBase(Struct, frozen=True, kw_only=True):
     """A project, its depot and the base that work starts from; a person stands in the directory `start` of it."""
 
     project: ProjectRow
@@ -28,23 +28,20 @@ class ProjectBase:
     start: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredBase(ProjectBase):
+class ConfiguredBase(ProjectBase, frozen=True, kw_only=True):
     """A project at a base, with the configuration in force there."""
 
     resolved: ResolvedConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkPlaces:
+class WorkPlaces(Struct, frozen=True, kw_only=True):
     """The directories of a base in which a mission works: its agent starts in one, checks and setup in another."""
 
     agent: str = ""
     checks: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """One project at one base, configured, with everything needed to work on it."""
 
     project: ProjectRow
@@ -76,8 +73,7 @@ class Session:
         return named_agent(self.resolved, option)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetectedChecks:
+class DetectedChecks(Struct, frozen=True, kw_only=True):
     """What a tree says of its checks (with what speaks for each, in `why`) and its setup; nothing was run."""
 
     checks: tuple[str, ...]

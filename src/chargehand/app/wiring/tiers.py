@@ -8,11 +8,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.core.config import Config, SandboxConfig, Strategy
@@ -75,7 +74,7 @@ async def _offer(
 ) -> TierCandidate:
     if name == "none":
         return TierCandidate(tier=name, offered=False, detail="never taken by itself")
-    wanted = structs.replace(config.sandbox, tier=name)
+    wanted = replace(config.sandbox, tier=name)
     try:
         strategy = config.project.strategy
         driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
@@ -88,8 +87,8 @@ def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
     """Return the configuration in force with the tier that was chosen in place of `auto`."""
     if resolved.config.sandbox.tier == choice.tier:
         return resolved
-    sandbox = structs.replace(resolved.config.sandbox, tier=choice.tier)
-    return replace(resolved, config=structs.replace(resolved.config, sandbox=sandbox))
+    sandbox = replace(resolved.config.sandbox, tier=choice.tier)
+    return replace(resolved, config=replace(resolved.config, sandbox=sandbox))
 
 
 def open_tier(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 EMPTY_BODY = "empty body"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One test: `marks` are what keeps it from running or from checking anything, as source text.
 
     `variants` is how many literal parameter sets it has, `None` where that is not to be read from the source.
@@ -30,8 +30,7 @@ class Case:
     body: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
+class Suite(Struct, frozen=True, kw_only=True):
     """The tests of one file; `marks` hold for all of them, `blank` says that the file says nothing at all."""
 
     cases: tuple[Case, ...] = ()

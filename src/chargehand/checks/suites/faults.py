@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from chargehand.checks.paths import language_of
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -137,8 +139,7 @@ def words_of(text: str) -> frozenset[str]:
 # --- Python
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(Struct, frozen=True):
     """Replace `old` by `new` between two positions (line from 1, column in bytes)."""
 
     start: tuple[int, int]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.checks.paths import Language, language_of
 from chargehand.checks.suites.facts import Case, Suite
@@ -65,8 +67,7 @@ _RUBY_SKIP = re.compile(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\b
 _Found = tuple[str | None, tuple[str, ...]]
 
 
-@dataclass(slots=True)
-class _Above:
+class _Above(Struct):
     """What stands above the next function: Rust's attributes; the JVM's annotations, one of which makes a test."""
 
     marks: list[str] = field(default_factory=list)

@@ -7,7 +7,8 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
 
@@ -80,8 +81,7 @@ def statements(module: ast.Module) -> list[ast.AST]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """What a file's names stand for: `imports` by local name, `aliases` for marks kept in variables."""
 
     imports: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.checks.paths import holds_tests, is_test_file, is_test_path, language_of, takes_tests
 from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
@@ -18,8 +20,7 @@ _SHOWN = 5
 _Key = tuple[str | None, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A changed file that holds tests before or after: `None` where it holds none that would be collected."""
 
     change: Change

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 MAKEFILES = frozenset({"Makefile", "makefile", "GNUmakefile"})
 _RULE = re.compile(r"([^:=#]+?)\s*&?::?(?!=)(.*)")
@@ -31,8 +32,7 @@ _USUAL = frozenset({"test", "tests", "check"})
 _DEPTH = 8
 
 
-@dataclass(slots=True)
-class _Rule:
+class _Rule(Struct):
     """One rule as it stands: the conditions around it, its targets, what follows the colon, its recipe's lines."""
 
     conditions: tuple[str, ...]
@@ -50,8 +50,7 @@ class _Rule:
         )
 
 
-@dataclass(slots=True)
-class _ParsedMakefile:
+class _ParsedMakefile(Struct):
     """`unconditional` is what counts whatever target runs, such as `include`, `export` and all that is unknown."""
 
     rules: list[_Rule] = field(default_factory=list)
@@ -68,8 +67,7 @@ class _ParsedMakefile:
         return next((name for name in names if not name.startswith(".") and "%" not in name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReachedPart:
+class ReachedPart(Struct, frozen=True, kw_only=True):
     """What the goals of some commands run: target names, recipe lines with their variables, and `digest`.
 
     `files` are reached targets that make looks for in the tree: one that is there already is not made again.

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Any
 
+from msgspec import Struct
+
 from chargehand.checks.paths import is_test_file, is_test_path
 from chargehand.checks.surface.makefile import MAKEFILES, reached_part
 from chargehand.checks.surface.parts import parse_object
@@ -103,8 +105,7 @@ _TASK_TABLES = {"tox": ("tox",), "poe": ("poe",), "task": ("taskipy",), "invoke"
 _IMPORTED_AS_CODE = frozenset({"src", "lib", "app", "packages", "python"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
+class Programs(Struct, frozen=True, kw_only=True):
     """What the checks of a base run: `paths` are files that their text names, `patterns` match more of them.
 
     `directories` are those that checks enter or import from. `made` are targets that make would look for and not

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, Literal, NoReturn
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.patches import is_patch
 from chargehand.agents.roles import parse_role
@@ -60,8 +60,7 @@ BreakerState = Literal["closed", "open", "half_open"]
 BreakerEventKind = Literal["worked", "failed", "void", "probe", "forced"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentModel:
+class AgentModel(Struct, frozen=True, kw_only=True):
     """What a breaker is about: an agent as the request names it, and the model it begins with."""
 
     agent: str
@@ -71,8 +70,7 @@ class AgentModel:
         return f"agent {self.agent!r}" + (f" with model {self.model!r}" if self.model else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerEvent:
+class BreakerEvent(Struct, frozen=True, kw_only=True):
     """What the log shows: an attempt worked, failed or says nothing (`void`); a probe began, or a `forced` one."""
 
     time: datetime
@@ -81,8 +79,7 @@ class BreakerEvent:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentBreaker:
+class AgentBreaker(Struct, frozen=True, kw_only=True):
     """`closed`: work; `open` since then: nothing begins; `half_open`: one mission probes, nothing else begins."""
 
     state: BreakerState = "closed"
@@ -194,8 +191,7 @@ _ANYWAY = "try anyway"
 _USE = "use "
 
 
-@dataclass(eq=False, slots=True)
-class Admission:
+class Admission(Struct, eq=False):
     """Decides for one mission who makes each attempt, and records what its end changed."""
 
     services: Services
@@ -247,9 +243,9 @@ class Admission:
         name = answer[len(_USE) :].strip() if answer.lower().startswith(_USE) else ""
         if name in self._other_agents(request):
             agent = self.services.config.agents[name]
-            request = structs.replace(request, agent=name, model=agent.model, fallback=agent.fallback)
+            request = replace(request, agent=name, model=agent.model, fallback=agent.fallback)
         elif name in self._other_models(request):
-            request = structs.replace(request, model=name, fallback=())
+            request = replace(request, model=name, fallback=())
         else:
             return None
         return _choice(request, why="a person named it", probe="forced")
@@ -258,17 +254,17 @@ class Admission:
         """Return the first of the models whose breaker is closed, or that may be probed."""
         now = self.services.clock.now()
         models = [request.model, *request.fallback]
-        breakers = {model: self._breaker(_who(structs.replace(request, model=model))) for model in models}
+        breakers = {model: self._breaker(_who(replace(request, model=model))) for model in models}
         for place, model in enumerate(models):
             breaker = breakers[model]
             if breaker.state != "closed" and not breaker.may_probe(now):
                 continue
             # Models before this one are left out, not moved to the end: the gateway must not fall back to them.
             rest = tuple(other for other in models[place + 1 :] if other and breakers[other].state == "closed")
-            passed = ", ".join(str(_who(structs.replace(request, model=other))) for other in models[:place])
+            passed = ", ".join(str(_who(replace(request, model=other))) for other in models[:place])
             why = f"{passed} failed too often" if passed else "a probe after it failed too often"
             probe = "" if breaker.state == "closed" else "probe"
-            return _choice(structs.replace(request, model=model, fallback=rest), why=why, probe=probe)
+            return _choice(replace(request, model=model, fallback=rest), why=why, probe=probe)
         return None
 
     def _find_patch(self, request: MissionRequest) -> dict[str, Any] | None:
@@ -277,7 +273,7 @@ class Admission:
         writes = not text or parse_role(request.role, text, place="").writes
         if request.model is None or not writes or not is_patch(request.text):
             return None
-        without_model = structs.replace(request, agent=PATCH_AGENT, model=None, fallback=())
+        without_model = replace(request, agent=PATCH_AGENT, model=None, fallback=())
         return _choice(without_model, why="no model answers, and the request is a patch", probe="")
 
     def _ask_person(self, request: MissionRequest, number: int, fault: str) -> NoReturn:
@@ -355,7 +351,7 @@ def _choice(request: MissionRequest, *, why: str, probe: str) -> dict[str, Any]:
 
 
 def _with_choice(request: MissionRequest, choice: dict[str, Any]) -> MissionRequest:
-    return structs.replace(
+    return replace(
         request,
         agent=choice["agent"],
         model=choice["model"],

@@ -8,9 +8,10 @@ import math
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.cache import LayeredCache, MemoryCache

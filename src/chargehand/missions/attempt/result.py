@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.contract import ENDS_WITHOUT_A_WORD, AgentOutcome
 from chargehand.core.codec import convert_to
@@ -11,8 +13,7 @@ from chargehand.core.records import Base, Change, Finding, Reverted, Severity
 from chargehand.workspace.depot import Depot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptResult:
+class AttemptResult(Struct, frozen=True, kw_only=True):
     """What an agent left behind, after inspection: the tree to judge and how it differs from the base.
 
     `degraded` says what inspection did not see, "" where it saw everything. `report` is the artifact with the

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from chargehand.agents.contract import (
     ENDS_WITHOUT_A_WORD,

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from chargehand.core.attempt_events import FilesSeen
 from chargehand.core.clock import Clock
 from chargehand.core.errors import InfrastructureError
@@ -31,8 +33,7 @@ _PATH_LENGTH = 1024
 _SYNC_ROUNDS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPacing:
+class CheckpointPacing(Struct, frozen=True, kw_only=True):
     """When an agent that nobody drives gets a checkpoint, in files and seconds.
 
     After `files` changed paths, as soon as nothing changed for `quiet` seconds or, at the latest, `settle` after

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.core.errors import ChargehandError, FencedError, RefusedError
 from chargehand.core.mission_events import (
@@ -248,7 +248,7 @@ class Promoter:
                 await asyncio.to_thread(export_notes, depot, commit)
             except ChargehandError as error:  # the branch is there all the same
                 reason = f"without the note of the signed log: {error.message}"
-            return structs.replace(export, reason=reason)
+            return replace(export, reason=reason)
         except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
             return Export(ref=f"{_HEADS}{branch}", state="blocked", reason=error.message)
 
@@ -257,7 +257,7 @@ class Promoter:
         if export.state != "blocked":
             return export
         command = f"chargehand mission {verb} {self._journal.mission}"
-        return structs.replace(export, reason=f"{export.reason}; once that is resolved: {command}")
+        return replace(export, reason=f"{export.reason}; once that is resolved: {command}")
 
     async def apply(self) -> Export:
         """Fast-forward the user's own branch, where it is where it was and the touched paths are clean."""
@@ -316,5 +316,5 @@ class Promoter:
         if undone.state == "blocked":
             revert = f"git revert {base.commit[:12]}..{promoted[:12]}"
             reason = f"{undone.reason}; the mission's change is still on it: `{revert}` there takes it back"
-            undone = structs.replace(undone, reason=reason)
+            undone = replace(undone, reason=reason)
         self._journal.record(ApplyChanged(export=undone, commit=commit), durable=True)

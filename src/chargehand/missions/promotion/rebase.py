@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.codec import convert_to
@@ -35,8 +34,7 @@ _CONFLICT_TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebase:
+class Rebase(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt's tree on the branch as it is now, `base`.
 
     `tree` is all of both where nothing conflicts, else the branch's with what of the attempt's could be merged.
@@ -172,12 +170,12 @@ def conflict_event(
     fitting: list[Conflict] = []
     left = _EVENT_BYTES - 1024
     for each in conflicts:
-        without_hunks = structs.replace(each, hunks=(), left_out=each.left_out + len(each.hunks))
+        without_hunks = replace(each, hunks=(), left_out=each.left_out + len(each.hunks))
         left -= len(encode_json(without_hunks))
         if left < 0:
             break
         fitting.append(without_hunks)
-    return structs.replace(event, conflicts=tuple(fitting), artifact=whole)
+    return replace(event, conflicts=tuple(fitting), artifact=whole)
 
 
 def name_paths(paths: Sequence[str], count: int) -> str:

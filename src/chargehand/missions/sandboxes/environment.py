@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from chargehand.checks.detection import NODE_PROGRAMS, detect_setups, find_new_packages, lacks_packages
 from chargehand.core.attempt_events import CommandFinished

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.checks.detection import NODE_PROGRAMS
 from chargehand.core.attempt_events import NetworkRequested, SandboxClosed, SandboxOpened
@@ -43,8 +44,7 @@ _ATTEMPT = "attempt-"
 _WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
 
 
-@dataclass(eq=False, slots=True)
-class SlotQueue:
+class SlotQueue(Struct, eq=False):
     """The turns of one mission at what runs only so many at once on a state directory.
 
     Nothing holds a slot while it waits for another one, so nobody waits for ever.
@@ -102,8 +102,7 @@ MAVEN_SETTINGS = f"{_MAVEN_HOME}/.m2/settings.xml"
 MAVEN_VARIABLES = {"MAVEN_OPTS": f"-Duser.home={WORKSPACE}/{_MAVEN_HOME}"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseEnvironment:
+class BaseEnvironment(Struct, frozen=True, kw_only=True):
     """What every workspace of a mission starts from: the base and the environment layer that `setup` made.
 
     Setup and checks start in `directory` of the repository.
@@ -286,7 +285,7 @@ class SandboxProvisioner:
         """
         services, began = self.services, self.services.clock.monotonic()
         spec = SandboxSpec(
-            mounts=structs.replace(workspace.mount_plan(), read_only=read_only),
+            mounts=replace(workspace.mount_plan(), read_only=read_only),
             environment={**environment.variables, **(variables or {})},
             path=environment.path if path is None else path,
             binds=binds,
@@ -455,7 +454,7 @@ class NetworkLog:
         self._at = now
         if self._room < 1 or self._left <= 0:
             gap = self._gap
-            self._gap = structs.replace(
+            self._gap = replace(
                 gap,
                 unlisted=gap.unlisted + 1,
                 unlisted_refused=gap.unlisted_refused + (not request.allowed),
@@ -468,7 +467,7 @@ class NetworkLog:
         self._left -= 1
         self.finish()
         self._record(
-            structs.replace(
+            replace(
                 self._empty,
                 method=request.method,
                 host=request.host,

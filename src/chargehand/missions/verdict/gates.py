@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
@@ -13,8 +13,7 @@ from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.services import DepotReader, Services
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
+class Gates(Struct, frozen=True, kw_only=True):
     """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
 
     `outside` are the checks that run in another sandbox than the tree, with files of their own. `typed` are the

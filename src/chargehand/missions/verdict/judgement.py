@@ -7,9 +7,9 @@ ends the same way. First come the ends of any attempt, then what a role requires
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role, parse_role
 from chargehand.checks.execution import CheckOutput
@@ -49,8 +49,7 @@ _CHECK_REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnd:
+class AttemptEnd(Struct, frozen=True, kw_only=True):
     """How an attempt ends, and what the mission becomes if it is the last."""
 
     status: AttemptStatus
@@ -288,12 +287,12 @@ def require_failing_test(
     failing = [check for check in own if check.status == "failed" and check.reason in _FAILED and check.tests]
     problem = _find_test_problem(own, failing, base, outputs, changes)
     if problem is not None:
-        return structs.replace(verdict, status="red", findings=(*verdict.findings, problem))
+        return replace(verdict, status="red", findings=(*verdict.findings, problem))
     names = [test.name for check in failing for test in outputs.get(check.name, _SILENT).failing]
     which = ": " + ", ".join(names[:_NAMED]) if names else ""
     message = f"{failing[0].name} passes on the base and fails with the new tests{which}"
     found = Finding(rule="failing_test_added", severity="info", path=_NOWHERE, message=message)
-    return structs.replace(verdict, findings=(*verdict.findings, found))
+    return replace(verdict, findings=(*verdict.findings, found))
 
 
 def _problem(rule: str, message: str) -> Finding:

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.execution import CheckOutput, judge, run_checks
@@ -324,9 +324,7 @@ class Validator:
             self.outputs[f"{BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
         # Where the base has no tests, it has none to be judged by: a project's first tests may land.
         counted = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
-        return tuple(
-            structs.replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in counted
-        )
+        return tuple(replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in counted)
 
     async def _measure_tests(
         self,
@@ -409,7 +407,7 @@ class Validator:
                 reads=reads,
             )
         warm = await asyncio.to_thread(self._find_caches, tree, environment) is not None
-        return tuple(structs.replace(check, warm=warm) for check in checks)
+        return tuple(replace(check, warm=warm) for check in checks)
 
     async def _run_outside(
         self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
@@ -451,8 +449,8 @@ class Validator:
             # is looked at once more: it may have written since the last look.
             limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
         if limit is not None:
-            checks = tuple(structs.replace(check, status="failed", reason=limit) for check in checks)
-        return tuple(structs.replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
+            checks = tuple(replace(check, status="failed", reason=limit) for check in checks)
+        return tuple(replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
 
     @contextlib.asynccontextmanager
     async def _open_checks(

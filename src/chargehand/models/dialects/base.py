@@ -10,8 +10,9 @@ import base64
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
+
+from msgspec import Struct
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, as_mappings, dump_json, parse_json
@@ -66,8 +67,7 @@ class StreamMeter(ABC):
         """Take in the decoded data of one event; return whether it goes on to the client."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRoute:
+class RequestRoute(Struct, frozen=True, kw_only=True):
     """What a path asks for; `named` holds what Gemini's path says beside it: model and stream."""
 
     dialect: Dialect
@@ -228,8 +228,7 @@ class ModelDialect(RequestFormat):
         return f"/v1{path}" if path else self.reply_path, call.body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingTexts:
+class EmbeddingTexts(Struct, frozen=True, kw_only=True):
     """What is to be embedded; `packed`: as base64 of little-endian floats, `single`: Gemini's form of one."""
 
     texts: tuple[str, ...]
@@ -239,8 +238,7 @@ class EmbeddingTexts:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingVectors:
+class EmbeddingVectors(Struct, frozen=True, kw_only=True):
     """The vectors in the order of their texts; `used` is the input tokens, `None` where not known."""
 
     vectors: tuple[tuple[float, ...], ...]

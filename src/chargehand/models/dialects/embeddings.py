@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_tokens, dump_json

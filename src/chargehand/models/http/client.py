@@ -7,8 +7,9 @@ import select
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec import Struct
 
 from chargehand.models.http.framing import (
     BodyFraming,
@@ -52,8 +53,7 @@ class HttpBody(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpReply:
+class HttpReply(Struct, frozen=True, kw_only=True):
     """The head of a reply, names in lower case, and its body as it comes, uncompressed."""
 
     status: int
@@ -79,8 +79,7 @@ class HttpClient(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Where connections go; paths are put behind `prefix`, `certificates` is `None` without TLS."""
 
     host: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\x00\n\v\f\r]*)?")
 _VALUE = re.compile(rb"[^\x00\n\v\f\r]*")
@@ -28,8 +29,7 @@ class HttpError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpHead:
+class HttpHead(Struct, frozen=True, kw_only=True):
     """A parsed head; `reusable`: the connection may stay, as far as the head says."""
 
     status: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 import h11
+from msgspec import Struct
 
 from chargehand.models.contract import HttpLimits
 from chargehand.network.unix_socket import close_writer, end_writing
@@ -22,8 +22,7 @@ _REFUSED_AT_ONCE = 16
 _BODILESS = frozenset({204, 304})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True, kw_only=True):
     """One request as it came; header names are in lower case."""
 
     method: str

@@ -8,9 +8,11 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import ExhaustedError
@@ -101,8 +103,7 @@ class SerialExecutor:
             outcome.get_loop().call_soon_threadsafe(settle, outcome, result, failure)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetGrant:
+class BudgetGrant(Struct, frozen=True, kw_only=True):
     """What the ledger gave: the output limit to send (`None`: none) and the USD reserved."""
 
     limit: int | None

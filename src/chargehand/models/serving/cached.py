@@ -6,8 +6,9 @@ import asyncio
 import functools
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
 from chargehand.models.http.server import HttpAnswer
@@ -55,8 +56,7 @@ class CacheWorker:
         self._executor.close()
 
 
-@dataclass(slots=True, kw_only=True)
-class CacheEntry:
+class CacheEntry(Struct, kw_only=True):
     """One request in the replay cache, and its reply once that is there."""
 
     dialect: Dialect

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer

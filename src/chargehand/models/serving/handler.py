@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, parse_json
@@ -53,8 +55,7 @@ _BUSY_SECONDS = 1.0
 _TAIL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamRequest:
+class UpstreamRequest(Struct, frozen=True, kw_only=True):
     """A client's request as it goes to one model.
 
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of

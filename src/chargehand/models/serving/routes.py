@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from chargehand.core.errors import nearest
 from chargehand.models.contract import Dialect, GatewayFault, ServedModel
@@ -20,8 +21,7 @@ _LISTS = ("messages", "input", "contents", "content", "parts", "output")
 _NO_TEXT = ("image/", "audio/", "video/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """A model that takes all of a request, with the body for it.
 
     `converted` says what of that has another form than the client gave it, `skipped` which models before it do not

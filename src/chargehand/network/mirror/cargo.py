@@ -57,12 +57,11 @@ class CargoSource:
     token: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CargoConfig:
+class CargoConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The registries that cargo of the user knows, crates.io first; without userinfo or query."""
 
     sources: tuple[CargoSource, ...] = (CargoSource(name=CRATES_IO, index=CRATES_INDEX),)
-    access: ClientAccess = field(default_factory=ClientAccess)
+    access: ClientAccess = msgspec.field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
         """Return every place that the configuration names."""
@@ -260,8 +259,7 @@ def _tables(value: object) -> _Tables:
     return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SourceResolver:
+class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
     """Follows names through `[registries]` and `[source]`, the two tables in which cargo looks them up."""
 
     registries: _Tables

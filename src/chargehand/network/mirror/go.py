@@ -6,10 +6,11 @@ import asyncio
 import fnmatch
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorTrace
 from chargehand.network.mirror.memory import PageCache
@@ -34,8 +35,7 @@ _PLAIN = "text/plain; charset=utf-8"
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoProxy:
+class GoProxy(Struct, frozen=True, kw_only=True):
     """One entry of GOPROXY: its URL, and whether any failure (`|`) leads to the next or an absence (`,`) alone.
 
     `keyword` is `direct` or `off` where the entry is no URL.
@@ -46,8 +46,7 @@ class GoProxy:
     any_failure: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoConfig:
+class GoConfig(Struct, frozen=True, kw_only=True):
     """Where go looks: the proxies in order, and the patterns of modules that no proxy may be asked for.
 
     `sums` is GOSUMDB's name (with its key), "off" for none; `sums_url` where that database is.

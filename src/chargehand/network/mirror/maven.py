@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
+
+from msgspec import Struct, field
 
 from chargehand.network.contract import MirrorRefusal, MirrorReply, MirrorTrace
 from chargehand.network.mirror.settings import (
@@ -29,8 +30,7 @@ _LARGEST = 1_000_000
 _HINT = "correct your settings.xml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MavenRepository:
+class MavenRepository(Struct, frozen=True, kw_only=True):
     """A repository of the user's, without userinfo; `problem` says why it cannot be served."""
 
     name: str
@@ -38,8 +38,7 @@ class MavenRepository:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MavenConfig:
+class MavenConfig(Struct, frozen=True, kw_only=True):
     """Where maven looks, in this order; what a project's own pom names besides is not among it."""
 
     repositories: tuple[MavenRepository, ...] = (MavenRepository(name=_CENTRAL, url=_CENTRAL_URL),)

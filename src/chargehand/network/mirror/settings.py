@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
+import msgspec
+
 from chargehand.core.errors import ConfigError
 
 # What pip and npm themselves use where the user configured nothing.
@@ -175,26 +177,24 @@ class ClientAccess:
         return self.verify and not names & self.unverified
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipConfig:
+class PipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where pip looks: index and find-links URLs (http, https, file), without userinfo."""
 
     indexes: tuple[str, ...] = (PYPI,)
     find_links: tuple[str, ...] = ()
-    access: ClientAccess = field(default_factory=ClientAccess)
+    access: ClientAccess = msgspec.field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
         """Return every place that the configuration names."""
         return (*self.indexes, *self.find_links)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NpmConfig:
+class NpmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where npm looks: the registry, and the registry of each `@scope`, without userinfo."""
 
     registry: str = NPM
-    scopes: Mapping[str, str] = field(default_factory=dict)
-    access: ClientAccess = field(default_factory=ClientAccess)
+    scopes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    access: ClientAccess = msgspec.field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
         """Return every place that the configuration names."""

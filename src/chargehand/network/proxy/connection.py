@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from chargehand.network.contract import EgressLimits, EgressRefusal, EgressRequest
 from chargehand.network.unix_socket import close_writer, end_writing
@@ -16,8 +18,7 @@ CHUNK = 65_536
 _CLOSE_SECONDS = 1.0
 
 
-@dataclass(slots=True)
-class ByteMeter:
+class ByteMeter(Struct):
     """What is left of a sandbox's bytes, over all its requests."""
 
     bytes_out: int
@@ -36,8 +37,7 @@ class ByteMeter:
             )
 
 
-@dataclass(slots=True)
-class RequestTrace:
+class RequestTrace(Struct):
     """The log record of one request while it is answered; `began` is false until a client sent any of it."""
 
     method: str = ""
@@ -59,8 +59,7 @@ class RequestTrace:
         return EgressRequest(**known, seconds=seconds)
 
 
-@dataclass(slots=True, kw_only=True)
-class ClientConnection:
+class ClientConnection(Struct, kw_only=True):
     """A connection from inside the sandbox, its limits, and the trace of the one request that it carries."""
 
     reader: asyncio.StreamReader

@@ -7,7 +7,8 @@ import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.network.allow_list import (
     GRANTED_BY_NAME,
@@ -47,8 +48,7 @@ class SystemResolver:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(Struct, frozen=True, kw_only=True):
     """Where a request may go: host, port and the addresses that were judged."""
 
     host: str
@@ -56,8 +56,7 @@ class Destination:
     addresses: tuple[Address, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamConnection:
+class UpstreamConnection(Struct, frozen=True, kw_only=True):
     """A connection to a destination, at one of the addresses that were judged."""
 
     reader: asyncio.StreamReader

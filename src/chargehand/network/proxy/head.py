@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from chargehand.network.allow_list import normalise_host, parse_port, split_port
 from chargehand.network.contract import EgressRefusal
@@ -25,8 +26,7 @@ _HTTP_PORT = 80
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True, kw_only=True):
     """A request to the proxy: where it goes and what is to be sent there.
 
     `target` is in origin form, `headers` are those that go on; `length` is the body's, `None` where it comes in

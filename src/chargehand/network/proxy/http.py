@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import h11
+from msgspec import Struct
 
 from chargehand.network.allow_list import normalise_host, parse_address
 from chargehand.network.contract import EgressRefusal, RequestPacer
@@ -27,8 +27,7 @@ _TLS_PORT = 443
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxiedRequest:
+class ProxiedRequest(Struct, frozen=True, kw_only=True):
     """Answers the one request of a connection; `full` says that too many are open already."""
 
     client: ClientConnection

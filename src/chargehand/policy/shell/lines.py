@@ -6,8 +6,9 @@ import functools
 import itertools
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from chargehand.policy.actions import HOME
 from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
@@ -24,8 +25,7 @@ _FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", 
 _LISTING = ("--files-with-matches", "--files", "--files-without-match")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simple:
+class Simple(Struct, frozen=True, kw_only=True):
     """A program with its words (`None`: not known); `feed` is what a pipe or here-document gives it.
 
     `feed` is `None` where nothing is fed in, and holds `None` where what is fed in is not known. `cwd` is `None`
@@ -39,8 +39,7 @@ class Simple:
     number: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redirect:
+class Redirect(Struct, frozen=True, kw_only=True):
     """A file that the shell itself opens; `path` is `None` where it is not known."""
 
     path: str | None
@@ -50,8 +49,7 @@ class Redirect:
     number: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class Parsed(Struct, frozen=True, kw_only=True):
     """What a line does; `problem` says why it could not be taken apart, "" where it could."""
 
     commands: tuple[Simple, ...] = ()
@@ -98,8 +96,7 @@ def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
     )
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(Struct):
     """Goes through a line in the order it runs; `inside` are the functions whose bodies are being walked."""
 
     variables: Variables

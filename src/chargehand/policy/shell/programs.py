@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from chargehand.policy.shell.lines import find_roots
 from chargehand.policy.shell.wrappers import below
@@ -46,8 +47,7 @@ _CALLERS = {
 _LISTENS = frozenset({"-l", "--listen", "-lk", "-lp", "-lv", "-lvp", "-nlvp", "-lnvp"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
+class Touched(Struct, frozen=True, kw_only=True):
     """Files that a command names, `None` for those that are not known."""
 
     reads: tuple[str | None, ...] = ()

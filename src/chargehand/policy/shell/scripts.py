@@ -6,7 +6,8 @@ import json
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chargehand.policy.shell.programs import positionals
 from chargehand.policy.shell.wrappers import SHELLS, Argv
@@ -35,16 +36,14 @@ _MOST_RULES = 100
 _LONGEST = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """Text for a shell; `number` is the line of the file that it begins at."""
 
     text: str
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """What is run of a file that lists tasks: the first of `files` that is there, relative to where it runs.
 
     `directory` is where the lines run, `None` where that is not known.
@@ -122,8 +121,7 @@ def _package_task(program: str, words: Argv) -> Task | None:
 # --- Makefiles
 
 
-@dataclass(slots=True)
-class _Makefile:
+class _Makefile(Struct):
     variables: dict[str, str] = field(default_factory=dict)
     needs: dict[str, list[str]] = field(default_factory=dict)
     recipes: dict[str, list[Line]] = field(default_factory=dict)

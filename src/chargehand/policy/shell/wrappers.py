@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.policy.shell.lines import Simple, find_roots
 
@@ -17,8 +18,7 @@ INTERPRETERS = frozenset({"python", "node", "ruby", "perl", "php", "lua", "deno"
 _VARIANTS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrapper:
+class _Wrapper(Struct, frozen=True):
     """How a program names what it runs: options that take a value, words before it, and what must come first."""
 
     valued: str = ""
@@ -94,8 +94,7 @@ def program_of(word: str | None) -> str:
     return versioned[1] if versioned else name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inner:
+class Inner(Struct, frozen=True, kw_only=True):
     """What a command runs: programs, lines for a shell (`None`: not known), script files."""
 
     commands: tuple[Argv, ...] = ()

@@ -8,9 +8,10 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
@@ -36,8 +37,7 @@ ROOT = "root"
 _DIRECTORIES = ("proc", "dev", "sys", "etc", "home", "opt", "var", "run", "tmp", "usr")
 
 
-@dataclass(slots=True)
-class ContainerContents:
+class ContainerContents(Struct):
     """What is inside: made into a root directory by `write_root`, shown by `staged_mounts` or `direct_mounts`.
 
     `scratch` maps a directory to its size in MiB.

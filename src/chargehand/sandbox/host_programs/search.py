@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from chargehand.core.ports import Bind
 from chargehand.sandbox.contract import WORKSPACE
@@ -35,8 +36,7 @@ def is_system_path(path: str) -> bool:
     return any(is_below(path, directory) for directory in _SYSTEM)
 
 
-@dataclass(slots=True)
-class MountedPaths:
+class MountedPaths(Struct):
     """Collects what is shown. `home` is the person's: it is never shown, only what programs need of it."""
 
     home: str
@@ -118,8 +118,7 @@ _ELF = b"\x7fELF"
 _HOPS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostProgram:
+class HostProgram(Struct, frozen=True, kw_only=True):
     """A program that the host has: `target` is where it is shown, `needs` what has to be shown for it."""
 
     name: str

@@ -11,8 +11,10 @@ import functools
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox.contract import SandboxLimits
@@ -32,8 +34,7 @@ _REMOVE_ROUNDS = 1000
 _COUNTER_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(Struct, frozen=True, kw_only=True):
     """What the kernel counted of everything that ever ran in a group; `None` for what no controller counts.
 
     Memory in bytes, page cache and temporary files included; `memory_kills` and `refused_forks` say how often a
@@ -55,8 +56,7 @@ class Counters:
 NOT_COUNTED = Counters()
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
+class Cgroup(Struct, frozen=True):
     """The group of one sandbox: its directories (one per controller in version 1)."""
 
     directories: tuple[Path, ...]

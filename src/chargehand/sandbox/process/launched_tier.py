@@ -13,11 +13,12 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from importlib.abc import InspectLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Self, TypeVar
+
+from msgspec.structs import replace
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError
 from chargehand.core.ids import new_id

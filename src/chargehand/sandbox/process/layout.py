@@ -6,9 +6,10 @@ import os
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
@@ -80,8 +81,7 @@ ISOLATION = (
 )
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     """Mounts that the launcher makes below `staging`, in order, and the command that becomes the sandbox."""
 
     staging: str

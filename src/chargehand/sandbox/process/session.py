@@ -13,8 +13,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError
 from chargehand.sandbox.contract import (

@@ -12,7 +12,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.sandbox.contract import ExecResult, LimitName, RunningProcess, SandboxLimits, SandboxUsage
 from chargehand.sandbox.process.cgroups import NOT_COUNTED, Cgroup
@@ -177,8 +179,7 @@ class UsageMeter:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeUsage:
+class TreeUsage(Struct, frozen=True, kw_only=True):
     """One sample of a process tree: `tasks` counts threads; memory in bytes, shared pages once in every process.
 
     `written` counts bytes, `None` where the kernel or its rules do not tell us.

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from chargehand.core.ports import Bind
 from chargehand.sandbox.container.layout import ContainerContents, plan_contents
@@ -102,18 +101,18 @@ def _add_files(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -
     writable = [("workspace", spec.mounts.target)]
     layout.arguments += ["--perms", "0755", "--dir", f"{SYSTEM}{spec.mounts.target}"]
     if spec.mounts.plain is None:
-        layout.overlay("workspace", structs.replace(spec.mounts, target=f"{WORK}/workspace"))
+        layout.overlay("workspace", replace(spec.mounts, target=f"{WORK}/workspace"))
     for number, bind in enumerate(contents.binds):
         if is_below(bind.target, spec.mounts.target):
             below = bind.target.removeprefix(spec.mounts.target)
-            layout.bind(f"bind-{number}", structs.replace(bind, target=f"{WORK}/workspace{below}"))
+            layout.bind(f"bind-{number}", replace(bind, target=f"{WORK}/workspace{below}"))
             continue
         if not bind.writable:
-            layout.bind(f"bind-{number}", structs.replace(bind, target=f"{SYSTEM}{bind.target}"))
+            layout.bind(f"bind-{number}", replace(bind, target=f"{SYSTEM}{bind.target}"))
             continue
         place = f"{SYSTEM}{bind.target}"
         layout.arguments += ["--dir", place] if bind.source.is_dir() else ["--ro-bind", layout.empty(), place]
-        layout.bind(f"bind-{number}", structs.replace(bind, target=f"{WORK}/bind-{number}"))
+        layout.bind(f"bind-{number}", replace(bind, target=f"{WORK}/bind-{number}"))
         writable.append((f"bind-{number}", bind.target))
     for path, target in contents.links.items():
         layout.arguments += ["--symlink", target, f"{SYSTEM}{path}"]

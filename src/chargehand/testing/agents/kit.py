@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Assignment, Endpoint, EndpointModel, MeteredUsage, Resumed, Snippets
 from chargehand.core.errors import WaitingError
@@ -162,8 +162,7 @@ async def _limit_time(seconds: float) -> AsyncIterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCase:
+class AgentCase(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that was set up for one act, and the context it works with."""
 
     agent: Agent

@@ -10,7 +10,8 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from chargehand.core.records import Change, Finding, Severity
 from chargehand.core.text import printable, shown_path
@@ -89,8 +90,7 @@ def file_problem(info: os.stat_result) -> tuple[str, Severity, str] | None:
     return None
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """Collects findings; of an agent that makes a million offences only the first thousand are kept."""
 
     found: list[Finding] = field(default_factory=list)

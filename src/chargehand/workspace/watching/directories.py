@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from chargehand.workspace.tree.ignore import IgnoreChain, IgnoreFile
 from chargehand.workspace.tree.objects import (
@@ -22,8 +23,7 @@ from chargehand.workspace.tree.objects import (
 _KEPT_TREES = 64  # the scan's own reader keeps thousands; a watcher has to stay small
 
 
-@dataclass(slots=True, eq=False)
-class WatchedDirectory:
+class WatchedDirectory(Struct, eq=False):
     """One directory; `names` are its entries on disk that are no directories, `gone` the base's that are deleted.
 
     `wd` is the kernel's watch, -1 for none. `base` and `start` are tree ids. `merged`: the base's entries show

@@ -6,11 +6,11 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.agents._json_rpc import object_at, objects_at, text_at
 from chargehand.agents.contract import AttemptContext, McpServer
@@ -39,8 +39,7 @@ _MOST_PARTS = 200
 Shorten = Callable[[str], Awaitable[tuple[str, str | None]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpTool:
+class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     """One tool as it is recorded: under which name the model calls it, and what it is to its server.
 
     `reads` says that its server calls it read-only; that is the server's word.
@@ -58,8 +57,7 @@ class McpTool:
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpListing:
+class McpListing(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of all servers at one time, and which servers had none to give, with why."""
 
     tools: tuple[McpTool, ...] = ()
