@@ -96,6 +96,20 @@ def test_one_module_alone_lets_msgspec_learn_classes() -> None:
     assert not [name(path) for path in SOURCES if hidden.search(path.read_text())]
 
 
+def test_a_dataclass_is_what_no_struct_can_be() -> None:
+    """The class of a struct is made in a tenth of the time, before the first line of a command runs."""
+    needed = re.compile(r"\b(init=False|repr=False|KW_ONLY)\b")
+    classes = [
+        (path, node)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass(" in ast.unparse(each) for each in node.decorator_list)
+    ]
+    assert classes
+    assert not [(name(path), node.name) for path, node in classes if not needed.search(ast.unparse(node))]
+
+
 def test_there_is_no_utils() -> None:
     assert not [path for path in SOURCES if re.search(r"(^|_)(utils?|helpers?|misc|common)$", path.stem)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from chargehand.sandbox.contract import ExecResult, Sandbox
 
@@ -20,8 +20,7 @@ KNOWN_VARIABLES = {
 }
 
 
-@dataclass(frozen=True)
-class OpenedSandbox:
+class OpenedSandbox(Struct, frozen=True):
     """A sandbox; where the host sees new files of its workspace; how to kill it from outside."""
 
     sandbox: Sandbox
