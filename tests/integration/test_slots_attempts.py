@@ -127,10 +127,13 @@ async def test_verdicts_take_turns(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     shop.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
     async with Gang(shop) as gang:
+        holder, _ = await gang.begin(GOLD, checks=["sleep 600"])
+        await until(lambda: list((shop.home / "slots/checks").glob("place-*")))
         scripts = [f"{GOLD}; echo '# {name}' >> README.md" for name in "ab"]
-        made = [await gang.begin(script, checks=["sleep 0.3; cat calc/*"]) for script in scripts]
-        states = await gang.settled()
-        assert [state.status for state in states] == ["promoted"] * 2
+        made = [await gang.begin(script, checks=["cat calc/*"]) for script in scripts]
+        await until(lambda: all(told(app, mission, MissionQueued) for app, mission in made))
+        holder.controls.stop_all("cancel", identity="os:test")
+        await until(lambda: all(app.mission_reader.state(each).status == "promoted" for app, each in made))
         waits = [payload for app, mission in made for payload in told(app, mission, MissionQueued)]
         assert {payload.waits_for for payload in waits if isinstance(payload, MissionQueued)} == {"checks"}
         assert len(waits) == len([each for app, mission in made for each in told(app, mission, MissionAdmitted)])

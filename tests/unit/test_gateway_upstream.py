@@ -236,8 +236,11 @@ async def test_a_reply_that_breaks_off_is_cut(answer: bytes) -> None:
 @pytest.mark.parametrize("answer", [b"", OK[:-1]])
 async def test_a_reply_that_stalls_is_late(answer: bytes) -> None:
     async with provider(answer, hold=True) as (url, _), upstream(url) as up:
-        with pytest.raises(UpstreamError) as caught:
-            await whole(await up.send(call(seconds=0.03)))
+        for seconds in (0.03, 3):  # on a busy machine the first may be over before it is connected
+            with pytest.raises(UpstreamError) as caught:
+                await whole(await up.send(call(seconds=seconds)))
+            if caught.value.code != "upstream_unreachable":
+                break
     assert caught.value.code == "upstream_timeout"
 
 
