@@ -27,6 +27,7 @@ from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
+from chargehand.app.selection.readiness import StartPlace, require_ready
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
@@ -48,6 +49,7 @@ from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
+from chargehand.core.state import MissionState
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
@@ -210,6 +212,34 @@ class App(StateReader):
         found = detect_checks(reader, base.tree, directory)
         setups = detect_setups(reader, base.tree, directory)
         return DetectedChecks(checks=found.commands, why=found.why, setup=next(iter(setups), None))
+
+    def require_ready_agent(
+        self, found: ProjectBase, resolved: ResolvedConfig, name: str, models: tuple[str, ...]
+    ) -> None:
+        """Return if an agent with these models can be started on a base; raises as `require_ready` does."""
+        places = self.places(found, resolved)
+        setup = resolved.config.project.setup
+        place = StartPlace(
+            depot=found.depot,
+            tree=found.base.tree,
+            directory=places.agent,
+            toolchain=lambda: self.toolchain(resolved),
+            setup_expected=lambda: bool(setup or self.detected(found.depot, found.base, places.checks).setup),
+        )
+        require_ready(resolved.config, name, models, place=place, keys=self.credentials, environ=self.environ)
+
+    def require_recorded_agent(self, state: MissionState, model: str | None = None) -> None:
+        """Return if the agent that a mission was recorded with can be started, by default with its own model.
+
+        Raises as `require_ready` does, and where its repository is gone.
+        """
+        request, config = state.request, state.config
+        if request is None or config is None or state.base is None:  # damaged: told where it is read
+            return
+        found = replace(self.find(Path(state.repository), revision=state.base.commit), start=request.directory)
+        first = model or request.model
+        models = (*((first,) if first else ()), *request.fallback)
+        self.require_ready_agent(found, ResolvedConfig(config=config, origins={}), request.agent, models)
 
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
         """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""

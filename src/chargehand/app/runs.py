@@ -220,7 +220,7 @@ def build_request(
     Raises `ConfigError` where role and mission leave no area that may be changed.
     """
     choice = assignment.choice
-    config, named = resolved.config, named_agent(resolved, choice.agent)
+    config, named = resolved.config, named_agent(resolved.config, choice.agent)
     # A person who writes 1 means it: only the default is raised.
     repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
@@ -467,7 +467,12 @@ async def _run_to_rest(
 
 
 def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
-    return assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+    """Return who works, ready to start; raises what `assign_role` and `App.require_ready_agent` do."""
+    assignment = assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+    choice = assignment.choice
+    models = (*((choice.model,) if choice.model else ()), *choice.fallback)
+    app.require_ready_agent(found, resolved, choice.agent, models)
+    return assignment
 
 
 def _recorded_request(

@@ -73,7 +73,7 @@ class Session:
 
     def agent(self, option: str) -> AgentConfig:
         """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""
-        return named_agent(self.resolved, option)
+        return named_agent(self.resolved.config, option)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
