@@ -71,7 +71,7 @@ class Desk:
     def mission(self, text: str, *, id: str | None = None, checkpoint: bool = False) -> str:
         """Put a mission into the log as a worker would have, refused."""
         with App.open() as app:
-            project = app.project()
+            project = app.register_project()
             depot = app.depot(project)
             base = depot.resolve_base()
             request = MissionRequest(text=text, agent="a", command=("true",), slug="do-it")
@@ -349,6 +349,8 @@ def test_projects(desk: Desk) -> None:
     assert "No projects yet" in desk("project", "list").stdout
     shown = desk.json("project", "show")
     assert (shown["name"], shown["checks_from"]) == ("repo", "detected")
+    with App.open() as app:
+        app.register_project()
     listed = desk.json("project", "list")["projects"]
     assert [(row["id"], row["missions"]) for row in listed] == [(shown["id"], 0)]
     assert "uncommitted" not in desk("project", "show").stdout
@@ -491,3 +493,23 @@ def test_a_state_directory_that_is_not_writable_is_seen_by_the_doctor(
 def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
     desk("mission", "list")
     assert os.stat(desk.place / "state").st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["config show", "agent list", "role list", "model list", "project show", "policy show", "policy test -- ls"],
+)
+def test_what_only_reads_makes_no_project_and_no_depot(desk: Desk, words: str) -> None:
+    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n', ".chargehand/roles/x.toml": ""})
+    desk(*words.split())
+    assert desk.json("project", "list")["projects"] == []
+    assert not (desk.place / "state/projects").exists()
+
+
+def test_what_only_reads_finds_the_objects_that_a_shared_clone_borrows(desk: Desk) -> None:
+    desk.commit(**{"chargehand.toml": "[limits]\nattempts = 2\n"})
+    shared = desk.place / "shared"
+    git(desk.repository, "clone", "-q", "--shared", str(desk.repository), str(shared))
+    (shared / "chargehand.toml").unlink()
+    values = desk.json("config", "show", "--repo", str(shared))["values"]
+    assert values["limits.attempts"] == 2

@@ -86,9 +86,9 @@ def test_a_state_directory_that_cannot_be_had_does_not_lose_the_traceback(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "file" / "state"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert guarded(raising(ZeroDivisionError()), []) == 6
-    assert "the traceback was saved to /" in capsys.readouterr().err
+    assert f"the traceback was saved to {tmp_path}/error-" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

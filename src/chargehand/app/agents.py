@@ -244,7 +244,7 @@ class RolePath(msgspec.Struct, frozen=True, kw_only=True):
 def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedConfig]:
     if app.current_project(repo) is None:
         return app.roles(), app.user_configuration()
-    found = app.configured(repo)
+    found = app.configured(repo, only_reads=True)
     return app.roles(found), found.resolved
 
 

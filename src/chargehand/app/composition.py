@@ -62,6 +62,7 @@ from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.sandbox.vm_kernel import VmKernel
+from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
 
@@ -147,18 +148,30 @@ class App(StateReader):
         finally:
             self._taking_orders -= 1
 
+    def register_project(self, repository: Path | None = None) -> ProjectRow:
+        """Return the project of a repository (the working directory's by default), registered when new."""
+        return self.store.projects.register(self.project(repository).path)
+
     def find(
-        self, repository: Path | None = None, *, revision: str | None = None, directory: str | None = None
+        self,
+        repository: Path | None = None,
+        *,
+        revision: str | None = None,
+        directory: str | None = None,
+        only_reads: bool = False,
     ) -> ProjectBase:
         """Return the project of a repository, its depot and a base; raises what each of these does.
 
-        `directory` is where work is to start, as `--dir` names it; by default where the person stands.
+        `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
+        `only_reads` nothing is written: neither a project nor a depot is made, as on a disk that is full.
         """
         with system_errors():
             at = self.cwd / repository if repository else self.cwd
             place = find_repository(at)
-            project = self.store.projects.register(place.path)
-            depot = Depot.open(self.home / "projects" / project.id, repository=place, room=self.room)
+            projects = self.store.projects
+            project = projects.identify(place.path) if only_reads else projects.register(place.path)
+            open_depot = Depot.view if only_reads else Depot.open
+            depot = open_depot(self.home / "projects" / project.id, repository=place, room=self.room)
             base = depot.resolve_base(revision)
             if directory is None:
                 start = standing_directory(place, at)
@@ -198,9 +211,10 @@ class App(StateReader):
         revision: str | None = None,
         directory: str | None = None,
         options: Mapping[str, OptionValue] | None = None,
+        only_reads: bool = False,
     ) -> ConfiguredBase:
-        """Return a repository's base with the configuration in force there; nothing is started."""
-        found = self.find(repository, revision=revision, directory=directory)
+        """Return a repository's base, as `find` does, with the configuration in force there."""
+        found = self.find(repository, revision=revision, directory=directory, only_reads=only_reads)
         resolved = self.configuration(found, options=options, head=revision is None)
         return ConfiguredBase(
             project=found.project, depot=found.depot, base=found.base, start=found.start, resolved=resolved

@@ -226,9 +226,9 @@ def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
     # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
     if first is not None and msgspec.json.decode(first)["config"][key.via]["asked"] != key.asked:
         raise RefusedError(
-            f"the key {key.key!r} stands for mission {mission!r}, which was asked for with other arguments",
+            f"the key {key.key!r} belongs to mission {mission!r}, which was requested with other arguments",
             code="key_reused",
-            hint=f"use a new key for what is new; `chargehand mission show {mission}` tells how that one stands",
+            hint=f"use a new key for a new request; `chargehand mission show {mission}` tells how that one stands",
         )
     return True
 

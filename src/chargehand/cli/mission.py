@@ -49,11 +49,13 @@ def mission() -> None:
     multiple=True,
     metavar="STATUS",
     type=click.Choice(_STATUSES),
-    help="Only missions that are so, such as refused or rolled-back.",
+    help="Only missions with this status, such as refused or rolled-back.",
 )
 @click.option("--since", metavar="WHEN", help="Only missions created since then: 7d, 12h or a date (UTC).")
 @click.option(
-    "--limit", type=click.IntRange(min=0), help="The newest so many, 0 for all (default: 20; JSON: all)."
+    "--limit",
+    type=click.IntRange(min=0),
+    help="At most this many, the newest; 0 for all (default: 20; JSON: all).",
 )
 @json_option
 def list_(limit: int | None, out: Output, **options: Any) -> int:

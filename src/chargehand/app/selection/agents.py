@@ -67,7 +67,7 @@ def patch_text(file: str) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(
             f"the patch {str(path)!r} cannot be read: {why}",
             code="file_unreadable",
