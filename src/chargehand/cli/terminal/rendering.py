@@ -16,7 +16,7 @@ from chargehand.app.outcome import (
     next_commands,
     was_rolled_back,
 )
-from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.output import Output, local_time
 from chargehand.core.records import Base, CheckResult, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
@@ -299,6 +299,7 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     out.text(f"{status_text(state)}  {state.id}", bold=True)
     if details.damaged:
         _show_damage(out, state, details)
+    out.text(f"created   {local_time(state.created)}")
     _show_request(out, state)
     for place in details.places:
         out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
