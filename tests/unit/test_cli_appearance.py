@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pty
 import sys
+import threading
 import time
 import tty
 from collections.abc import Iterator, Sequence
@@ -27,6 +29,7 @@ from chargehand.cli.main import chargehand, write_what_streams_take
 from chargehand.cli.terminal.output import local_time
 
 ESCAPE = "\x1b["
+_END = "\x04"
 
 
 @pytest.fixture
@@ -44,6 +47,15 @@ class Screen:
         tty.setraw(theirs)
         self._stream = os.fdopen(theirs, "w", encoding="utf-8")
         self._monkeypatch = monkeypatch
+        self._shown = b""
+        # A terminal that nobody reads takes 4 kB.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                self._shown += os.read(self._ours, 65536)
 
     def say(self, *words: str, columns: int = 80, code: int = 0) -> str:
         """Give a command at a terminal of that width and return what it shows."""
@@ -55,19 +67,19 @@ class Screen:
             patch.setattr(sys, "argv", ["chargehand", *words])
             with pytest.raises(SystemExit) as ended:
                 chargehand.main(list(words))
-            self._stream.flush()
         assert ended.value.code == code
-        os.set_blocking(self._ours, False)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(self._ours, 65536)
-            except BlockingIOError:
-                return shown.decode()
+        self._stream.write(_END)
+        self._stream.flush()
+        while not self._shown.endswith(_END.encode()):
+            assert self._reader.is_alive()
+            time.sleep(0.001)
+        shown, self._shown = self._shown, b""
+        return shown.decode().removesuffix(_END)
 
     def close(self) -> None:
         """Give the terminal back."""
         self._stream.close()
+        self._reader.join()
         os.close(self._ours)
 
 
@@ -127,6 +139,34 @@ def test_tables_fit_the_terminal(desk: Desk, screen: Screen, columns: int, words
     desk("config", "set", "agents.fixer.command", '["ruff", "check", "--fix", "."]')
     shown = screen.say(*words, "--no-color", columns=columns)
     assert [line for line in shown.splitlines() if len(line) > columns] == []
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_long_lines_are_wrapped_at_words_below_their_own_text(desk: Desk, screen: Screen, columns: int) -> None:
+    desk.mission(LONG.strip(), id="m-1m8455nrdyh2yn")
+    lines = screen.say("mission", "show", "--no-color", columns=columns).splitlines()
+    # A path is one word, and stays one.
+    assert [line for line in lines if len(line) > columns and not line.startswith("project")] == []
+    first = next(number for number, line in enumerate(lines) if line.startswith("request   "))
+    last = next(number for number, line in enumerate(lines) if line.startswith("agent     "))
+    assert last - first > 1
+    assert all(line.startswith(" " * 10) for line in lines[first + 1 : last])
+    assert " ".join(line[10:] for line in lines[first:last]) == LONG.strip()
+
+
+def test_commands_are_not_wrapped_since_they_are_copied(desk: Desk, screen: Screen) -> None:
+    desk.mission("first")
+    desk("init", "--yes")
+    (desk.repository / "chargehand.toml").unlink()
+    shown = screen.say("init", "--yes", "--no-color", columns=30)
+    assert "          chargehand run --agent " in shown
+    assert [line for line in shown.splitlines() if "git add" in line and "git commit" not in line] == []
+
+
+def test_the_branch_gives_way_where_there_is_no_room(desk: Desk, screen: Screen) -> None:
+    desk.mission("make the totals of every cart right", id="m-1m8455nrdyh2yn")
+    assert "BRANCH" not in screen.say("mission", "list", columns=80)
+    assert "BRANCH" in screen.say("mission", "list", columns=140)
 
 
 # --- encodings and zones

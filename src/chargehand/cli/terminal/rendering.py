@@ -398,7 +398,8 @@ def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
         for check in verdict.checks:
             name, status, _, tests, seconds = check_row(check)
             why = f": {check.reason}" if check.reason else ""
-            out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
+            ran = f"{tests} test{'' if tests == '1' else 's'}"
+            out.text(f"            {status}  {name} ({ran}, {seconds} s){why}")
         for line in _describe_reads(verdict):
             out.text(f"            {line}")
         for finding in verdict.findings:
