@@ -462,7 +462,8 @@ def test_audit_names_the_place_of_a_change(desk: Desk) -> None:
 def test_gc_of_all_projects_and_of_one(desk: Desk) -> None:
     mission = desk.mission("first", checkpoint=True)
     gone = make_repository(desk.place / "gone", {"README": ""})
-    desk("project", "show", "--repo", str(gone))
+    with App.open() as app:
+        app.register_project(gone)
     shutil.rmtree(gone)
     report = desk.json("gc", "--dry-run")
     assert report["dry_run"] is True
@@ -500,16 +501,16 @@ def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
     ["config show", "agent list", "role list", "model list", "project show", "policy show", "policy test -- ls"],
 )
 def test_what_only_reads_makes_no_project_and_no_depot(desk: Desk, words: str) -> None:
-    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n', ".chargehand/roles/x.toml": ""})
+    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     desk(*words.split())
     assert desk.json("project", "list")["projects"] == []
     assert not (desk.place / "state/projects").exists()
 
 
 def test_what_only_reads_finds_the_objects_that_a_shared_clone_borrows(desk: Desk) -> None:
-    desk.commit(**{"chargehand.toml": "[limits]\nattempts = 2\n"})
+    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["of the shared one"]\n'})
     shared = desk.place / "shared"
     git(desk.repository, "clone", "-q", "--shared", str(desk.repository), str(shared))
     (shared / "chargehand.toml").unlink()
     values = desk.json("config", "show", "--repo", str(shared))["values"]
-    assert values["limits.attempts"] == 2
+    assert values["project.checks"] == ["of the shared one"]
