@@ -13,7 +13,7 @@ from tests.integration.desk import FILES, Desk, repository
 from chargehand.app.composition import App
 from chargehand.app.missions import ForkRequest, fork_mission, resume_mission
 from chargehand.app.runs import RunRequest, record_mission
-from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.core.errors import ChargehandError, RefusedError, TierUnavailableError
 
 ABSENT = "no-such-program"
 LATER = {"requirements.txt": "ruff\n"}
@@ -161,7 +161,17 @@ def test_what_a_setup_may_install_is_looked_for_in_the_sandbox(
 def test_the_programs_of_an_image_are_known_once_it_runs(desk: Desk, repo: Path) -> None:
     configure(desk, '[sandbox]\ntier = "container"\ncontainer_image = "mine"\n')
     with App.open(environ=desk.environ, cwd=repo) as app:
-        assert record_mission(app, RunRequest(text="mend", agent=f"command:{ABSENT}"))
+        found = app.configured(None)
+        app.require_ready_agent(found, found.resolved, f"command:{ABSENT}", ())
+
+
+def test_a_tier_that_this_machine_lacks_is_told(app: App) -> None:
+    for tier in ("vm", "none"):
+        with pytest.raises(TierUnavailableError) as refused:
+            record_mission(app, RunRequest(text="mend", agent="command:true", sandbox=tier))
+        assert refused.value.exit_code == 5
+        assert refused.value.hint
+    assert app.store.log.missions() == ()
 
 
 def test_a_key_that_is_gone_is_told_by_resume_and_fork(desk: Desk, repo: Path) -> None:

@@ -172,7 +172,7 @@ def test_no_agent_is_an_error_and_three_ways_out_on_stderr(desk: Desk) -> None:
 def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> None:
     desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     error = desk.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
-    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process or container or vm")
+    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process, container or vm")
     assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
 
 

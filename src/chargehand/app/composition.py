@@ -391,6 +391,19 @@ class App(StateReader):
         )
         return with_tier(resolved, choice), choice, toolchain
 
+    async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
+        """Return if the tier that a mission would take works here; tried for real where nothing is known of it.
+
+        Raises `TierUnavailableError`. Workers that share a database may be on other machines: nothing is tried then.
+        """
+        if self.engine.url is not None:
+            return
+        settled, _, toolchain = await self._settle_tier(found, resolved, None)
+        config = settled.config
+        await choose_driver(
+            self.home, toolchain, strategy=config.project.strategy, config=config.sandbox, environ=self.environ
+        )
+
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
         file = self._repository_file(found, head=head)

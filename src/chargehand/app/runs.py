@@ -367,12 +367,14 @@ def record_mission(
 ) -> str:
     """Record a mission for a worker and return its id; `mission` as in `create_mission`.
 
-    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does.
+    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does, and
+    `TierUnavailableError` where no worker of this machine could open its sandboxes. Not for a thread with a loop.
     """
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
     # Resolved once more: the trust that was just given lets more of the repository's file in.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
+    asyncio.run(app.prove_tier(found, resolved))
     return create_mission(
         app.store,
         project=found.project.id,
