@@ -1,7 +1,7 @@
 """`python -m chargehand`, and the script `chargehand`."""
 
 # The built-in half of `signal`, whose own imports take longer than all that comes before the first handler.
-import _signal
+import _signal  # type: ignore[import-not-found]  # the types of the standard library leave it out
 import os
 
 _INTERRUPTED = 130

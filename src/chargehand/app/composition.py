@@ -394,7 +394,7 @@ class App(StateReader):
     async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
         """Return if the tier that a mission would take works here; tried for real where nothing is known of it.
 
-        Raises `TierUnavailableError`. Workers that share a database may be on other machines: nothing is tried then.
+        Raises `TierUnavailableError`. Workers that share a database may be elsewhere: nothing is tried then.
         """
         if self.engine.url is not None:
             return

@@ -465,7 +465,10 @@ async def _run_to_rest(
         return state, None
     except ChargehandError as error:
         # At rest: a full disk may have kept us from writing that we let go of it.
-        return session.missions.look.at_rest(mission), error
+        state = session.missions.look.at_rest(mission)
+        # Its log says already that it waits for room: what there was none for after that changes nothing.
+        waits = state.status == "waiting" and any(reason.code == "no_space" for reason in state.reasons)
+        return state, None if waits and error.code in ("no_space", "store_full") else error
 
 
 def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
