@@ -51,16 +51,16 @@ def containers(program: str) -> list[str]:
 
 @functools.cache
 def _place() -> Path:
-    """Return the short directory of the daemon: a socket's path has a limit."""
-    place = Path(tempfile.mkdtemp(prefix="dkr-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    return place
+    """Return the short directory of the daemon, which makes it: a socket's path has a limit."""
+    return Path(tempfile.gettempdir(), f"dkr-{os.getpid()}")
 
 
 @functools.cache
 def _daemon() -> None:
     """Start a dockerd without networks or firewall rules; it ends with this process."""
     place = _place()
+    place.mkdir(mode=0o700)
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     os.environ.setdefault("DOCKER_HOST", f"unix://{place}/d.sock")
     options = ["--data-root", f"{place}/data", "--exec-root", f"{place}/exec", "--pidfile", f"{place}/pid"]
     options += ["--iptables=false", "--ip6tables=false", "--bridge=none", "-H", f"unix://{place}/d.sock"]

@@ -435,14 +435,20 @@ def command_line(pid: int) -> list[str]:
         return []
 
 
-def kill_some(root: int, chance: random.Random) -> str:
-    """Kill a process that runs missions, and perhaps some of what it started; return what was killed."""
+def kill_some(root: int, chance: random.Random, *, spared: bool = False) -> str:
+    """Kill a process that runs missions, and perhaps some of what it started; return what was killed.
+
+    Where it is `spared` only launcher, bubblewrap or exec server are killed; "" where there was none of that.
+    """
     below = descendants(root)
-    fate = chance.choice(("alone", "launcher", "bwrap", "server", "some", "all"))
+    fates = ("launcher", "bwrap", "server", *(() if spared else ("alone", "some", "all")))
+    fate = chance.choice(fates)
     chosen = [pid for pid in below if _falls(command_line(pid), fate, chance)]
-    for pid in (root, *chosen):  # its owner first: without it, what else dies is no failure of a sandbox
+    for pid in chosen if spared else (root, *chosen):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    if spared:
+        return f"{fate} without its owner ({len(chosen)} of {len(below)})" if chosen else ""
     return f"{fate} ({len(chosen)} of {len(below)})"
 
 

@@ -24,7 +24,8 @@ PLACE = Path("/tmp/chargehand-saved")
 @contextmanager
 def unpacked() -> Iterator[tuple[Path, dict[str, str]]]:
     """Unpack it, alone on this machine; yield its place and the environment of the person who made it."""
-    lock = os.open("/tmp/chargehand-saved.lock", os.O_CREAT | os.O_RDWR, 0o666)
+    # The directory itself is locked: a file for that would be left behind.
+    lock = os.open(PLACE.parent, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         shutil.rmtree(PLACE, ignore_errors=True)

@@ -1,11 +1,22 @@
 """`python -m chargehand`, and the script `chargehand`."""
 
+# The built-in half of `signal`, whose own imports take longer than all that comes before the first handler.
+import _signal  # type: ignore[import-not-found]  # the types of the standard library leave it out
 import os
-import signal
-import sys
-from typing import NoReturn
 
 _INTERRUPTED = 130
+
+
+def _leave_on_signals() -> None:
+    """Let SIGINT and SIGTERM end the process at once: before and after its work there is nothing to lose."""
+    for number in (_signal.SIGINT, _signal.SIGTERM):
+        _signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
+
+
+# As this is imported, since nobody imports it but to run it: what comes next takes the time of a key press.
+_leave_on_signals()
+import sys  # noqa: E402
+from typing import NoReturn  # noqa: E402
 
 
 def main() -> NoReturn:
@@ -15,7 +26,6 @@ def main() -> NoReturn:
     before that is done here too: threads are waited for, exit handlers run, both streams are flushed. Ctrl-C
     ends it without a traceback from its first import to its last exit handler.
     """
-    _leave_on_signals()
     # Imported here: a person may press Ctrl-C while that takes its time.
     import atexit
     import contextlib
@@ -25,12 +35,15 @@ def main() -> NoReturn:
 
     code: object = 1
     try:
-        run_command_line()
-    except SystemExit as ended:
-        code = ended.code
-    except KeyboardInterrupt:  # between the handlers of the command line and its first line
+        try:
+            run_command_line()
+        except SystemExit as ended:
+            code = ended.code
+        finally:
+            _leave_on_signals()
+    except KeyboardInterrupt:  # before the first line of the command, or after its last
         code = _INTERRUPTED
-    _leave_on_signals()
+        _leave_on_signals()
     # Private, as no public call does either: executors end their threads only when the first tells them to, so
     # joining all threads would wait for ever. The types of `threading` leave it out.
     threading._shutdown()  # type: ignore[attr-defined]
@@ -40,12 +53,6 @@ def main() -> NoReturn:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _leave_on_signals() -> None:
-    """Let SIGINT and SIGTERM end the process at once: before and after its work there is nothing to lose."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
 
 
 if __name__ == "__main__":

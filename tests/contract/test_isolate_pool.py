@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -259,3 +260,18 @@ def test_a_suffix_tells_the_language() -> None:
     assert [language_of(name) for name in ("a.py", "/b/c.js", "d.mjs")] == ["python", "javascript", "javascript"]
     with pytest.raises(ValueError, match="does not tell"):
         language_of("-")
+
+
+async def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = {"old": dead.pid, "young": dead.pid, "alive": os.getpid()}
+    left = {which: tmp_path / f"chargehand-snippets-{pid}-{which}" for which, pid in names.items()}
+    for which, place in left.items():
+        place.mkdir(mode=0o555)
+        if which != "young":
+            os.utime(place, (1, 1))
+    async with SnippetPool(size=1) as pool:
+        assert (await pool.probe("python")).ok
+    assert sorted(tmp_path.iterdir()) == sorted([left["young"], left["alive"]])

@@ -343,6 +343,11 @@ READING = (
     ("stats",),
     ("audit", "verify", "--deep"),
     ("gc", "--dry-run"),
+    ("config", "show"),
+    ("agent", "list"),
+    ("role", "show", "developer"),
+    ("project", "show"),
+    ("policy", "show"),
 )
 
 
@@ -351,12 +356,21 @@ def test_what_only_reads_needs_no_room_and_gc_makes_some(tmp_path: Path) -> None
     repo = repository(tmp_path / "repo")
     with small_disk(tmp_path / "desk", kib=65536) as desk:
         assert desk.with_spare(None, repo, MEND).code == 0
+        # Where SQLite's copy lies while it is read; what a process left that was killed goes with the next one.
+        temporary = tmp_path / "temporary"
+        left = temporary / "chargehand-snapshot-4194305-left"
+        left.mkdir(parents=True)
+        os.utime(left, (1, 1))
+        desk.environ["TMPDIR"] = str(temporary)
+        # One that no depot has: what is in force for it is read from the repository.
+        git(repo, "commit", "-q", "--allow-empty", "-m", "a commit that no mission started from")
         before = {words: desk.say_with_spare(None, repo, *words) for words in READING}
         assert {said.code for said in before.values()} == {0}, before
         # SQLite has to make files beside the database to read it: with no room it reads a copy in memory.
         assert {words: desk.say_with_spare(0, repo, *words) for words in READING} == before
         desk.lock()
         assert {words: desk.say_with_spare(None, repo, *words) for words in READING} == before
+        assert list(temporary.iterdir()) == []
         desk.grow()
         desk.age_bases()
         freed = desk.say_with_spare(0, repo, "gc", "--max-age", "0s").document

@@ -209,7 +209,7 @@ def test_one_line_that_is_no_text_keeps_nobody_else_from_being_listed(saved: Pat
     shown = ask("mission", "show", WAITING)
     assert [line["seq"] for line in shown["damaged"]][:1] == [2]
     said = CliRunner().invoke(chargehand, ["mission", "show", WAITING]).stdout
-    assert "Its log is not what was written" in said
+    assert "Its log is damaged" in said
     assert "store restore" in said
     problems = ask("audit", "verify", code=1)["problems"]
     assert {(problem["mission"], problem["seq"]) for problem in problems} <= {(WAITING, 2), (WAITING, 3)}

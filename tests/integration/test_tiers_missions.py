@@ -77,7 +77,7 @@ def test_auto_takes_no_weaker_tier_until_a_person_trusts_the_repository(tmp_path
     desk, repo = Desk(tmp_path, **AUTO), repository(tmp_path / "repo")
     refused = desk.say("run", "Mend f", "--agent", MEND, *PASSES, cwd=repo)
     assert (refused.code, refused.error["code"]) == (5, "sandbox_unavailable")
-    assert "'container' or stronger (nobody trusts the repository yet)" in refused.error["message"]
+    assert "'container' or stronger (the repository is not trusted yet)" in refused.error["message"]
     assert "chargehand project trust" in refused.error["hint"]
     assert desk.say("exec", "--", "true", cwd=repo).code == 125
 

@@ -47,7 +47,7 @@ def error(*words: str, code: int) -> dict[str, str]:
 
 def test_what_a_mission_kept_is_listed(app: App, mission: str) -> None:
     assert document("artifact", "list", mission) == {"mission": mission, "artifacts": []}
-    assert "kept nothing" in say("artifact", "list", mission).stdout
+    assert "has no artifacts" in say("artifact", "list", mission).stdout
     ids = [
         app.store.artifacts.put(text, kind=kind, mission=mission)
         for kind, text in (("report", b"{}"), ("agent", NASTY))

@@ -71,7 +71,7 @@ class Desk:
     def mission(self, text: str, *, id: str | None = None, checkpoint: bool = False) -> str:
         """Put a mission into the log as a worker would have, refused."""
         with App.open() as app:
-            project = app.project()
+            project = app.register_project()
             depot = app.depot(project)
             base = depot.resolve_base()
             request = MissionRequest(text=text, agent="a", command=("true",), slug="do-it")
@@ -172,7 +172,7 @@ def test_no_agent_is_an_error_and_three_ways_out_on_stderr(desk: Desk) -> None:
 def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> None:
     desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     error = desk.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
-    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process or container or vm")
+    assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process, container or vm")
     assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
 
 
@@ -349,6 +349,8 @@ def test_projects(desk: Desk) -> None:
     assert "No projects yet" in desk("project", "list").stdout
     shown = desk.json("project", "show")
     assert (shown["name"], shown["checks_from"]) == ("repo", "detected")
+    with App.open() as app:
+        app.register_project()
     listed = desk.json("project", "list")["projects"]
     assert [(row["id"], row["missions"]) for row in listed] == [(shown["id"], 0)]
     assert "uncommitted" not in desk("project", "show").stdout
@@ -460,7 +462,8 @@ def test_audit_names_the_place_of_a_change(desk: Desk) -> None:
 def test_gc_of_all_projects_and_of_one(desk: Desk) -> None:
     mission = desk.mission("first", checkpoint=True)
     gone = make_repository(desk.place / "gone", {"README": ""})
-    desk("project", "show", "--repo", str(gone))
+    with App.open() as app:
+        app.register_project(gone)
     shutil.rmtree(gone)
     report = desk.json("gc", "--dry-run")
     assert report["dry_run"] is True
@@ -491,3 +494,23 @@ def test_a_state_directory_that_is_not_writable_is_seen_by_the_doctor(
 def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
     desk("mission", "list")
     assert os.stat(desk.place / "state").st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["config show", "agent list", "role list", "model list", "project show", "policy show", "policy test -- ls"],
+)
+def test_what_only_reads_makes_no_project_and_no_depot(desk: Desk, words: str) -> None:
+    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
+    desk(*words.split())
+    assert desk.json("project", "list")["projects"] == []
+    assert not (desk.place / "state/projects").exists()
+
+
+def test_what_only_reads_finds_the_objects_that_a_shared_clone_borrows(desk: Desk) -> None:
+    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["of the shared one"]\n'})
+    shared = desk.place / "shared"
+    git(desk.repository, "clone", "-q", "--shared", str(desk.repository), str(shared))
+    (shared / "chargehand.toml").unlink()
+    values = desk.json("config", "show", "--repo", str(shared))["values"]
+    assert values["project.checks"] == ["of the shared one"]

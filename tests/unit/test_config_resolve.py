@@ -341,7 +341,7 @@ def test_an_agent_of_the_environment() -> None:
         ("[agents.f]\ncommand = ['a']\npatch = 'p'", "config.toml:1: agent 'f' is command and has patch", "patch"),
         ("[agents.f]\ncomand = ['a']", "config.toml:2: unknown key 'comand' in [agents.f]", "'command'"),
         ("[agents]\nf = ['a']", "config.toml:2: [agents.f] is a table, not ['a']", "[agents.f]"),
-        ("[agents.'a b']\ncommand = ['a']", "config.toml:1: 'a b' is no name for an agent", "letters"),
+        ("[agents.'a b']\ncommand = ['a']", "config.toml:1: 'a b' is not a valid name for an agent", "letters"),
     ],
 )
 def test_wrong_agents_are_explained(user: str, message: str, hint: str) -> None:
@@ -471,7 +471,7 @@ def test_a_native_agent_needs_no_command_and_takes_none() -> None:
         ("[agents.n]\nkind='native'\nmodel='a b'", "config.toml:3: model is not a name: 'a b'", "letters"),
         ("[models]\nm = 3", "config.toml:2: [models.m] is a table, not 3", "[models.m]"),
         ("[models.m]", "config.toml:1: [models.m] says nothing", "model ="),
-        ("[models.'a b']\nmodel='x'", "config.toml:1: 'a b' is no name for a model", "letters"),
+        ("[models.'a b']\nmodel='x'", "config.toml:1: 'a b' is not a valid name for a model", "letters"),
         ("[models.m]\nprovider='opnai'", "config.toml:2: unknown provider 'opnai'", "'openai'"),
         ("[models.m]\nmodle='x'", "config.toml:2: unknown key 'modle' in [models.m]", "'model'"),
         ("[models.m]\ntools='yes'", "config.toml:2: tools must be true or false, got 'yes'", "without quotes"),
@@ -569,7 +569,7 @@ def test_other_variables_are_left_alone() -> None:
     assert _resolve(env=env).notes == ()
     resolved = _resolve(env={"CHARGEHAND_COLOUR": "1"})
     assert resolved.config == Config()
-    assert resolved.notes == ("environment 'CHARGEHAND_COLOUR' is no configuration key and was not read",)
+    assert resolved.notes == ("environment 'CHARGEHAND_COLOUR' is not a configuration key and was ignored",)
 
 
 def test_a_bad_variable_or_option_is_named() -> None:

@@ -84,7 +84,7 @@ def list_agents(app: App, repo: Path | None) -> AgentList:
     resolved = configuration_here(app, repo)
     entries = []
     for name in _names(resolved):
-        agent, origin = named_agent(resolved, name), "built in"
+        agent, origin = named_agent(resolved.config, name), "built in"
         if name in resolved.config.agents:
             said = (
                 resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model")
@@ -138,7 +138,7 @@ async def probe_agents(
     resolved = configuration_here(app, repo)
     probes = []
     for each in [name] if name else _names(resolved):
-        agent = named_agent(resolved, each)
+        agent = named_agent(resolved.config, each)
         if agent.kind == "patch":
             fine, found = True, "applies a patch"
         elif agent.kind in ("cli", "acp"):
@@ -244,7 +244,7 @@ class RolePath(msgspec.Struct, frozen=True, kw_only=True):
 def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedConfig]:
     if app.current_project(repo) is None:
         return app.roles(), app.user_configuration()
-    found = app.configured(repo)
+    found = app.configured(repo, only_reads=True)
     return app.roles(found), found.resolved
 
 

@@ -238,7 +238,7 @@ def parse_hunk(text: str) -> Drop:
     first, dash, last = lines.partition("-")
     numbers = (first, last) if dash else (first, first)
     if not (colon and path and all(number.isascii() and number.isdecimal() for number in numbers)):
-        raise UsageError(f"{text!r} is no PATH:LINE or PATH:FIRST-LAST", hint="such as src/app.py:12-20")
+        raise UsageError(f"{text!r} is not PATH:LINE or PATH:FIRST-LAST", hint="such as src/app.py:12-20")
     named = LineRange(first=int(numbers[0]), last=int(numbers[1]))
     if not 1 <= named.first <= named.last:
         raise UsageError(f"{text!r} names no lines", hint="lines count from 1, the first before the last")
@@ -289,6 +289,6 @@ async def _rule_breaking_changes(app: App, state: MissionState) -> Sequence[Drop
     if not drops:
         raise UsageError(
             f"nothing in the last checkpoint of mission {state.id!r} breaks a rule",
-            hint="name what to set back with --file or --hunk",
+            hint="name what to revert with --file or --hunk",
         )
     return drops

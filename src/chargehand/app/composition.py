@@ -26,6 +26,7 @@ from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
+from chargehand.app.selection.readiness import StartPlace, require_ready
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
@@ -47,6 +48,7 @@ from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
+from chargehand.core.state import MissionState
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
@@ -59,6 +61,7 @@ from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.sandbox.vm_kernel import VmKernel
+from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
 
@@ -144,18 +147,30 @@ class App(StateReader):
         finally:
             self._taking_orders -= 1
 
+    def register_project(self, repository: Path | None = None) -> ProjectRow:
+        """Return the project of a repository (the working directory's by default), registered when new."""
+        return self.store.projects.register(self.project(repository).path)
+
     def find(
-        self, repository: Path | None = None, *, revision: str | None = None, directory: str | None = None
+        self,
+        repository: Path | None = None,
+        *,
+        revision: str | None = None,
+        directory: str | None = None,
+        only_reads: bool = False,
     ) -> ProjectBase:
         """Return the project of a repository, its depot and a base; raises what each of these does.
 
-        `directory` is where work is to start, as `--dir` names it; by default where the person stands.
+        `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
+        `only_reads` nothing is written: neither a project nor a depot is made, as on a disk that is full.
         """
         with system_errors():
             at = self.cwd / repository if repository else self.cwd
             place = find_repository(at)
-            project = self.store.projects.register(place.path)
-            depot = Depot.open(self.home / "projects" / project.id, repository=place, room=self.room)
+            projects = self.store.projects
+            project = projects.identify(place.path) if only_reads else projects.register(place.path)
+            open_depot = Depot.view if only_reads else Depot.open
+            depot = open_depot(self.home / "projects" / project.id, repository=place, room=self.room)
             base = depot.resolve_base(revision)
             if directory is None:
                 start = standing_directory(place, at)
@@ -195,9 +210,10 @@ class App(StateReader):
         revision: str | None = None,
         directory: str | None = None,
         options: Mapping[str, OptionValue] | None = None,
+        only_reads: bool = False,
     ) -> ConfiguredBase:
-        """Return a repository's base with the configuration in force there; nothing is started."""
-        found = self.find(repository, revision=revision, directory=directory)
+        """Return a repository's base, as `find` does, with the configuration in force there."""
+        found = self.find(repository, revision=revision, directory=directory, only_reads=only_reads)
         resolved = self.configuration(found, options=options, head=revision is None)
         return ConfiguredBase(
             project=found.project, depot=found.depot, base=found.base, start=found.start, resolved=resolved
@@ -209,6 +225,34 @@ class App(StateReader):
         found = detect_checks(reader, base.tree, directory)
         setups = detect_setups(reader, base.tree, directory)
         return DetectedChecks(checks=found.commands, why=found.why, setup=next(iter(setups), None))
+
+    def require_ready_agent(
+        self, found: ProjectBase, resolved: ResolvedConfig, name: str, models: tuple[str, ...]
+    ) -> None:
+        """Return if an agent with these models can be started on a base; raises as `require_ready` does."""
+        places = self.places(found, resolved)
+        setup = resolved.config.project.setup
+        place = StartPlace(
+            depot=found.depot,
+            tree=found.base.tree,
+            directory=places.agent,
+            toolchain=lambda: self.toolchain(resolved),
+            setup_expected=lambda: bool(setup or self.detected(found.depot, found.base, places.checks).setup),
+        )
+        require_ready(resolved.config, name, models, place=place, keys=self.credentials, environ=self.environ)
+
+    def require_recorded_agent(self, state: MissionState, model: str | None = None) -> None:
+        """Return if the agent that a mission was recorded with can be started, by default with its own model.
+
+        Raises as `require_ready` does, and where its repository is gone.
+        """
+        request, config = state.request, state.config
+        if request is None or config is None or state.base is None:  # damaged: told where it is read
+            return
+        found = replace(self.find(Path(state.repository), revision=state.base.commit), start=request.directory)
+        first = model or request.model
+        models = (*((first,) if first else ()), *request.fallback)
+        self.require_ready_agent(found, ResolvedConfig(config=config, origins={}), request.agent, models)
 
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
         """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
@@ -345,6 +389,19 @@ class App(StateReader):
             resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
         )
         return with_tier(resolved, choice), choice, toolchain
+
+    async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
+        """Return if the tier that a mission would take works here; tried for real where nothing is known of it.
+
+        Raises `TierUnavailableError`. Workers that share a database may be elsewhere: nothing is tried then.
+        """
+        if self.engine.url is not None:
+            return
+        settled, _, toolchain = await self._settle_tier(found, resolved, None)
+        config = settled.config
+        await choose_driver(
+            self.home, toolchain, strategy=config.project.strategy, config=config.sandbox, environ=self.environ
+        )
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""

@@ -96,7 +96,11 @@ class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
     """Return the configuration in force in a repository, or outside of any the user's own."""
-    return app.user_configuration() if app.current_project(repo) is None else app.configured(repo).resolved
+    return (
+        app.user_configuration()
+        if app.current_project(repo) is None
+        else app.configured(repo, only_reads=True).resolved
+    )
 
 
 def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:

@@ -141,7 +141,7 @@ class _Demo:
         """Say where everything is kept, and how to do the same with one's own model."""
         self._text()
         if not all(step["ok"] for step in self.steps):
-            line = "Not every step came out as it should; chargehand doctor may say why."
+            line = "Not every step ended as expected; chargehand doctor may say why."
             self._text(line, colour="red", bold=True)
         if keep:
             self._text("All of it is kept, to look at with the commands above:", bold=True)
@@ -159,7 +159,7 @@ class _Demo:
         """Note how a step came out."""
         self.steps.append({"step": name, "ok": ok, **facts})
         if not ok:
-            self._text("  this did not come out as it should", colour="red", bold=True)
+            self._text("  this did not end as expected", colour="red", bold=True)
 
     def _document(self, state: MissionState) -> MissionDocument:
         return mission_document(state, explain_failures(self.app.store, state))
@@ -257,7 +257,7 @@ class _Demo:
     def _fork(self, state: MissionState) -> None:
         point = f"{FORK_AT.attempt}.{FORK_AT.turn}"
         self._command(f"chargehand mission fork {state.id} --at {point} --reply @../{STUBBORN_FILE}")
-        self._text(f"  The same mission from reply {point} on, with other words in the model's mouth.")
+        self._text(f"  The same mission from reply {point} on, with another reply in place of the model's.")
         before = self._fingerprint()
         depot = self.app.depot(self.app.project(self.project))
         made = create_fork(self.app.store, depot, state.id, FORK_AT, edit=STUBBORN)

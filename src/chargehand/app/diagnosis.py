@@ -163,7 +163,7 @@ async def diagnose(reader: StateReader) -> Diagnosis:
 
 
 _Tried = tuple[ProbeReport | None, Sequence[ToolVersion], str, Sequence[HiddenPrograms]]
-_NOT_TRIED = "tools are tried once a sandbox can be had"
+_NOT_TRIED = "tools are checked once a sandbox works"
 
 
 async def _try_process_tier(reader: StateReader, *, usable: bool) -> _Tried:

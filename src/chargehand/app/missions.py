@@ -224,9 +224,9 @@ def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
     # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
     if first is not None and msgspec.json.decode(first)["config"][key.via]["asked"] != key.asked:
         raise RefusedError(
-            f"the key {key.key!r} stands for mission {mission!r}, which was asked for with other arguments",
+            f"the key {key.key!r} belongs to mission {mission!r}, which was requested with other arguments",
             code="key_reused",
-            hint=f"use a new key for what is new; `chargehand mission show {mission}` tells how that one stands",
+            hint=f"use a new key for a new request; `chargehand mission show {mission}` tells how that one stands",
         )
     return True
 
@@ -276,6 +276,12 @@ def resume_mission(app: App, name: str) -> MissionChange:
     mission = app.find_mission(name)
     if app.order(mission, "resume"):
         return MissionChange(state=app.mission_reader.state(mission))
+    before = app.mission_reader.state(mission)
+    # One whose agent did its work goes on with its verdict, and needs no agent for that.
+    if before.status in ("paused", "cancelled", "failed") and not any(
+        attempt.status == "succeeded" for attempt in before.attempts
+    ):
+        app.require_recorded_agent(before)
     state = app.steering.resume(mission)
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
@@ -296,15 +302,13 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
 def message_document(state: MissionState) -> MessageDocument:
     """Return the last message that was sent to a mission, and when its agent gets it."""
     from chargehand.agents.contract import ABILITIES
-    from chargehand.app.selection.agents import agent_from_option, find_agent
+    from chargehand.app.selection.agents import named_agent
 
     sent, request, config = state.messages[-1], state.request, state.config
     delivery: Literal["next_step", "next_attempt", "no_attempt_left", "on_resume"] = "next_attempt"
     if state.status != "running" or request is None or config is None:
         delivery = "on_resume"
-    elif ABILITIES[
-        (agent_from_option(request.agent) if ":" in request.agent else find_agent(config, request.agent)).kind
-    ].hears:
+    elif ABILITIES[named_agent(config, request.agent).kind].hears:
         delivery = "next_step"
     elif len(state.attempts) >= request.attempts and not sent.critical:
         delivery = "no_attempt_left"
@@ -389,7 +393,6 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
 
     Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
     """
-    from chargehand.app.providers.served import model_config
     from chargehand.missions.fork import ForkPoint, create_fork
 
     source = app.mission_state(request.mission)
@@ -401,9 +404,8 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
             raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
         point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
     edit = _parse_reply(request.reply) if request.reply is not None else None
-    if request.model is not None:
-        # For its error alone: nothing is recorded for a model that nobody knows.
-        model_config(source.config or app.user_configuration().config, request.model)
+    # For its errors alone: nothing is recorded for a model that nobody knows, or an agent that is gone.
+    app.require_recorded_agent(source, request.model)
     depot = app.depot(app.project(Path(source.repository)))
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
     created = json.loads(app.store.log.read(made)[0].payload or b"{}")

@@ -78,7 +78,7 @@ def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str
     """Return the rules of a repository at its HEAD and what reads its scripts, or those outside of any."""
     if app.current_project(repo) is None:
         return app.rules(), None
-    found = app.find(repo)
+    found = app.find(repo, only_reads=True)
     return app.rules(found.depot, found.base), _script_reader(found.depot, found.base.tree)
 
 

@@ -179,7 +179,7 @@ def list_projects(reader: StateReader) -> ProjectList:
 
 def show_project(app: App, repo: Path | None) -> ProjectView:
     """Return what would be in force for a mission started now; raises `RepositoryError`, `ConfigError`."""
-    found = app.configured(repo)
+    found = app.configured(repo, only_reads=True)
     project, resolved, places = found.project, found.resolved, app.places(found, found.resolved)
     checks, source = resolved.config.project.checks, "configured"
     if checks is None:

@@ -165,9 +165,9 @@ class StateReader:
         return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 
     def project(self, repository: Path | None = None) -> ProjectRow:
-        """Return the project of a repository (the working directory's by default), registered when new."""
+        """Return the project of a repository (the working directory's by default); nothing is written."""
         found = find_repository(self.cwd / repository if repository else self.cwd)
-        return self.store.projects.register(found.path)
+        return self.store.projects.identify(found.path)
 
     def current_project(self, repository: Path | None = None) -> ProjectRow | None:
         """Return the project of `repository`; without one that of the working directory, `None` outside of any."""
@@ -188,7 +188,7 @@ class StateReader:
         project = self.current_project()
         rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
         if not rows:
-            raise NotFoundError("there is no mission yet", hint='chargehand run "TEXT" starts one')
+            raise NotFoundError("there are no missions yet", hint='chargehand run "TEXT" starts one')
         return rows[-1].id
 
     def mission_state(self, name: str) -> MissionState:
@@ -238,7 +238,7 @@ def parse_since(text: str, *, now: datetime) -> datetime:
     # Six digits of weeks lie before the year 1: an OverflowError.
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"--since: {text!r} is no moment in time",
+            f"--since: {text!r} is not a point in time",
             code="since_invalid",
             hint="write 7d, 12h, 30m or 2w, or a date such as 2026-01-31",
         ) from error

@@ -218,7 +218,7 @@ def build_request(
     Raises `ConfigError` where role and mission leave no area that may be changed.
     """
     choice = assignment.choice
-    config, named = resolved.config, named_agent(resolved, choice.agent)
+    config, named = resolved.config, named_agent(resolved.config, choice.agent)
     # A person who writes 1 means it: only the default is raised.
     repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
@@ -362,12 +362,14 @@ def record_mission(
 ) -> str:
     """Record a mission for a worker and return its id; `mission` as in `create_mission`.
 
-    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does.
+    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does, and
+    `TierUnavailableError` where no worker of this machine could open its sandboxes. Not for a thread with a loop.
     """
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
     # Resolved once more: the trust that was just given lets more of the repository's file in.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
+    asyncio.run(app.prove_tier(found, resolved))
     return create_mission(
         app.store,
         project=found.project.id,
@@ -458,11 +460,19 @@ async def _run_to_rest(
         return state, None
     except ChargehandError as error:
         # At rest: a full disk may have kept us from writing that we let go of it.
-        return session.missions.look.at_rest(mission), error
+        state = session.missions.look.at_rest(mission)
+        # Its log says already that it waits for room: what there was none for after that changes nothing.
+        waits = state.status == "waiting" and any(reason.code == "no_space" for reason in state.reasons)
+        return state, None if waits and error.code in ("no_space", "store_full") else error
 
 
 def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
-    return assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+    """Return who works, ready to start; raises what `assign_role` and `App.require_ready_agent` do."""
+    assignment = assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+    choice = assignment.choice
+    models = (*((choice.model,) if choice.model else ()), *choice.fallback)
+    app.require_ready_agent(found, resolved, choice.agent, models)
+    return assignment
 
 
 def _recorded_request(

@@ -307,9 +307,7 @@ def _collection(projects: tuple[ProjectRow, ...], report: GcReport) -> Collectio
                 project=row.id,
                 path=str(row.path),
                 # The state that is kept for a repository outlives it, and only here can it be freed.
-                skipped="its repository is gone; what is kept of it was looked at all the same"
-                if gone
-                else msgspec.UNSET,
+                skipped="its repository is gone; only what is stored here was checked" if gone else msgspec.UNSET,
                 workspaces=found.workspaces,
                 bases=found.bases,
                 layers=found.layers,

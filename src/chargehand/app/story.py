@@ -216,5 +216,5 @@ def _outcome(tool: str, result: dict[str, Any]) -> str:
 
 
 def _describe_check(check: CheckResult) -> str:
-    tests = "" if check.tests is None else f" ({check.tests} tests)"
+    tests = "" if check.tests is None else f" ({check.tests} test{'' if check.tests == 1 else 's'})"
     return f"{check.name}: {check.status}{tests}"

@@ -256,7 +256,7 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     """
     backup = backup.absolute()
     if not (backup / "store.db").is_file():
-        raise UsageError(f"{str(backup)!r} is no backup", hint="chargehand store backup DIRECTORY makes one")
+        raise UsageError(f"{str(backup)!r} is not a backup", hint="chargehand store backup DIRECTORY makes one")
     report = _check_backup(backup)
     _refuse_beside_workers(reader)
     home = reader.home

@@ -56,7 +56,7 @@ def read_junit(content: bytes) -> TestCounts:
     try:
         reader.parser().Parse(content, True)
     except expat.ExpatError as error:
-        raise ReportError(f"the report is no XML: {error}") from error
+        raise ReportError(f"the report is not XML: {error}") from error
     if not reader.is_report:
         raise ReportError("the report has no <testsuite>")
     return reader.counts()

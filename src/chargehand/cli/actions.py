@@ -49,7 +49,7 @@ def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach:
     from chargehand.app.composition import App
 
     with App.open() as app:
-        actions, project = Actions(app), app.project(repo)
+        actions, project = Actions(app), app.register_project(repo)
         # A fetch is about the project alone: its lines stand in the project's own log.
         held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach)

@@ -201,7 +201,7 @@ def show_plan(out: Output, plan: PlanDocument) -> None:
             gone = [_lines_text(hunk) for hunk in path.hunks if not hunk.kept]
             notes.append(f"{len(gone)} of {len(path.hunks)} hunks: {', '.join(gone)}")
         if path.why:
-            notes.append(f"set back whole, since it {path.why}")
+            notes.append(f"reverted as a whole, because it {path.why}")
         if path.renamed_from is not None:
             notes.append(f"renamed from {shown_path(path.renamed_from)}")
         rows.append((path.action, shown_path(path.path), "; ".join(notes)))

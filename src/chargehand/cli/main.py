@@ -48,6 +48,7 @@ _COMMANDS = {
     "store": ("chargehand.cli.storage", "store"),
     "worker": ("chargehand.cli.run", "worker"),
 }
+_AGAIN_SECONDS = 0.002
 
 
 class Root(click.Group):
@@ -160,9 +161,18 @@ def listen_for_signals() -> None:
     """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, also where our parent ignored them."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
-        # Each time anew: one that is raised in a finaliser is lost, and the next Ctrl-C must still work.
         raise KeyboardInterrupt
 
+    shown = sys.unraisablehook
+
+    def repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            # Raised in a finaliser, where the interpreter drops it: again in a moment, once that has returned.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            shown(lost)
+
+    sys.unraisablehook = repeat_interrupt
     # A shell without job control starts background jobs with SIGINT ignored, and Python then installs no handler.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, interrupt)

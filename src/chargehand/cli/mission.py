@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _TITLE = 48
 _LISTED = 20
-_WIDE = 100
 _STATUSES = (
     *("planned", "running", "waiting", "paused", "promoted", "rolled-back", "refused", "failed", "exhausted"),
     *("cancelled", "discarded"),
@@ -49,11 +48,13 @@ def mission() -> None:
     multiple=True,
     metavar="STATUS",
     type=click.Choice(_STATUSES),
-    help="Only missions that are so, such as refused or rolled-back.",
+    help="Only missions with this status, such as refused or rolled-back.",
 )
 @click.option("--since", metavar="WHEN", help="Only missions created since then: 7d, 12h or a date (UTC).")
 @click.option(
-    "--limit", type=click.IntRange(min=0), help="The newest so many, 0 for all (default: 20; JSON: all)."
+    "--limit",
+    type=click.IntRange(min=0),
+    help="At most this many, the newest; 0 for all (default: 20; JSON: all).",
 )
 @json_option
 def list_(limit: int | None, out: Output, **options: Any) -> int:
@@ -73,15 +74,16 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
         return 0
     rows = []
-    # The branch is the request's words again: it gives way where there is no room.
-    narrow = out.width is not None and out.width < _WIDE
     for each in reversed(found.missions):
         title = (each.request or "").strip().partition("\n")[0]
         title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
         status = listed_status(each) + (", damaged" if each.damaged else "")
-        branch = () if narrow else (each.branch or "-",)
-        rows.append((each.mission, status, local_time(each.created), *branch, title))
-    out.table(("MISSION", "STATUS", "CREATED", *(() if narrow else ("BRANCH",)), "REQUEST"), rows)
+        rows.append((each.mission, status, local_time(each.created), title, each.branch or "-"))
+    headers = ("MISSION", "STATUS", "CREATED", "REQUEST", "BRANCH")
+    needed = sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
+    # The branch is the request's words again: it gives way where there is no room.
+    shown = len(headers) - (out.width is not None and out.width < needed)
+    out.table(headers[:shown], [row[:shown] for row in rows])
     for each in reversed(found.missions):
         if each.waits is not None:
             out.text(f"{each.mission} waits: {each.waits.message}")

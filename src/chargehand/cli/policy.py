@@ -140,7 +140,7 @@ def _show_logged(out: Output, logged: LoggedJudgement) -> None:
 
 @policy.command()
 @click.argument("rule")
-@click.option("--reason", required=True, help="Why this is all right; it is recorded in every mission.")
+@click.option("--reason", required=True, help="Why this is acceptable; it is recorded in every mission.")
 @click.option("--when", default="", metavar="CEDAR", help="Only under this condition, in Cedar.")
 @json_option
 def allow(rule: str, reason: str, when: str, out: Output) -> int:

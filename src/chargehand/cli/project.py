@@ -114,7 +114,7 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
             # Never taken for a yes: trust is a person's look at a file.
             if not yes and not out.can_ask:
                 hint = "to trust it without being asked: chargehand project trust --yes"
-                raise UsageError("there is no terminal to ask you at", code="trust_unasked", hint=hint)
+                raise UsageError("this is not a terminal, so you cannot be asked", code="trust_unasked", hint=hint)
             if not yes and not click.confirm("Trust this content?", default=False, err=True):
                 raise RefusedError("not trusted", code="trust_denied")
             request.grant()

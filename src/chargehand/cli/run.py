@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("text", required=False)
 @click.option("--file", metavar="F", help="Read the request from a file, or from stdin with '-'.")
 @repo_option
-@click.option("--dir", "directory", metavar="DIR", help="Work in the project that is there; '/' is the top.")
+@click.option("--dir", "directory", metavar="DIR", help="Work in the project of this directory; '/' is the top.")
 @base_option
 @click.option("--agent", metavar="NAME", help="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
 @click.option("--model", metavar="NAME", help="The first model to use: of [models], or PROVIDER:MODEL.")
@@ -63,15 +63,17 @@ if TYPE_CHECKING:
 @click.option("--attempts", metavar="N", help="At most this many attempts.")
 @click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
 @click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
-@click.option("--partial", is_flag=True, help="Promote what remains after violating files were set back.")
+@click.option("--partial", is_flag=True, help="Promote what remains after violating files were reverted.")
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
 @click.option(
     "--red-base",
     type=click.Choice(("go", "ask", "stop")),
-    help="Where checks fail on the base already. Default: ask at a terminal, else go.",
+    help="What to do if checks already fail on the base (default: ask at a terminal, else go).",
 )
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
-@click.option("--idempotency-key", metavar="KEY", help="With --detach: given again, it names the same mission.")
+@click.option(
+    "--idempotency-key", metavar="KEY", help="With --detach: the same key again returns the same mission."
+)
 @click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
 @detail_options
 @json_option
@@ -105,7 +107,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             request, key = key_request(app, request, idempotency_key)
             return leave_to_worker(app, out, record_once(app, request, key, confirm_trust=ask)[0])
         if idempotency_key is not None:
-            raise UsageError("--idempotency-key is for missions that a worker runs", hint="add --detach")
+            raise UsageError("--idempotency-key needs --detach", hint="add --detach")
         outcome = run_mission(app, out, request)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and app.has_work() and ensure_worker(app).started:
@@ -285,5 +287,5 @@ def leave_to_worker(app: App, out: Output, mission: str) -> int:
         out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
     else:
         out.notice(f"The mission is recorded, but no worker could be started: {worker.problem}.")
-        out.notice("When that is mended, `chargehand worker` runs it. Do not start it again.")
+        out.notice("Once that is fixed, `chargehand worker` runs it. Do not start it again.")
     return 0

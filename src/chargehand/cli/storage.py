@@ -55,7 +55,7 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
         if not out.can_ask:
             hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
             # Never taken for a yes: what is erased here comes back from a backup alone.
-            raise UsageError(f"there is no terminal to ask you at: {what}", hint=hint)
+            raise UsageError(f"this is not a terminal, so you cannot be asked: {what}", hint=hint)
         click.confirm(f"{what}. Continue?", abort=True, err=True)
 
     with StateReader.open() as reader:
@@ -108,7 +108,7 @@ def check(mission: str | None, out: Output) -> int:
     problems = len(report.problems)
     out.text(f"All intact: {what}." if report.ok else f"{problems} problems in {what}.")
     if problems:
-        out.text("`chargehand store restore DIRECTORY` brings back a copy that `chargehand store backup` made.")
+        out.text("`chargehand store restore DIRECTORY` restores a copy that `chargehand store backup` made.")
     return 0 if report.ok else 1
 
 
@@ -155,7 +155,7 @@ def restore(directory: Path, yes: bool, out: Output) -> int:
         if yes:
             return
         if not out.can_ask:
-            raise UsageError(f"there is no terminal to ask you at: {what}", hint="add --yes to agree")
+            raise UsageError(f"this is not a terminal, so you cannot be asked: {what}", hint="add --yes to agree")
         click.confirm(f"{what[0].upper()}{what[1:]}. Continue?", abort=True, err=True)
 
     with StateReader.open() as reader:
@@ -213,7 +213,7 @@ def list_(mission: str, out: Output) -> int:
         listed = list_artifacts(reader, mission)
     out.document(listed)
     if not listed.artifacts:
-        out.text(f"Mission {listed.mission} kept nothing.")
+        out.text(f"Mission {listed.mission} has no artifacts.")
         return 0
     rows = [(each.id[:12], each.kind, each.size, local_time(each.time)) for each in listed.artifacts]
     out.table(("ARTIFACT", "KIND", "BYTES", "WHEN"), rows)

@@ -140,7 +140,7 @@ def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
         raise InfrastructureError(
             f"something in Chargehand itself went wrong: {type(error).__name__}",
             code="internal",
-            hint=f"the traceback is in {kept}" if kept else "the traceback could not be kept",
+            hint=f"the traceback was saved to {kept}" if kept else "the traceback could not be saved",
         ) from error
 
 

@@ -103,7 +103,7 @@ class SendMessage(McpArguments, frozen=True):
     """What `send_message` takes."""
 
     mission: MissionName
-    text: Annotated[_Said, Meta(description="What the agent is told with its next attempt.")]
+    text: Annotated[_Said, Meta(description="The message; the agent gets it with its next attempt.")]
 
 
 class ShowDiff(McpArguments, frozen=True):

@@ -154,8 +154,8 @@ TOOLS = (
     McpToolSpec(
         name="wait_mission",
         title="Wait for a mission",
-        description="Wait until a mission is settled, at most as long as asked, and tell how it stands; "
-        "`settled` is false where the time was not enough.",
+        description="Wait until a mission is settled, at most for the time given, and return its status; "
+        "`settled` is false if the time ran out.",
         takes=WaitMission,
         call=ToolContext.wait,
         read_only=True,
@@ -215,9 +215,9 @@ TOOLS = (
     McpToolSpec(
         name="promote",
         title="Promote a mission",
-        description="Let in what only a person may (changed tests or checks, protected areas), after its "
-        "checks ran once more; what a check refuses nobody lets in. Refused (person_needed) unless your person's "
-        "own configuration says `[server] may_decide = true`; else ask them to promote it.",
+        description="Approve a result that only a person may approve (changed tests or checks, protected areas): "
+        "its checks run once more, then it is promoted. Cannot override a failed check. Refused (person_needed) "
+        "unless your person's own configuration says `[server] may_decide = true`; else ask them to promote it.",
         takes=PromoteMission,
         call=ToolContext.promote,
     ),

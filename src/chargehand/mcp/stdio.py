@@ -65,8 +65,8 @@ def _parse_message(line: bytes | None) -> Any:
     except ValidationError as error:
         is_json = error.errors(include_input=False, include_url=False)[0]["type"] != "json_invalid"
         if is_json:
-            return _refusal(types.INVALID_REQUEST, "this is no message of JSON-RPC 2.0")
-        return _refusal(types.PARSE_ERROR, "this is no JSON")
+            return _refusal(types.INVALID_REQUEST, "this is not a JSON-RPC 2.0 message")
+        return _refusal(types.PARSE_ERROR, "this is not JSON")
 
 
 def _refusal(number: int, message: str) -> types.JSONRPCError:

@@ -1,4 +1,4 @@
-"""What ends under a mission without being its doing: the work goes on from the last recorded step.
+"""What ends under a mission without being its doing: the work continues from the last recorded step.
 
 A sandbox that is killed looks the same whether the kernel's memory killer, another program or a fault of ours did
 it, and says nothing about the work in it. The same recovery serves as for a worker that was killed.

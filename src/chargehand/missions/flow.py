@@ -176,7 +176,7 @@ class MissionFlow:
         state = self._journal.state
         # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
         if state.fruitless_claims > MOST_INTERRUPTIONS:
-            message = f"its worker ended {MOST_INTERRUPTIONS} times without coming one step further"
+            message = f"its worker ended {MOST_INTERRUPTIONS} times without making any progress"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
         elif state.base is None:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))

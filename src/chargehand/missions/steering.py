@@ -48,7 +48,7 @@ _HINTS: dict[MissionStatus, str] = {
     "promoted": "roll it back first: chargehand mission rollback {mission}",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
     "running": "chargehand mission cancel {mission} stops it",
-    "failed": "chargehand mission fork {mission} goes another way from one of its replies",
+    "failed": "chargehand mission fork {mission} starts again from one of its replies",
 }
 
 

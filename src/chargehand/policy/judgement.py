@@ -38,7 +38,7 @@ def denied(what: str, judgement: Judgement) -> RefusedError:
 
     What is to be asked for is denied where nobody can be asked.
     """
-    verb = "is denied" if judgement.effect == "deny" else "needs approval, which nobody can give here,"
+    verb = "is denied" if judgement.effect == "deny" else "needs approval, which cannot be given here,"
     return RefusedError(
         f"{what}: {judgement.subject[:300]!r} {verb} by rule {judgement.rule}: {judgement.reason}",
         code="policy_denied",

@@ -33,7 +33,7 @@ def needed_tier(facts: TierFacts) -> tuple[TierName, str]:
         return "process", "a person trusts the repository"
     # Process and container share the host's kernel: what can also reach hosts gets a kernel of its own.
     steps = 2 if facts.network else 1
-    why = "nobody trusts the repository yet" + (", and it may reach hosts" if facts.network else "")
+    why = "the repository is not trusted yet" + (", and it may reach hosts" if facts.network else "")
     # Less, and never none: `docs/**` may hold a `conf.py` that a build runs.
     if facts.documentation:
         return TIERS[steps], f"{why}; but it may change documentation alone"

@@ -9,6 +9,7 @@ import json
 import marshal
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ _AFTER = 10.0
 _TRIES = 2
 _ENGINE = "_quickjs"
 _PRELUDE = Path(snippet.__file__).with_name("snippet_prelude.js")
+_PLACES = "chargehand-snippets-"
+_STALE_SECONDS = 60.0
 _INSTALL = 'pip install "quickjs-ng>=0.17"'
 _LIMITS = SandboxLimits(memory_mb=4 * MOST_MEMORY_MB, processes=16, tmp_mb=1, open_files=64, file_mb=1)
 _NO_TOOLS = Toolchain(binds=(), path=(), id="isolate")
@@ -74,6 +77,7 @@ class SnippetPool:
         # Only looked for: this process never loads it.
         found = importlib.util.find_spec(_ENGINE)
         self._engine = Path(os.path.realpath(found.origin)) if found is not None and found.origin else None
+        _remove_places_of_dead()
         self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
         return self
 
@@ -189,7 +193,7 @@ class SnippetPool:
         if tier is None:
             raise InfrastructureError("the snippet pool is closed", code="tier_closed")
         # Mounted it stays as long as the sandbox; its name goes at once, so that a killed worker leaves none.
-        with tempfile.TemporaryDirectory(prefix="chargehand-snippets-") as place:
+        with tempfile.TemporaryDirectory(prefix=f"{_PLACES}{os.getpid()}-") as place:
             # Empty and read-only: nothing that one snippet leaves may be there for the next.
             os.chmod(place, 0o555)
             try:
@@ -210,6 +214,16 @@ class SnippetPool:
             binds = (Bind(source=self._engine, target=f"{snippet.ENGINES}/{self._engine.name}"),)
         plan = MountPlan(target=WORKSPACE, plain=Path(place))
         return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
+
+
+def _remove_places_of_dead() -> None:
+    """Remove the empty directories that processes left which were killed while a sandbox started."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_PLACES}*-*"):
+        owner = place.name.removeprefix(_PLACES).partition("-")[0]
+        with contextlib.suppress(OSError):
+            # Not a young one: its process may be alive where other process ids count, as in a container.
+            if not Path("/proc", owner).exists() and time.time() - place.stat().st_mtime > _STALE_SECONDS:
+                place.rmdir()
 
 
 async def run_snippet(spec: SnippetSpec) -> SnippetResult:

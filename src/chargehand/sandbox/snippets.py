@@ -55,7 +55,7 @@ class SnippetSpec(Struct, frozen=True, kw_only=True):
         try:
             size = len(self.source.encode())
         except UnicodeEncodeError as error:
-            raise UsageError(f"the snippet is no Unicode text: {error}", hint="save it as UTF-8") from error
+            raise UsageError(f"the snippet is not Unicode text: {error}", hint="save it as UTF-8") from error
         if size > _MOST_SOURCE:
             raise UsageError(f"a snippet of {size} bytes; the limit is {_MOST_SOURCE}", hint="give data as input")
 

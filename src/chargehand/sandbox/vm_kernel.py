@@ -79,7 +79,9 @@ def extract_kernel(image: bytes) -> bytes:
     One that is compressed otherwise than with xz comes back as it is. Raises `TierUnavailableError` for no kernel.
     """
     if image[_MAGIC_AT : _MAGIC_AT + 4] != _HEADER_MAGIC or len(image) < _PAYLOAD_AT + 8:
-        raise TierUnavailableError("the package holds a vmlinuz that is no kernel", hint="download it once more")
+        raise TierUnavailableError(
+            "the package contains a vmlinuz that is not a kernel", hint="download it once more"
+        )
     offset, size = struct.unpack_from("<II", image, _PAYLOAD_AT)
     # By the kernel's boot protocol 0 setup sectors stand for 4; the boot sector comes before them.
     start = ((image[_SECTORS_AT] or 4) + 1) * _SECTOR + offset
@@ -170,7 +172,7 @@ _COMPRESSIONS = ("data.tar", "data.tar.gz", "data.tar.xz", "data.tar.bz2")
 def read_package(path: Path) -> dict[str, bytes]:
     """Return the content of the files of a Debian package that `is_wanted_file` by their names without `./`.
 
-    Raises `TierUnavailableError` that names the file for what is no Debian package.
+    Raises `TierUnavailableError` that names the file for what is not a Debian package.
     """
     try:
         found: dict[str, bytes] = {}
@@ -183,7 +185,7 @@ def read_package(path: Path) -> dict[str, bytes]:
         return found
     except (OSError, ValueError, EOFError, tarfile.TarError) as error:
         raise TierUnavailableError(
-            f"{str(path)!r} is no Debian package: {error}",
+            f"{str(path)!r} is not a Debian package: {error}",
             hint="give the .deb file of a kernel or busybox-static",
         ) from error
 

@@ -115,5 +115,5 @@ class Artifacts:
         return StoreError(
             f"the content of artifact {id!r} is lost or changed",
             code="artifact_corrupt",
-            hint="`chargehand store restore` brings a backup back",
+            hint="`chargehand store restore` restores a backup",
         )

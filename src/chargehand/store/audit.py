@@ -69,7 +69,7 @@ class Witnesses:
         for fault in self._known.faults:
             yield audit_problem("", None, "key_changed", fault)
         if self._seen and not self._known.keys and not self._known.faults:
-            yield audit_problem("", None, "key_missing", "there are signed heads and no key to check them with")
+            yield audit_problem("", None, "key_missing", "there are signed heads, but no key to verify them with")
 
     def file_problems(self, file: SignedFile, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
         """Yield what is wrong with a kept file, at the place that its name tells."""

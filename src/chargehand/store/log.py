@@ -104,7 +104,7 @@ class EventLog:
             lines = self._chain(head, mission, bodies)
             created = [isinstance(payload, MissionCreated) for payload in payloads]
             if any(created[1:]) or (created[0] and tip is not None):
-                raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="make a new id for it")
+                raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="use a new id")
             project = tip[3] if tip is not None else _open_log(connection, payloads[0], line=lines[0])
             # Each position is asked for in the statement that takes it, and the write lock keeps it until the end.
             connection.executemany(
@@ -178,7 +178,7 @@ class EventLog:
                 f"{where} of mission {mission!r} is damaged: {first.message}{more}",
                 code="mission_damaged",
                 hint=f"`chargehand audit verify {mission}` names all of it, `chargehand store restore` brings a"
-                " backup back; other missions are not concerned",
+                " backup back; other missions are not affected",
             )
 
     def set_aside(self, mission: str) -> None:

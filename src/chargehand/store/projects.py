@@ -46,16 +46,10 @@ class Projects:
         The id follows from the real path and `root` alone, so another repository put at the same path is another
         project. `name` (default: the directory's) replaces an earlier one. Raises `StoreError`.
         """
-        real = path.resolve()
-        digest = hashlib.sha256(os.fsencode(real) + b"\0" + root.encode()).hexdigest()
-        # A directory's name need not be text; the root of the file system has none.
-        shown = os.fsencode(real.name or "/").decode(errors="replace")
-        row = ProjectRow(id=f"p-{digest[:16]}", path=real, name=name or shown)
-        # Looked up first: where nothing can be written, on a full disk, what is known can still be read.
-        with self._database.read() as connection:
-            known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
-        if known is not None and name in (None, known[0]):
-            return ProjectRow(id=row.id, path=real, name=str(known[0]))
+        row, known = self._look_up(path, root)
+        if known and name in (None, row.name):
+            return row
+        row = ProjectRow(id=row.id, path=row.path, name=name or row.name)
         with self._database.write() as connection:
             known = connection.execute("SELECT name FROM projects WHERE id = ?", (row.id,)).fetchone()
             if known is None:
@@ -63,10 +57,25 @@ class Projects:
                 values = (row.id, os.fsencode(row.path), row.name, registered)
                 connection.execute("INSERT INTO projects VALUES (?, ?, ?, ?)", values)
             elif name is None:
-                row = ProjectRow(id=row.id, path=real, name=str(known[0]))
+                row = ProjectRow(id=row.id, path=row.path, name=str(known[0]))
             else:
                 connection.execute("UPDATE projects SET name = ? WHERE id = ?", (name, row.id))
         return row
+
+    def identify(self, path: Path) -> ProjectRow:
+        """Return the project at `path` as `register` would, and write nothing. Raises `StoreError`."""
+        return self._look_up(path, "")[0]
+
+    def _look_up(self, path: Path, root: str) -> tuple[ProjectRow, bool]:
+        """Return the project at `path`, and whether it is registered."""
+        real = path.resolve()
+        digest = hashlib.sha256(os.fsencode(real) + b"\0" + root.encode()).hexdigest()
+        row_id = f"p-{digest[:16]}"
+        with self._database.read() as connection:
+            known = connection.execute("SELECT name FROM projects WHERE id = ?", (row_id,)).fetchone()
+        # A directory's name need not be text; the root of the file system has none.
+        name = str(known[0]) if known else os.fsencode(real.name or "/").decode(errors="replace")
+        return ProjectRow(id=row_id, path=real, name=name), known is not None
 
     def list(self) -> tuple[ProjectRow, ...]:
         """Return all projects by name; a row that no program of ours wrote is left out. Raises `StoreError`."""

@@ -286,7 +286,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
         return Hook(path=path, changed=False)
     if found is not None and _MARK not in found:
         raise RefusedError(
-            f"{str(path)!r} is somebody else's hook",
+            f"{str(path)!r} is not a hook that Chargehand installed",
             code="hook_exists",
             hint=f"add this line to it: chargehand {_CALL} || [ $? -ne 1 ] || exit 1",
         )
@@ -317,7 +317,9 @@ def remove_hook(repository: Repository) -> Hook:
         return Hook(path=path, changed=False)
     if _MARK not in found:
         raise RefusedError(
-            f"{str(path)!r} is somebody else's hook", code="hook_exists", hint="remove our line from it yourself"
+            f"{str(path)!r} is not a hook that Chargehand installed",
+            code="hook_exists",
+            hint="remove Chargehand's line from it yourself",
         )
     path.unlink()
     return Hook(path=path, changed=True)

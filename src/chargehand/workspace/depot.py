@@ -88,6 +88,7 @@ class Depot:
         self.reader = ObjectReader(self.path / "objects")
         self.notes_lock = root / "locks" / "notes.lock"
         self._notes = NotesPlace(self.git, self.reader.objects)
+        self._in_place = False
         self.bases = Bases(root, reader=self.reader, git=self.git, fault=fault, room=room)
 
     @classmethod
@@ -110,6 +111,20 @@ class Depot:
                     _make_depot(place, found, fault)
         return cls(root, found, fault=fault, room=room)
 
+    @classmethod
+    def view(cls, root: Path, *, repository: Repository, room: Room = room_on_disk) -> Depot:
+        """Return what reads bases from the repository's own objects: no depot is made, and nothing is written.
+
+        Where a part of the objects is elsewhere (alternates, a partial clone) the depot is opened after all.
+        """
+        objects = repository.common_dir / "objects"
+        if (objects / "info/alternates").exists() or any(objects.glob("pack/*.promisor")):
+            return cls.open(root, repository=repository, room=room)
+        made = cls(root, repository, room=room)
+        made.reader = ObjectReader(objects)
+        made._in_place = True
+        return made
+
     # --- bases
 
     def resolve_base(self, revision: str | None = None) -> Base:
@@ -125,6 +140,8 @@ class Depot:
             if revision is None or not is_id(revision) or self.read_ref(BASES + revision) is None:
                 raise
             return Base(commit=revision, tree=self.tree_of(revision), revision=revision)
+        if self._in_place:
+            return base
         # The ref keeps the base's objects from git's gc in the depot for as long as a workspace may stand on it.
         ref = BASES + base.commit
         with hold_lock(self.root / "locks" / "depot.lock"):

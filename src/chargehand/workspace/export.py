@@ -108,7 +108,7 @@ def bring_objects(depot: Depot, commit: str) -> str:
                 *("--no-recurse-submodules", "--no-prune", "--refmap=", str(depot.path), commit),
             )
             if done.code:
-                return f"git would not take the objects: {' '.join(printable(done.error).split())}"
+                return f"git refused the objects: {' '.join(printable(done.error).split())}"
             found = [path for path in aside.rglob("*") if path.is_file()]
             for path in sorted(found, key=lambda path: path.suffix == ".idx"):  # last: an index shows its pack
                 target = objects / path.relative_to(aside)

@@ -245,7 +245,7 @@ class _TreeScanner:
                 return None
         if not tracked and not ignored:
             disguise = is_git_disguise(name)
-            problem = "is, or passes for, a repository of its own" if disguise else name_problem(name)
+            problem = "is, or looks like, a repository of its own" if disguise else name_problem(name)
             if problem:
                 self.findings.add("entry_nested_git" if disguise else "entry_name", "critical", path, problem)
                 return before
@@ -313,7 +313,7 @@ class _TreeScanner:
             return None
         if passes_for_repository(entries):
             if not passes_for_repository(base):
-                self.findings.add("entry_nested_git", "critical", path, "passes for a bare repository")
+                self.findings.add("entry_nested_git", "critical", path, "looks like a bare repository")
                 return before
             self._restore_steering(path, base, entries)
         return TreeEntry(TREE, self._write_tree(entries, base, before.id if before and before.is_tree else None))

@@ -55,4 +55,4 @@ def load_user_file(path: Path) -> UserFile | None:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: the file is not UTF-8", hint="save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint="mend or remove the file") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint="fix or remove the file") from error

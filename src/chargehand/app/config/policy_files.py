@@ -40,7 +40,7 @@ def _user_source(path: Path) -> Source | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint="mend or remove the file") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint="fix or remove the file") from error
     return Source(origin="user", name=str(path), text=_decode_rules(str(path), content))
 
 
@@ -61,7 +61,7 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     raises `NotFoundError` for a rule that cannot be overridden, `UsageError` without a reason, `ConfigError`.
     """
     if not reason.strip():
-        raise UsageError("an override needs a reason", hint='--reason "why this is all right here"')
+        raise UsageError("an override needs a reason", hint='--reason "why this is acceptable here"')
     known = {each.id for each in Rules().all if each.effect != "allow"}
     if rule not in known:
         raise NotFoundError(f"there is no rule {rule!r} that asks or denies", hint=nearest(rule, known))

@@ -67,7 +67,7 @@ def read_environment(
         elif error := _unknown_variable(name):
             raise error
         else:
-            notes.append(f"environment {format_value(name)} is no configuration key and was not read")
+            notes.append(f"environment {format_value(name)} is not a configuration key and was ignored")
     return said, tuple(notes)
 
 
@@ -173,7 +173,7 @@ def parse_toml(text: str, *, name: str) -> dict[str, Any]:
         # Where the text ends too early tomllib says "at end of document" and no line.
         line = int(match[1]) if match else text.count("\n") + 1
         message = f"not valid TOML: {printable(str(error))}"
-        raise config_error(f"{name}:{line}", message, "mend it there; https://toml.io has the rules") from error
+        raise config_error(f"{name}:{line}", message, "fix it there; https://toml.io has the rules") from error
 
 
 def _table(
@@ -208,7 +208,9 @@ def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict
         place = document.place(section, name)
         if not ENTRY_NAME.fullmatch(name):
             raise config_error(
-                place, f"{format_value(name)} is no name for {what}", "letters, digits, '-' and '_', at most 64"
+                place,
+                f"{format_value(name)} is not a valid name for {what}",
+                "letters, digits, '-' and '_', at most 64",
             )
         if not isinstance(table, dict):
             raise config_error(

@@ -257,7 +257,7 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "path": (
         re.compile(r"/[^\x00-\x1f\x7f\ud800-\udfff]*"),
         "not an absolute path",
-        "write the whole path, such as '/opt/tools/bin'",
+        "write the full path, such as '/opt/tools/bin'",
     ),
     "url": (
         re.compile(r"postgres(?:ql)?://[^\x00-\x1f\x7f\ud800-\udfff]*"),

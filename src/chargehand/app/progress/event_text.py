@@ -247,7 +247,7 @@ def _describe_attempt(event: Payload) -> str | None:
 def _describe_sandbox(event: Payload) -> str | None:
     match event:
         case MissionInterrupted():
-            return f"interrupted: {event.message}; goes on from the last recorded step"
+            return f"interrupted: {event.message}; continues from the last recorded step"
         case SandboxOpened():
             return f"sandbox for {event.purpose} ({event.tier}, {event.driver})"
         case SandboxClosed():
@@ -294,7 +294,7 @@ def _describe_model_use(event: Payload) -> str | None:
 def _describe_result(event: Payload) -> str | None:
     match event:
         case ChangesReverted():
-            return "set back " + ", ".join(f"{shown_path(item.path)} ({item.rule})" for item in event.reverted)
+            return "reverted " + ", ".join(f"{shown_path(item.path)} ({item.rule})" for item in event.reverted)
         case VerdictGiven():
             verdict = event.verdict
             checks = "; ".join(f"{check.name}: {check.status}" for check in verdict.checks) or "no checks"

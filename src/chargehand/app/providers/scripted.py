@@ -27,7 +27,11 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
         )
     path = Path(config.script).expanduser()
     if not path.is_file():
-        raise ConfigError(f"model {name!r}: its script {str(path)!r} is not there", code="no_script")
+        raise ConfigError(
+            f"model {name!r}: its script {str(path)!r} is not there",
+            code="no_script",
+            hint=f"chargehand config set models.{name}.script /path/to/script.jsonl",
+        )
     free = Price(input=0.0, output=0.0, source="script")
     return ServedModel(
         name=name,

@@ -276,6 +276,18 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
     )
 
 
+def require_served(
+    name: str, config: Config, *, keys: KeySource, environ: Mapping[str, str] | None = None
+) -> None:
+    """Raise what `served_chain` would for a model: no such name, no address, no key, no script."""
+    entry = model_config(config, name)
+    if entry.provider == "script":
+        scripted_model(name, entry, attempts={})
+        return
+    address_of(name, entry, environ=environ)
+    require_key(name, entry, keys)
+
+
 def _longest(config: ModelConfig, able: Capabilities) -> int | None:
     """Return the limit of a reply: what a provider would refuse to write must not be asked for unasked."""
     from chargehand.models.metering import DEFAULT_OUTPUT

@@ -67,7 +67,7 @@ def patch_text(file: str) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(
             f"the patch {str(path)!r} cannot be read: {why}",
             code="file_unreadable",
@@ -89,18 +89,20 @@ def find_agent(config: Config, name: str) -> AgentConfig:
     guess = nearest(name, names)
     known = "known: " + ", ".join(sorted(names))
     hint = f"{guess} {known}" if guess.startswith("did") else known
+    if name in agent_keys()["cli"].choices:
+        hint = f"to run the program {name}: --agent cli:{name} --model MODEL; {hint}"
     raise NotFoundError(f"no agent named {format_value(name)}", hint=f"{hint}; {_HOW}")
 
 
-def named_agent(resolved: ResolvedConfig, option: str) -> AgentConfig:
+def named_agent(config: Config, option: str) -> AgentConfig:
     """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
-    return agent_from_option(option) if ":" in option else find_agent(resolved.config, option)
+    return agent_from_option(option) if ":" in option else find_agent(config, option)
 
 
 def requested_agent(resolved: ResolvedConfig, request: MissionRequest) -> Agent:
     """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
     models = (*([request.model] if request.model else ()), *request.fallback)
-    agent = named_agent(resolved, request.agent)
+    agent = named_agent(resolved.config, request.agent)
     return open_agent(
         request.agent,
         agent,

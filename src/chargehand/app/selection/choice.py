@@ -10,7 +10,7 @@ from msgspec import Struct
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.served import USUAL_KEYS, has_key, model_config
-from chargehand.app.selection.agents import NATIVE, agent_from_option, find_agent
+from chargehand.app.selection.agents import NATIVE, named_agent
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
@@ -116,7 +116,7 @@ def choose_agent(
     name, why = _agent(config, agent, model, levels)
     found = None
     if name is not None:
-        found = agent_from_option(name) if ":" in name else find_agent(config, name)
+        found = named_agent(config, name)
         # For its error alone, before anything is recorded; so are the other calls of `model_config` here.
         for known in (*([found.model] if found.model else ()), *found.fallback):
             model_config(config, known)

@@ -154,7 +154,7 @@ class RoleCatalogue:
             return []
         except OSError as error:
             message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
-            raise ConfigError(message, hint="mend or remove the file") from error
+            raise ConfigError(message, hint="fix or remove the file") from error
 
 
 def _shipped_files() -> Iterator[RoleFile]:

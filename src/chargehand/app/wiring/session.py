@@ -70,7 +70,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
     def agent(self, option: str) -> AgentConfig:
         """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""
-        return named_agent(self.resolved, option)
+        return named_agent(self.resolved.config, option)
 
 
 class DetectedChecks(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ def require_tier(tier: str) -> None:
     if tier not in (*_TIERS, AUTO):
         raise TierUnavailableError(
             f"the sandbox tier {tier!r} is not available in this version",
-            hint=f"use --sandbox {' or '.join(_TIERS)}",
+            hint=f"use --sandbox {', '.join(_TIERS[:-1])} or {_TIERS[-1]}",
         )
 
 

@@ -170,7 +170,9 @@ def _find_removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Findin
         if pair.change.kind == "deleted":
             continue
         if pair.old is not None and pair.new is None and not _cases(pair.old):
-            yield _error("test_removed", pair.path, "a test file was replaced by what is no source file")
+            yield _error(
+                "test_removed", pair.path, "a test file was replaced by something that is not a source file"
+            )
         for case in {case.name: case for case in _missing(pair, lost)}.values():
             yield _error("test_removed", pair.path, f"test {case.name!r} was removed or renamed")
 

@@ -33,7 +33,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     # `Abort` is what click makes of a Ctrl-C, or of the end of stdin, at one of its prompts.
     except (KeyboardInterrupt, click.Abort):
         # No further Ctrl-C may break into the way out with a traceback.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)
         show_error("interrupted", "interrupted", as_json=as_json)
         return INTERRUPTED

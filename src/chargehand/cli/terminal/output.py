@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -20,6 +21,10 @@ from chargehand.core.text import printable, shown_path
 
 # Below so many columns a cell can no longer be read: the terminal itself wraps the line then.
 _NARROWEST = 8
+# Between the columns of a line: its name or mark, and what is said.
+_GAP = re.compile(" {2,}")
+# To be copied: a line break in it would end it.
+_COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export) ")
 
 
 class Output:
@@ -57,9 +62,14 @@ class Output:
             self._write(json.dumps(to_json(value)) + "\n")
 
     def text(self, text: str = "", **style: Any) -> None:
-        """Write lines for a person; whatever they hold is made safe to show."""
+        """Write lines for a person; whatever they hold is made safe to show.
+
+        On a terminal long ones are wrapped below the column where their own text begins.
+        """
         if not self.as_json:
             shown = printable(text)
+            if self.width is not None:
+                shown = "\n".join(_wrap_line(line, self.width) for line in shown.split("\n"))
             # Styled after it was made safe: the other way round our own escapes would be taken out.
             styled = style and wants_colour(sys.stdout, refused=not self.colour)
             self._write((click.style(shown, **style) if styled else shown) + "\n")
@@ -105,6 +115,23 @@ class Output:
             # The interpreter flushes stdout once more at its end, and would complain that nobody reads it.
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, (sys.stderr if err else sys.stdout).fileno())
+
+
+def _wrap_line(line: str, width: int) -> str:
+    if len(line) <= width or _COMMAND.search(line):
+        return line
+    begin = max((gap.end() for gap in _GAP.finditer(line, 0, width // 2)), default=0)
+    if begin == 0 and line.strip():
+        begin = len(line) - len(line.lstrip())
+    wrapped = textwrap.wrap(
+        line[begin:],
+        width - begin,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        expand_tabs=False,
+    )
+    return line[:begin] + f"\n{' ' * begin}".join(wrapped)
 
 
 def _shrink(widths: list[int], width: int) -> None:

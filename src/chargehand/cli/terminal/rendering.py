@@ -16,7 +16,7 @@ from chargehand.app.outcome import (
     next_commands,
     was_rolled_back,
 )
-from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.output import Output, local_time
 from chargehand.core.records import Base, CheckResult, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
@@ -126,7 +126,7 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
     for message, reason in state.undelivered.items():
         out.text(f"  message {message} was not delivered: {reason.message}", fg="yellow")
     for reverted in state.reverted:
-        out.text(f"  set back  {shown_path(reverted.path)} ({reverted.rule})")
+        out.text(f"  reverted  {shown_path(reverted.path)} ({reverted.rule})")
     branch = exported_branch(state)
     if branch is not None and state.exported is not None:
         out.text(f"  branch    {branch} @ {state.exported[:12]}{_undone(state)}")
@@ -299,6 +299,7 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     out.text(f"{status_text(state)}  {state.id}", bold=True)
     if details.damaged:
         _show_damage(out, state, details)
+    out.text(f"created   {local_time(state.created)}")
     _show_request(out, state)
     for place in details.places:
         out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
@@ -323,13 +324,13 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
 
 def _show_damage(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write that a log is damaged, and the way out."""
-    out.text("damaged   Its log is not what was written; below is what can still be read.", fg="red")
+    out.text("damaged   Its log is damaged; below is what can still be read.", fg="red")
     for line in details.damaged[:_NAMED_PATHS]:
         where = f"line {line.seq}: " if line.seq is not None else ""
         out.text(f"          {where}{line.message}")
     if len(details.damaged) > _NAMED_PATHS:
         out.text(f"          and {len(details.damaged) - _NAMED_PATHS} more: chargehand audit verify {state.id}")
-    out.text("          `chargehand store restore` brings a backup back; no worker goes on with this mission.")
+    out.text("          `chargehand store restore` restores a backup; no worker goes on with this mission.")
 
 
 def _show_request(out: Output, state: MissionState) -> None:
@@ -397,7 +398,8 @@ def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
         for check in verdict.checks:
             name, status, _, tests, seconds = check_row(check)
             why = f": {check.reason}" if check.reason else ""
-            out.text(f"            {status}  {name} ({tests} tests, {seconds} s){why}")
+            ran = f"{tests} test{'' if tests == '1' else 's'}"
+            out.text(f"            {status}  {name} ({ran}, {seconds} s){why}")
         for line in _describe_reads(verdict):
             out.text(f"            {line}")
         for finding in verdict.findings:
@@ -417,7 +419,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
             out.text(f"            refused {count} times: {place}")
     _show_verdicts(out, state.verdicts)
     for reverted in state.reverted:
-        out.text(f"set back  {shown_path(reverted.path)} ({reverted.rule})")
+        out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
         whole = f" (full list: chargehand artifact show {conflict.artifact[:12]})" if conflict.artifact else ""
         out.text(f"conflict  with {conflict.branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")

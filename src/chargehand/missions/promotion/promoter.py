@@ -79,7 +79,7 @@ class Promoter:
         """
         depot = self._services.depot
         tip = depot.read_ref(self._ref) or base.commit
-        hint = f"to have that tree alone: chargehand mission rollback {self._journal.mission}, then promote again"
+        hint = f"to get that tree alone: chargehand mission rollback {self._journal.mission}, then promote again"
         merged = await self._merge(base, tip, tree, hint)
         if merged != tree:
             verdict = await validate(merged)

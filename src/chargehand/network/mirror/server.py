@@ -113,7 +113,7 @@ class _RequestConnection:
             self._abort("the client closed the connection")
         except h11.ProtocolError:
             # h11 holds the pieces of a body to the length in its head, and those are the upstream's.
-            self._abort("the upstream's answer was not as long as it said")
+            self._abort("the upstream's answer was not as long as announced")
         except Exception:  # the boundary of one connection: the mirror goes on
             _log.exception("a request to the registry mirror failed")
             self._abort("internal error")

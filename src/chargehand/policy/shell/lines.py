@@ -80,7 +80,7 @@ def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
     tree = tree_sitter.Parser(_language()).parse(to_grammar(text))
     # Half a line is not judged: what the grammar could not read may be the part that matters.
     if tree.root_node.has_error:
-        return Parsed(problem="it is not whole, or not bash")
+        return Parsed(problem="it is incomplete, or not bash")
     level = [tree.root_node]
     for _ in range(_DEEPEST):
         level = [child for node in level for child in node.named_children]

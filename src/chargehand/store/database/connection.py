@@ -25,12 +25,12 @@ _Synchronous = Literal["NORMAL", "FULL"]
 # A process that is stopped (not killed) within a write holds SQLite's write lock: the others wait for so long.
 _BUSY_SECONDS = 30
 _HINTS = {
-    "store_corrupt": "`chargehand store check` says what is hurt, `chargehand store restore` brings a backup back",
+    "store_corrupt": "`chargehand store check` names the damage, `chargehand store restore` restores a backup",
     "store_full": "free some space there (`chargehand gc` does), or set CHARGEHAND_HOME to one on another disk",
     "store_not_writable": "make the directory writable for you, or set CHARGEHAND_HOME to another one",
     "store_busy": "another process holds the store; try again when it is done",
-    "store_io": "check the disk; `chargehand store check` tells whether all is whole",
-    "store": "`chargehand store check` tells whether all is whole",
+    "store_io": "check the disk; `chargehand store check` tells whether everything is intact",
+    "store": "`chargehand store check` tells whether everything is intact",
 }
 # SQLite's primary result codes (https://sqlite.org/rescode.html) and the stable code of the error a person sees.
 _CODES = {

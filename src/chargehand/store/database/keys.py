@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KEY_BYTES = 32
 _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")  # what RFC 8410 puts before the bytes of a key
 _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
-_RESTORE = "`chargehand store restore` brings a backup back; `chargehand audit verify` tells what it affects"
+_RESTORE = "`chargehand store restore` restores a backup; `chargehand audit verify` tells what it affects"
 
 
 class PublicKey(Struct, frozen=True):
@@ -117,7 +117,9 @@ class KeyFiles:
             try:
                 key = AuditKey.parse(pem)
             except ValueError as error:
-                raise _key_error("key_damaged", self.private, f"is not a key of ours: {error}") from error
+                raise _key_error(
+                    "key_damaged", self.private, f"is not a key that Chargehand wrote: {error}"
+                ) from error
         if public is None:  # also after a crash between the two files
             write_whole(self.public, key.public.pem.encode(), durable=True)
         elif public != key.public.pem.encode():
@@ -134,7 +136,7 @@ class KeyFiles:
                 try:
                     keys.append(AuditKey.parse(pem).public if path == self.private else PublicKey.parse(pem))
                 except ValueError as error:
-                    faults.append(f"{str(path)!r} is not a key of ours: {error}")
+                    faults.append(f"{str(path)!r} is not a key that Chargehand wrote: {error}")
         if len({key.id for key in keys}) > 1:
             faults.append(f"{str(self.public)!r} is not the public key of {str(self.private)!r}")
         return KnownKeys(keys={key.id: key for key in keys}, faults=tuple(faults))

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import count
@@ -13,6 +14,8 @@ from pathlib import Path
 
 # Where a copy may lie for the moment that it is read, beside the usual temporary directory.
 _ELSEWHERE = ("/dev/shm", "/run")
+_COPIES = "chargehand-snapshot-"
+_STALE_SECONDS = 60.0
 _UNWRITABLE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
 _numbers = count(1)
 
@@ -69,13 +72,24 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
     return found
 
 
+def _remove_copies_of_dead(place: str) -> None:
+    """Remove the copies that processes left which were killed while they read them."""
+    for copy in Path(place).glob(f"{_COPIES}*-*"):
+        owner = copy.name.removeprefix(_COPIES).partition("-")[0]
+        with suppress(OSError):
+            # Not a young one: its process may be alive where other process ids count, as in a container.
+            if not Path("/proc", owner).exists() and time.time() - copy.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(copy, ignore_errors=True)
+
+
 def _copy(path: Path) -> Path:
     """Copy the database to a new directory on the first file system that has room for it."""
     problem: OSError | None = None
     for place in (None, *filter(os.path.isdir, _ELSEWHERE)):
         made = None
         try:
-            made = Path(tempfile.mkdtemp(prefix="chargehand-", dir=place))
+            _remove_copies_of_dead(place or tempfile.gettempdir())
+            made = Path(tempfile.mkdtemp(prefix=f"{_COPIES}{os.getpid()}-", dir=place))
             for file in _files(path):
                 with suppress(FileNotFoundError):
                     shutil.copyfile(file, made / file.name)

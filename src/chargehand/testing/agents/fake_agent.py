@@ -380,7 +380,7 @@ def main(form: str, act: str, *words: str) -> int:
     writer.say("I begin.")
     if act == "malformed":
         sys.stdout.write(
-            "warning: this is no JSON\n\n[]\n" + '{"type": 7, "message": [1]}\n{"type": "assistant"}\n'
+            "warning: this is not JSON\n\n[]\n" + '{"type": 7, "message": [1]}\n{"type": "assistant"}\n'
         )
     if act == "hang":
         hang()

@@ -55,7 +55,7 @@ def name_problem(name: bytes) -> str:
     if any(part in (".", "..") for part in text.split("\\")):
         return "climbs out on some systems"
     if "\n" in text or "\t" in text or printable(text) != text:
-        return "holds control or invisible characters"
+        return "contains control or invisible characters"
     return ""
 
 

@@ -214,7 +214,7 @@ def _unreadable(id: bytes, why: str) -> InfrastructureError:
     return InfrastructureError(
         f"object {id.hex()!r} cannot be read: {why}",
         code="depot",
-        hint="`chargehand store check` names all that is damaged, `chargehand store restore` brings a backup back",
+        hint="`chargehand store check` names all that is damaged, `chargehand store restore` restores a backup",
     )
 
 

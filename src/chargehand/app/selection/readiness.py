@@ -1,0 +1,121 @@
+"""Whether who was chosen can start at all: found before a mission is recorded, and told with what mends it."""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from chargehand.agents.clis import SPECS
+from chargehand.app.providers.served import require_served
+from chargehand.app.selection.agents import named_agent, patch_text
+from chargehand.core.config import AgentConfig, Config
+from chargehand.core.errors import UsageError
+from chargehand.core.ports import KeySource
+from chargehand.core.text import shown_path
+from chargehand.sandbox.contract import WORKSPACE
+from chargehand.sandbox.toolchain import Toolchain
+from chargehand.workspace.depot import Depot
+
+_OTHER_AGENT = "name another agent with --agent; `chargehand agent list` shows those there are"
+_INSTALL = "install it on PATH, or show its directory: chargehand config set sandbox.toolchain '[\"/DIRECTORY\"]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPlace:
+    """Where an agent would start: in a directory of a base's tree, among the programs of a toolchain.
+
+    `setup_expected` tells whether a setup, which may install programs, runs before the agent.
+    """
+
+    depot: Depot
+    tree: str
+    directory: str
+    toolchain: Callable[[], Toolchain]
+    setup_expected: Callable[[], bool]
+
+
+def require_ready(
+    config: Config,
+    name: str,
+    models: tuple[str, ...],
+    *,
+    place: StartPlace,
+    keys: KeySource,
+    environ: Mapping[str, str],
+) -> None:
+    """Return if the agent of that name or short form, with the models it may call, can be started.
+
+    Raises `UsageError`: `agent_missing` for a program that is not there, `agent_unable` for one that cannot be
+    driven, `no_model`, `file_unreadable` for a patch; `ConfigError` for a model without address, key or script
+    (`no_base_url`, `no_key`, `no_script`).
+    """
+    agent = named_agent(config, name)
+    if agent.kind == "patch" and agent.patch is not None:
+        patch_text(agent.patch)
+    for model in models:
+        require_served(model, config, keys=keys, environ=environ)
+    program = _program(name, agent, models)
+    # What an image has in it is known once it runs.
+    if program and not (config.sandbox.container_image and config.sandbox.tier in ("auto", "container")):
+        _require_program(program, agent, place)
+
+
+def _program(name: str, agent: AgentConfig, models: tuple[str, ...]) -> str:
+    """Return the program that an agent is started as, "" for one that is no program of its own."""
+    spec = SPECS[agent.cli] if agent.cli is not None else None
+    if spec is not None:
+        why = f"{spec.name} cannot be driven: {spec.outside}" if spec.outside else ""
+        if agent.kind == "acp" and spec.acp is None:
+            why = why or f"{spec.name} does not speak the Agent Client Protocol by itself"
+        if why and not agent.command:
+            raise UsageError(f"agent {name!r}: {why}", code="agent_unable", hint=_OTHER_AGENT)
+        if not models and spec.dialects:
+            raise UsageError(
+                f"agent {name!r} needs a model, and none was named",
+                code="no_model",
+                hint="add --model NAME, or --model anthropic:MODEL; `chargehand model list` shows those there are",
+            )
+    if agent.command:
+        return agent.command[0]
+    return spec.program if spec is not None else ""
+
+
+def _require_program(program: str, agent: AgentConfig, place: StartPlace) -> None:
+    """Raise `UsageError` (`agent_missing`) where no sandbox would find a program."""
+    toolchain = place.toolchain()
+    inside = program.startswith(f"{WORKSPACE}/")
+    if "/" in program and (inside or not program.startswith("/")):
+        path = posixpath.relpath(program, WORKSPACE) if inside else posixpath.join(place.directory, program)
+        path = posixpath.normpath(path)
+        entry = place.depot.lookup(place.tree, path)
+        if entry is not None and stat.S_ISREG(entry.mode) and not entry.mode & stat.S_IXUSR:
+            raise UsageError(
+                f"the agent's program {shown_path(program)!r} is not executable in the base",
+                code="agent_missing",
+                hint=f"run `git update-index --chmod=+x {shown_path(path)}` and commit, or {_OTHER_AGENT}",
+            )
+        found, where = entry is not None and not stat.S_ISDIR(entry.mode), "a file of the base"
+        mend = "commit it first"
+    else:
+        # Sandboxes have `python` wherever they have `python3`.
+        name = "python3" if program == "python" else program
+        found, where = toolchain.find(program) or toolchain.find(name), "where sandboxes look for programs"
+        mend = _INSTALL
+    # A known CLI is nothing that a project's setup installs.
+    if found or (agent.command and place.setup_expected()):
+        return
+    raise UsageError(
+        f"the agent's program {shown_path(program)!r} is not {where}{_why_hidden(program, toolchain)}",
+        code="agent_missing",
+        hint=f"{mend}\nor {_OTHER_AGENT}",
+    )
+
+
+def _why_hidden(program: str, toolchain: Toolchain) -> str:
+    directory, _, name = program.rpartition("/")
+    for hidden in toolchain.not_shown:
+        if name in hidden.names and directory in ("", hidden.directory):
+            return f" ({hidden.directory} is not shown to them: {hidden.problem})"
+    return ""

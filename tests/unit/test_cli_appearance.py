@@ -1,0 +1,292 @@
+"""How a terminal is written to: colours, width, encodings, zones, how much is told, what is listed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import sys
+import threading
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+from test_cli_commands import Desk
+from test_cli_help import COMMANDS
+
+from chargehand.app.composition import App
+from chargehand.app.missions import message_document
+from chargehand.app.runs import RunRequest, record_mission
+from chargehand.cli.main import chargehand, write_what_streams_take
+from chargehand.cli.terminal.output import local_time
+
+ESCAPE = "\x1b["
+_END = "\x04"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    return Desk(tmp_path, monkeypatch)
+
+
+class Screen:
+    """A pseudo terminal that stdout and stderr of this process are for a while."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ours, theirs = pty.openpty()
+        tty.setraw(theirs)
+        self._stream = os.fdopen(theirs, "w", encoding="utf-8")
+        self._monkeypatch = monkeypatch
+        self._shown = b""
+        # A terminal that nobody reads takes 4 kB.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                self._shown += os.read(self._ours, 65536)
+
+    def say(self, *words: str, columns: int = 80, code: int = 0) -> str:
+        """Give a command at a terminal of that width and return what it shows."""
+        with self._monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", str(columns))
+            patch.setattr(sys, "stdout", self._stream)
+            patch.setattr(sys, "stderr", self._stream)
+            # An error is coloured by the words of the process: it may come before any are parsed.
+            patch.setattr(sys, "argv", ["chargehand", *words])
+            with pytest.raises(SystemExit) as ended:
+                chargehand.main(list(words))
+        assert ended.value.code == code
+        self._stream.write(_END)
+        self._stream.flush()
+        while not self._shown.endswith(_END.encode()):
+            assert self._reader.is_alive()
+            time.sleep(0.001)
+        shown, self._shown = self._shown, b""
+        return shown.decode().removesuffix(_END)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._stream.close()
+        self._reader.join()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
+    made = Screen(monkeypatch)
+    yield made
+    made.close()
+
+
+# --- colours
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "coloured"),
+    [
+        ({"TERM": "xterm"}, ("mission", "list"), True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, ("mission", "list"), True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, ("mission", "list"), False),
+        ({"TERM": "dumb"}, ("mission", "list"), False),
+        ({"TERM": "xterm"}, ("--no-color", "mission", "list"), False),
+        ({"TERM": "xterm"}, ("mission", "list", "--no-color"), False),
+        ({"TERM": "xterm"}, ("mission", "show", "nosuch"), True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, ("mission", "show", "nosuch"), False),
+        ({"TERM": "dumb"}, ("mission", "show", "nosuch"), False),
+        ({"TERM": "xterm"}, ("mission", "show", "nosuch", "--no-color"), False),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(
+    desk: Desk,
+    screen: Screen,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    words: tuple[str, ...],
+    coloured: bool,
+) -> None:
+    desk.mission("first")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (ESCAPE in screen.say(*words, code=2 if "nosuch" in words else 0)) == coloured
+    # A pipe never gets any.
+    assert ESCAPE not in CliRunner().invoke(chargehand, list(words)).output
+
+
+# --- width
+
+
+LONG = "make the totals of every cart right, fractions of a cent included, whatever the currency is " * 3
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize(
+    "words", [("mission", "list"), ("model", "stats"), ("agent", "list"), ("project", "list")]
+)
+def test_tables_fit_the_terminal(desk: Desk, screen: Screen, columns: int, words: tuple[str, ...]) -> None:
+    desk.mission(LONG, id="m-1m8455nrdyh2yn")
+    desk("config", "set", "agents.fixer.command", '["ruff", "check", "--fix", "."]')
+    shown = screen.say(*words, "--no-color", columns=columns)
+    assert [line for line in shown.splitlines() if len(line) > columns] == []
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_long_lines_are_wrapped_at_words_below_their_own_text(desk: Desk, screen: Screen, columns: int) -> None:
+    desk.mission(LONG.strip(), id="m-1m8455nrdyh2yn")
+    lines = screen.say("mission", "show", "--no-color", columns=columns).splitlines()
+    # A path is one word, and stays one.
+    assert [line for line in lines if len(line) > columns and not line.startswith("project")] == []
+    first = next(number for number, line in enumerate(lines) if line.startswith("request   "))
+    last = next(number for number, line in enumerate(lines) if line.startswith("agent     "))
+    assert last - first > 1
+    assert all(line.startswith(" " * 10) for line in lines[first + 1 : last])
+    assert " ".join(line[10:] for line in lines[first:last]) == LONG.strip()
+
+
+def test_commands_are_not_wrapped_since_they_are_copied(desk: Desk, screen: Screen) -> None:
+    desk.mission("first")
+    desk("init", "--yes")
+    (desk.repository / "chargehand.toml").unlink()
+    shown = screen.say("init", "--yes", "--no-color", columns=30)
+    assert "          chargehand run --agent " in shown
+    assert [line for line in shown.splitlines() if "git add" in line and "git commit" not in line] == []
+
+
+def test_the_branch_gives_way_where_there_is_no_room(desk: Desk, screen: Screen) -> None:
+    desk.mission("make the totals of every cart right", id="m-1m8455nrdyh2yn")
+    assert "BRANCH" not in screen.say("mission", "list", columns=80)
+    assert "BRANCH" in screen.say("mission", "list", columns=140)
+
+
+# --- encodings and zones
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_every_help_can_be_written_in_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    for path in ((), *COMMANDS):
+        written = io.BytesIO()
+        with monkeypatch.context() as patch:
+            stream = io.TextIOWrapper(written, encoding=encoding, write_through=True)
+            patch.setattr(sys, "stdout", stream)
+            write_what_streams_take()
+            with pytest.raises(SystemExit) as ended:
+                chargehand.main([*path, "--help"])
+            assert ended.value.code == 0
+            stream.flush()
+        # click takes ASCII for a locale that was never set, and writes UTF-8.
+        shown = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)
+        assert shown.startswith("Usage: chargehand"), path
+        assert "?" not in shown.replace("?", "", _questions(path)), path
+
+
+def _questions(path: Sequence[str]) -> int:
+    """Return how many question marks a command's help has by itself."""
+    context = click.Context(COMMANDS[tuple(path)] if path else chargehand)
+    return context.get_help().count("?")
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"), [("UTC", "12:00 UTC"), ("Asia/Kathmandu", "17:45 +0545"), ("America/New_York", "07:00 EST")]
+)
+def test_times_have_their_zone(desk: Desk, monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert local_time("2026-01-31T12:00:00+00:00") == f"2026-01-31 {shown}"
+        desk.mission("first")
+        name = time.strftime("%Z")
+        for words in (("mission", "list"), ("mission", "log", "last"), ("mission", "show", "last")):
+            assert name in desk(*words).stdout, words
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# --- how much is told
+
+
+def test_watching_tells_the_result_its_story_or_every_event(desk: Desk) -> None:
+    desk.mission("first")
+    watched = {way: desk("mission", "watch", "last", *way).stdout for way in ((), ("--quiet",), ("--verbose",))}
+    assert all("no_change: nothing" in shown for shown in watched.values())
+    assert [("requested" in shown, "mission   m-first" in shown) for shown in watched.values()] == [
+        (False, True),
+        (False, False),
+        (True, True),
+    ]
+    assert desk.error("mission", "watch", "last", "-q", "-v", code=2)["code"] == "usage"
+
+
+# --- which missions are listed, and what became of a message
+
+
+def listed(desk: Desk, *words: str) -> list[str]:
+    """Return the missions that a person is shown, in their order."""
+    return [line.split()[0] for line in desk("mission", "list", *words).stdout.splitlines() if line[:2] == "m-"]
+
+
+def test_missions_are_listed_by_status_age_and_number(desk: Desk) -> None:
+    names = [desk.mission(text) for text in ("a", "b", "c")]
+    with App.open() as app:
+        app.steering.discard("m-b")
+    assert listed(desk) == names[::-1]
+    assert listed(desk, "--status", "refused") == ["m-c", "m-a"]
+    assert listed(desk, "--status", "refused", "--status", "discarded") == names[::-1]
+    assert listed(desk, "--limit", "1") == ["m-c"]
+    assert "2 older ones are not listed" in desk("mission", "list", "--limit", "1").stdout
+    assert listed(desk, "--limit", "1", "--status", "discarded") == ["m-b"]
+    assert listed(desk, "--since", "1h") == names[::-1]
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
+    assert desk("mission", "list", "--since", tomorrow).stdout == "No such missions.\n"
+    document = desk.json("mission", "list", "--limit", "2")
+    assert [each["mission"] for each in document["missions"]] == ["m-b", "m-c"]
+    assert document["left_out"] == 1
+    assert desk.json("mission", "list", "--limit", "0")["left_out"] == 0
+    for words in (("--since", "soon"), ("--status", "nosuch"), ("--limit", "-1")):
+        error = desk.error("mission", "list", *words, code=2)
+        assert words[1] in error["message"]
+        assert error["hint"]
+
+
+def test_twenty_missions_are_shown_and_all_are_in_the_document(desk: Desk) -> None:
+    for number in range(22):
+        desk.mission(f"{number:02}")
+    assert len(listed(desk)) == 20
+    assert len(listed(desk, "--limit", "0")) == 22
+    assert len(desk.json("mission", "list")["missions"]) == 22
+
+
+@pytest.mark.parametrize(
+    ("agent", "status", "attempts", "critical", "delivery"),
+    [
+        ("command:true", "planned", 1, False, "on_resume"),
+        ("command:true", "paused", 1, False, "on_resume"),
+        ("command:true", "running", 2, False, "next_attempt"),
+        ("command:true", "running", 1, False, "no_attempt_left"),
+        ("command:true", "running", 1, True, "next_attempt"),
+        ("native:ollama:x", "running", 1, False, "next_step"),
+    ],
+)
+def test_a_message_says_when_its_agent_gets_it(
+    desk: Desk, agent: str, status: str, attempts: int, critical: bool, delivery: str
+) -> None:
+    with App.open() as app:
+        request = RunRequest(text="mend", agent=agent, attempts=str(attempts), only_checks=("true",))
+        mission = record_mission(app, request)
+        state = app.steering.send(mission, "look at the cart", critical=critical)
+        assert state.request is not None
+        assert json.loads(desk("mission", "send", mission, "again", "--json").stdout)["delivery"] == "on_resume"
+    # As it stands while its first attempt is under way.
+    started = replace(state, status=status, attempts=(None,) * (status == "running"))  # type: ignore[arg-type]
+    assert message_document(started).delivery == delivery
