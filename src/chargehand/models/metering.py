@@ -174,6 +174,18 @@ def computed_usd(price: Price | None, metered: ReplyUsage, *, hour_cache: bool =
     ) / _MILLION
 
 
+def bounded_usd(
+    price: Price | None, metered: ReplyUsage, output: int, *, hour_cache: bool = False
+) -> float | None:
+    """Return what a call costs at most that read what `metered` says and may write `output` tokens.
+
+    `None` where the price or what it read is not known.
+    """
+    known = drop_empty_counts(metered, wrote=False)
+    whole = replace(known, usage=replace(known.usage, output=output))
+    return computed_usd(price, whole, hour_cache=hour_cache)
+
+
 class MemoryLedger:
     """A `Ledger` for a gateway that belongs to no mission, and for tests; safe between threads.
 
@@ -223,9 +235,11 @@ class MemoryLedger:
     def secure(self) -> None:
         """Do nothing: there is no disk to wait for."""
 
-    def settle(self, call: str, usd: float | None) -> None:
-        """Book what a call cost; `None` leaves its reserve booked."""
+    def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
+        """Book what a call cost; `None` leaves its reserve booked, or `most` where that is less."""
         with self._lock:
             self._open.discard(call)
             if usd is not None:
                 self._booked[call] = usd
+            elif most is not None:
+                self._booked[call] = min(most, self._booked[call])

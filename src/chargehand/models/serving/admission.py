@@ -33,6 +33,7 @@ from chargehand.models.metering import (
     LEAST_OUTPUT,
     CallBound,
     affordable_output,
+    bounded_usd,
     computed_usd,
     input_usd,
     output_usd,
@@ -177,7 +178,7 @@ class BudgetAdmission:
             converted=_shorten(converted),
             bare=bare,
         )
-        call = MeteredCall(self, served.price, record, hour_cache=bound.hour_cache)
+        call = MeteredCall(self, served.price, record, bound)
         await self._admit(call, served, bound)
         if call.grant.alerts:
             # On its own: a listener that fails must not keep the call from being settled.
@@ -299,7 +300,7 @@ class BudgetAdmission:
                 await self._notify([report])
             return
         # Booked before it is told: what the log says was paid is in the ledger already.
-        book = functools.partial(self._ledger.settle, record.call, usd)
+        book = functools.partial(self._ledger.settle, record.call, usd, most=record.booked_usd)
         if self._on_loop:
             await self._executor.submit(book)
             report()
@@ -340,7 +341,7 @@ class MeteredCall:
     """
 
     def __init__(
-        self, admission: BudgetAdmission, price: Price | None, record: CallRecord, *, hour_cache: bool = False
+        self, admission: BudgetAdmission, price: Price | None, record: CallRecord, bound: CallBound
     ) -> None:
         self.id = record.call
         self.turn = record.turn
@@ -349,7 +350,7 @@ class MeteredCall:
         self.on_disk: asyncio.Future[None] | None = None
         self._admission = admission
         self._price = price
-        self._hour_cache = hour_cache
+        self._bound = bound
         self._record = record
         self._first: float | None = None
         self._started = admission.clock.monotonic()
@@ -374,17 +375,29 @@ class MeteredCall:
         if self.on_disk is not None:
             await asyncio.shield(self.on_disk)
 
+    def cost(self, metered: ReplyUsage) -> float | None:
+        """Return what the call costs that used this, in USD: by its provider's word, else by tokens and price."""
+        reported = metered.usage.cost_usd
+        return self._computed(metered) if reported is None else reported
+
+    def most(self, metered: ReplyUsage) -> float:
+        """Return what the call costs at most, in USD, by what is known of it: its reserve or less."""
+        limit = self._bound.output if self.grant.limit is None else self.grant.limit
+        known = bounded_usd(self._price, metered, limit * self._bound.choices, hour_cache=self._bound.hour_cache)
+        return self.grant.usd if known is None else min(known, self.grant.usd)
+
+    def _computed(self, metered: ReplyUsage) -> float | None:
+        return computed_usd(self._price, metered, hour_cache=self._bound.hour_cache)
+
     async def close(
         self, status: CallStatus, http_status: int, *, metered: ReplyUsage = _UNKNOWN, reason: str = ""
     ) -> None:
         """Settle and record the call; only the first time counts, and it happens also if this is cancelled.
 
-        A cost that is not known leaves the reserve booked, unless the call never reached its provider.
+        A cost that is not known leaves booked what it is at most, unless the call never reached its provider.
         """
         if self._closing is None:
-            computed = computed_usd(self._price, metered, hour_cache=self._hour_cache)
-            reported = metered.usage.cost_usd
-            cost = (computed if reported is None else reported) if self.sent else 0.0
+            cost = self.cost(metered) if self.sent else 0.0
             record = replace(
                 self._record,
                 status=status,
@@ -392,10 +405,10 @@ class MeteredCall:
                 seconds=self._admission.clock.monotonic() - self._started,
                 usage=metered.usage,
                 cost_usd=cost,
-                booked_usd=self.grant.usd if cost is None else cost,
+                booked_usd=self.most(metered) if cost is None else cost,
                 reason=reason,
-                reported_usd=reported if self.sent else None,
-                computed_usd=computed if self.sent else None,
+                reported_usd=metered.usage.cost_usd if self.sent else None,
+                computed_usd=self._computed(metered) if self.sent else None,
                 hour_writes=metered.hour_writes,
                 first_seconds=self._first,
             )

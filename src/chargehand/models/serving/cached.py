@@ -50,6 +50,19 @@ class CacheWorker:
         await written
         return on_disk
 
+    async def note_bound(self, call: str, usd: float, *, durable: bool) -> None:
+        """Return once it is written that a call on its way costs `usd` at most, `durable` for a power cut too."""
+
+        def write() -> None:
+            try:
+                self.cache.note_bound(call, usd)
+                if durable:
+                    self.cache.sync()
+            except OSError as error:
+                _log.error("cannot note what call %s costs at most: %s", call, error.strerror)
+
+        await self._executor.submit(write)
+
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
         self._executor.close()
@@ -81,6 +94,7 @@ class CacheEntry:
         headers: Mapping[str, str],
         body: bytes,
         usage: Usage,
+        cost: float | None,
     ) -> asyncio.Future[None]:
         """Keep a whole reply as its client gets it; see `CacheWorker.write`."""
         return await self.worker.write(
@@ -93,6 +107,7 @@ class CacheEntry:
                 "headers": headers,
                 "body": body,
                 "usage": usage,
+                "cost": cost,
             },
         )
 

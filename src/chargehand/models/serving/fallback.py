@@ -9,7 +9,8 @@ from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer
 from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
 from chargehand.models.serving.admission import BudgetAdmission
-from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal, refuse
+from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal
+from chargehand.models.serving.headers import refuse
 
 Sleep = Callable[[float], Awaitable[object]]
 # Longer than a probe beside a call: where no other model is there, nobody answers meanwhile anyway.

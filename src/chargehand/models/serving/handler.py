@@ -39,7 +39,7 @@ from chargehand.models.providers import (
 )
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
-from chargehand.models.serving.headers import JSON_HEADERS, select_headers
+from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
 
 # What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
@@ -284,7 +284,7 @@ class RequestHandler:
                 except GatewayFault:
                     body = b""
                 self._note_error(reply.status, headers, body)
-            again = reply.status in RETRIED_STATUS and await self._retries.wait_for_retry(headers, body)
+            again = reply.status in RETRIED_STATUS and await self._wait_for_retry(call, headers, body)
             if not again:
                 await self._pass_error(call, reply.status, headers, body)
                 return
@@ -309,10 +309,20 @@ class RequestHandler:
                 if fault.code != "upstream_unreachable":
                     raise fault from None
                 call.sent = False
-                if not await self._retries.wait_for_retry():
+                if not await self._wait_for_retry(call):
                     raise fault from None
                 if request.health is not None:
                     request.health.note_unreachable()
+
+    async def _wait_for_retry(self, call: MeteredCall, *answered: Any) -> bool:
+        """Wait to send a call again; a crash meanwhile finds that it cost nothing, unless it may have."""
+        entry = None if call.sent else self._request.entry
+        if entry is not None:
+            await entry.worker.note_bound(call.id, 0.0, durable=False)
+        again = await self._retries.wait_for_retry(*answered)
+        if again and entry is not None:
+            await entry.worker.note_bound(call.id, call.grant.usd, durable=True)
+        return again
 
     def _partial_usage(self, *, whole: bool = False) -> ReplyUsage:
         """Return the usage of a reply that its client did not get; what it wrote is known only if it is `whole`.
@@ -453,6 +463,7 @@ class RequestHandler:
                 headers=headers,
                 body=body,
                 usage=metered.usage,
+                cost=call.cost(metered),
             )
         if request.health is not None:
             request.health.note_success()
@@ -467,7 +478,7 @@ class RequestHandler:
         self._meter = meter = self._rules.stream_meter(self._request.body)
         limit = call.grant.limit
         forwarder = StreamForwarder(meter, None if limit is None else limit * self._request.bound.choices)
-        sent = list[bytes]()
+        sent, bounded = list[bytes](), self._request.entry is None
         async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
             async for piece in pieces:
                 call.note_first_piece()
@@ -476,6 +487,7 @@ class RequestHandler:
                 # The last event is held back until the call is settled.
                 if meter.ended:
                     break
+                bounded = bounded or self._note_bound(call)
                 await self._forward(call, out, headers)
                 # A provider that ignores the limit would spend what nobody reserved.
                 forwarder.check_limit()
@@ -510,6 +522,14 @@ class RequestHandler:
                     async for _ in pieces:
                         pass
 
+    def _note_bound(self, call: MeteredCall) -> bool:
+        """Have it written what a stream costs at most, once that is less than its reserve; tell whether it is."""
+        most, entry = call.most(self._partial_usage()), self._request.entry
+        if entry is None or most >= call.grant.usd:
+            return False
+        self._admission.spawn(entry.worker.note_bound(call.id, most, durable=False))
+        return True
+
     async def _forward(self, call: MeteredCall, out: bytes, headers: Mapping[str, str]) -> None:
         if not out:
             return
@@ -517,18 +537,6 @@ class RequestHandler:
             await call.secured()
             await self._answer.begin(200, headers)
         await self._answer.write(out)
-
-
-async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
-    """Answer a request with a refusal, in its dialect."""
-    body = rules.write_error(fault.status, fault.code, fault.message)
-    headers = dict(JSON_HEADERS)
-    if fault.wait is not None:
-        headers["retry-after"] = f"{fault.wait:.0f}"
-    # The clients' own retries would only repeat what waiting alone can mend, or pay once more for a whole reply.
-    if fault.wait is not None or fault.code == "reply_unreadable":
-        headers["x-should-retry"] = "false"
-    await answer.send(fault.status, headers, body)
 
 
 def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamRequest]) -> GatewayFault | None:
