@@ -34,6 +34,7 @@ from chargehand.models.dialects.base import (
     ModelDialect,
     RequestFormat,
     RequestRoute,
+    WireHeaders,
     estimate_tokens,
     is_bare,
 )
@@ -270,6 +271,8 @@ class Gateway:
         rules: ModelDialect | EmbeddingsFormat
         rules = DIALECTS[route.dialect] if route.operation == "reply" else embeddings_format(route.dialect)
         body, left_out = rules.screen(given)
+        headers = _screen_headers(request.headers)
+        left_out = (*left_out, *headers.left_out)
         find = find_candidates if route.operation == "reply" else find_embedders
         candidates = find(chain, route.dialect, body)
         bare = route.operation == "reply" and is_bare(body)
@@ -287,14 +290,15 @@ class Gateway:
                 turn=turn,
                 seconds=self._call_seconds,
                 quiet=self._quiet_seconds,
-                headers=_screen_headers(request.headers),
+                # In another dialect they would name versions and features of one that it does not know.
+                headers=headers.kept if one.served.dialect == route.dialect else {},
                 operation=route.operation,
                 upstream=_select_upstream(one.served, route),
                 health=self._providers.of(one.served.provider, one.served.model) if one.served.provider else None,
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
                 converted=one.converted,
-                left_out=left_out,
+                left_out=left_out if one.served.dialect == route.dialect else (*left_out, *headers.features),
                 bare=bare,
                 bares=bares,
             )
@@ -321,7 +325,7 @@ class Gateway:
                 attempt=self._attempt,
                 turn=turn,
                 seconds=_COUNT_SECONDS,
-                headers=_screen_headers(request.headers),
+                headers=_screen_headers(request.headers).kept,
                 operation="count",
             )
             # Whatever is wrong with the provider's own count, there is an estimate.
@@ -362,11 +366,14 @@ def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
     return TranslatingUpstream(served.upstream, served.dialect, reasoning=served.reasoning)
 
 
-def _screen_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    kept: dict[str, str] = {}
-    for dialect in DIALECTS.values():
-        kept |= dialect.screen_headers(headers)
-    return kept
+def _screen_headers(headers: Mapping[str, str]) -> WireHeaders:
+    """Return what of a client's headers goes on; clients of one dialect may name features of another."""
+    screened = [dialect.screen_headers(headers) for dialect in DIALECTS.values()]
+    return WireHeaders(
+        kept={name: value for one in screened for name, value in one.kept.items()},
+        features=tuple(name for one in screened for name in one.features),
+        left_out=tuple(dict.fromkeys(name for one in screened for name in one.left_out)),
+    )
 
 
 def _decode_body(request: HttpRequest) -> Mapping[str, Any]:

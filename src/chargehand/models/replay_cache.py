@@ -30,6 +30,11 @@ from chargehand.models.request_matching import (
 
 _FORMAT, _VERSION = "chargehand-calls", 1
 _TOKEN = "chargehand-token"
+# What a reply's head says of it beside its call, which is the same whenever it is given.
+_KEPT_HEADERS = (
+    *("content-type", "x-chargehand-left-out", "x-chargehand-converted", "x-chargehand-skipped"),
+    "x-chargehand-model",
+)
 # More than any call costs.
 _MOST_USD = 1e6
 # A request as the names of its parts: of each message and tool by itself, for they come again with every call.
@@ -218,7 +223,7 @@ class ReplayCache:
                 model=model,
                 upstream=upstream,
                 status=status,
-                headers={name: headers[name] for name in ("content-type",) if name in headers},
+                headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
                 reply=clean,
                 usage=usage,
                 hidden=hidden,

@@ -94,6 +94,11 @@ def join_left_out(names: tuple[str, ...], more: str = "") -> tuple[str, ...]:
     return (*few, f"{len(found) - len(few)} more") if len(found) > len(few) else tuple(few)
 
 
+def read_left_out(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names that a reply's header has."""
+    return tuple(headers[LEFT_OUT].split(", ")) if LEFT_OUT in headers else ()
+
+
 class _TranslatedReply:
     """The pieces of a reply in the client's dialect; usage is metered in the provider's.
 

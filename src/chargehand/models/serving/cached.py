@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
+from chargehand.models.dialects.translation import read_left_out
 from chargehand.models.http.server import HttpAnswer
 from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
 from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
@@ -170,6 +171,7 @@ class CachedReplyHandler:
             cost_usd=0.0,
             booked_usd=0.0,
             bare=self._bare,
+            left_out=self._admission.name_once(kept.upstream, read_left_out(kept.headers)),
             reason="its attempt had this reply before, and paid for it then",
         )
         await self._admission.report(record)

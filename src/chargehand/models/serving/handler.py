@@ -406,7 +406,7 @@ class RequestHandler:
                 raise NextModel("next_model", f"HTTP {status}")
             if (resting := self._quota_refusal()) is not None:
                 raise resting
-        await self._send_whole(status, select_headers(headers, call.id), body)
+        await self._send_whole(status, {**select_headers(headers, call.id), **self._request.shown}, body)
 
     def _quota_refusal(self) -> GatewayFault | None:
         """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
@@ -427,9 +427,9 @@ class RequestHandler:
         metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
         if reply.left_out is not None:
             headers = call.name_left_out(reply, reply.left_out()).lower_headers
-        headers = {**JSON_HEADERS, **headers}
+        headers = {**select_headers({**JSON_HEADERS, **headers}, call.id), **self._request.shown}
         await self._settle_whole(call, reply, headers, body, metered)
-        await self._send_whole(reply.status, {**select_headers(headers, call.id), **self._request.shown}, body)
+        await self._send_whole(reply.status, headers, body)
 
     def _wrote_something(self, content: Mapping[str, Any]) -> bool:
         """Tell whether a whole reply has text or calls; one that cannot be read is taken for one that has."""
