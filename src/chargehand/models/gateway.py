@@ -29,6 +29,7 @@ from chargehand.models.contract import (
     QuotaRest,
     ServedModel,
 )
+from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
@@ -42,7 +43,7 @@ from chargehand.models.dialects.embeddings import embeddings_format, embeddings_
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
-from chargehand.models.metering import DEFAULT_OUTPUT, CallBound, bound_input
+from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
@@ -128,6 +129,7 @@ class Gateway:
         # Each operation apart: counting tokens between two replies must not move the turns of a script.
         self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
         self._bares = 0
+        self._inputs = CountedInputs()
         self._providers = providers or Providers(clock=self._clock)
         self._call_seconds = call_seconds
         self._quiet_seconds = quiet_seconds
@@ -286,7 +288,7 @@ class Gateway:
                 served=one.served,
                 rules=rules,
                 body=one.body,
-                bound=_bound_call(one, rules, request),
+                bound=_bound_call(one, rules, request, self._inputs),
                 turn=turn,
                 seconds=self._call_seconds,
                 quiet=self._quiet_seconds,
@@ -344,17 +346,21 @@ def new_token() -> str:
     return f"cht-{secrets.token_urlsafe(32)}"
 
 
-def _bound_call(candidate: Candidate, rules: RequestFormat, request: HttpRequest) -> CallBound:
+def _bound_call(
+    candidate: Candidate, rules: RequestFormat, request: HttpRequest, inputs: CountedInputs
+) -> CallBound:
     """Return the most that a request can use of a model."""
     served = candidate.served
+    asked = inputs.bound((served.provider, served.name, served.model), request.body, candidate.body)
     limit = rules.output_limit(candidate.body)
     most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
     return CallBound(
-        input=bound_input(request.body, candidate.body),
+        input=asked.tokens,
         output=most if limit is None else min(limit, most),
         asked=limit is not None or served.max_output is not None,
         choices=rules.count_choices(candidate.body),
         hour_cache=b'"1h"' in request.body,
+        on_counted=asked.note_count,
     )
 
 

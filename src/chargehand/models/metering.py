@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,8 @@ class CallBound:
     """The most that a call can use: input tokens, output tokens of each of its `choices`.
 
     `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or
-    the model has one, so that it is to be sent also where nothing limits the money.
+    the model has one, so that it is to be sent also where nothing limits the money. `on_counted` is told how many
+    tokens of input its provider counted.
     """
 
     input: int
@@ -51,6 +52,7 @@ class CallBound:
     asked: bool
     choices: int = 1
     hour_cache: bool = False
+    on_counted: Callable[[int], None] | None = None
 
 
 def bound_input(raw: bytes, body: Mapping[str, Any]) -> int:

@@ -397,6 +397,8 @@ class MeteredCall:
         A cost that is not known leaves booked what it is at most, unless the call never reached its provider.
         """
         if self._closing is None:
+            if metered.usage.input and self._bound.on_counted is not None:
+                self._bound.on_counted(metered.usage.input)
             cost = self.cost(metered) if self.sent else 0.0
             record = replace(
                 self._record,
