@@ -83,7 +83,8 @@ class Gateway:
     request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
     `on_alert` run in a thread, never two at once, and may block as the ledger may; with `on_loop` they run on the
     event loop, which saves a call the way there and back, and must not. `on_quota` is called on the event loop
-    before a client is refused for want of quota. The upstreams belong to the caller; `providers` knows who is down
+    before a client is refused for want of quota, `on_fault` there with the reason why a client waits or is refused
+    for a provider that failed before. The upstreams belong to the caller; `providers` knows who is down
     and is best shared. `calls` has what an earlier life of the attempt was answered and keeps what this one is;
     `token` is what it was made with.
     """
@@ -98,6 +99,7 @@ class Gateway:
         first_turn: int = 1,
         on_alert: Callable[[Spent], None] = lambda _: None,
         on_quota: Callable[[QuotaRest], None] = lambda _: None,
+        on_fault: Callable[[str], None] = lambda _: None,
         on_loop: bool = False,
         call_seconds: float = 600.0,
         reserve_seconds: float = RESERVE_SECONDS,
@@ -122,6 +124,7 @@ class Gateway:
             on_call=on_call,
             on_alert=on_alert,
             on_quota=on_quota,
+            on_fault=on_fault,
             on_loop=on_loop,
             reserve_seconds=reserve_seconds,
         )

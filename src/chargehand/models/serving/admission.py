@@ -115,7 +115,7 @@ class BudgetAdmission:
     """Admits the calls of one gateway against its ledger.
 
     The ledger is asked in a thread, one question at a time; listeners are called there too, or on the event loop
-    with `on_loop`. `on_quota` is always called on the loop.
+    with `on_loop`. `on_quota` and `on_fault` are always called on the loop.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class BudgetAdmission:
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
         on_quota: Callable[[QuotaRest], None] = lambda _: None,
+        on_fault: Callable[[str], None] = lambda _: None,
         on_loop: bool = False,
         reserve_seconds: float = RESERVE_SECONDS,
     ) -> None:
@@ -135,6 +136,7 @@ class BudgetAdmission:
         self._freed = asyncio.Event()
         self.attempt = attempt
         self.on_quota = on_quota
+        self.on_fault = on_fault
         self._ledger = ledger
         self._on_call = on_call
         self._on_alert = on_alert
