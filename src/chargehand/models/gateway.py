@@ -82,11 +82,11 @@ class Gateway:
     `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
     request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
     `on_alert` run in a thread, never two at once, and may block as the ledger may; with `on_loop` they run on the
-    event loop, which saves a call the way there and back, and must not. `on_quota` is called on the event loop
-    before a client is refused for want of quota, `on_fault` there with the reason why a client waits or is refused
-    for a provider that failed before. The upstreams belong to the caller; `providers` knows who is down
-    and is best shared. `calls` has what an earlier life of the attempt was answered and keeps what this one is;
-    `token` is what it was made with.
+    event loop, and the ledger is asked there, which saves a call the ways there and back: neither may block for
+    long. `on_quota` is called on the event loop before a client is refused for want of quota, `on_fault` there
+    with the reason why a client waits or is refused for a provider that failed before. The upstreams belong to the
+    caller; `providers` knows who is down and is best shared. `calls` has what an earlier life of the attempt was
+    answered and keeps what this one is; `token` is what it was made with.
     """
 
     def __init__(

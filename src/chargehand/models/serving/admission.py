@@ -40,7 +40,7 @@ from chargehand.models.metering import (
 )
 
 _T = TypeVar("_T")
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any] | None"]
 _UNKNOWN = ReplyUsage(usage=Usage())
 # How long a call waits for the reserves of others, and how often it looks whether another process settled one.
 RESERVE_SECONDS, _LOOK_SECONDS = 60.0, 0.25
@@ -65,17 +65,32 @@ class SerialExecutor:
 
     def __init__(self, name: str = "gateway-books") -> None:
         self._name = name
+        self._submitted = self._done = 0
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
         """Return the outcome of `work`, which is done also where nobody waits for it."""
         outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._put(work, outcome)
+        return outcome
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was submitted is done."""
+        # Each is counted by one thread alone.
+        return self._submitted == self._done
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Have work done that nobody waits for, and that raises nothing; the event loop is not woken for it."""
+        self._put(work, None)
+
+    def _put(self, work: Callable[[], Any], outcome: asyncio.Future[Any] | None) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
+        self._submitted += 1
         self._jobs.put((work, outcome))
-        return outcome
 
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
@@ -99,6 +114,9 @@ class SerialExecutor:
                 result = work()
             except BaseException as error:  # whatever it is belongs to who submitted the work
                 failure = error
+            self._done += 1
+            if outcome is None:
+                continue
             outcome.get_loop().call_soon_threadsafe(settle, outcome, result, failure)
 
 
@@ -114,8 +132,9 @@ class BudgetGrant:
 class BudgetAdmission:
     """Admits the calls of one gateway against its ledger.
 
-    The ledger is asked in a thread, one question at a time; listeners are called there too, or on the event loop
-    with `on_loop`. `on_quota` and `on_fault` are always called on the loop.
+    The ledger is asked in a thread, one question at a time, and listeners are called there too; with `on_loop` all
+    of that happens on the event loop, except waiting for the disk. `on_quota` and `on_fault` always are called on
+    the loop.
     """
 
     def __init__(
@@ -204,7 +223,7 @@ class BudgetAdmission:
         until = loop.time() + self._reserve_seconds
         while True:
             patient = loop.time() < until
-            admission = self._executor.submit(functools.partial(admit, patient))
+            admission = self._ask(functools.partial(admit, patient))
             # Right behind it in line, so that no other call of this gateway is sent before this one is on the
             # disk. This call itself does not wait for it: its provider works while the disk does.
             call.on_disk = self._executor.submit(secure)
@@ -222,6 +241,17 @@ class BudgetAdmission:
                 self.spawn(_return_grant(call, admission))
                 raise
             await self._wait_for_reserves(call)
+
+    def _ask(self, question: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Ask the ledger: in its thread, or here and now with `on_loop`."""
+        if not self._on_loop:
+            return self._executor.submit(question)
+        answered: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        try:
+            answered.set_result(question())
+        except Exception as error:  # whoever waits for the answer gets it, as from the thread
+            answered.set_exception(error)
+        return answered
 
     async def _wait_for_reserves(self, call: MeteredCall) -> None:
         """Return once a call under way was settled here, or in a moment: those of other processes tell nobody."""
@@ -304,7 +334,8 @@ class BudgetAdmission:
         # Booked before it is told: what the log says was paid is in the ledger already.
         book = functools.partial(self._ledger.settle, record.call, usd, most=record.booked_usd)
         if self._on_loop:
-            await self._executor.submit(book)
+            # Not in the thread, which may wait for the disk just now.
+            book()
             report()
         else:
             await self._executor.submit(functools.partial(_run_each, [book, report]))

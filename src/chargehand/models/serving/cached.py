@@ -17,6 +17,7 @@ from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
 
 # The header with which a client asks for a kept reply or none: `only`.
 ONLY_KEPT = "x-chargehand-kept"
+_SMALL_BYTES = 16_384
 _log = logging.getLogger(__name__)
 
 
@@ -29,11 +30,10 @@ class CacheWorker:
 
     async def look_up(self, entry: CacheEntry) -> CachedReply | None:
         """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
-        looking = self._executor.submit(entry.find)
-        # The fingerprint is still taken, in the order of requests: ids get their names in that order.
         if self.cache.waiting:
-            return await looking
-        looking.add_done_callback(_log_failed_look)
+            return await self._executor.submit(entry.find)
+        # The fingerprint is still taken, in the order of requests: ids get their names in that order.
+        self._executor.start(functools.partial(_find_unheard, entry))
         return None
 
     async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
@@ -45,6 +45,9 @@ class CacheWorker:
             except OSError as error:
                 _log_failed_write(call, error)
 
+        if self._executor.idle and len(reply["body"]) <= _SMALL_BYTES:
+            entry.write(call, reply)  # to hand it over and back takes as long
+            return self._executor.submit(sync)
         written = self._executor.submit(functools.partial(entry.write, call, reply))
         # Submitted at once, so that the disk works while the call is settled.
         on_disk = self._executor.submit(sync)
@@ -126,9 +129,10 @@ def _log_failed_write(call: str, error: OSError) -> None:
     _log.error("cannot keep the reply to call %s: %s", call, error.strerror)
 
 
-def _log_failed_look(looking: asyncio.Future[CachedReply | None]) -> None:
-    error = None if looking.cancelled() else looking.exception()
-    if error is not None:
+def _find_unheard(entry: CacheEntry) -> None:
+    try:
+        entry.find()
+    except Exception as error:  # whatever it is: the call goes on without it
         _log.error("cannot keep a request: %s", error)
 
 
