@@ -7,9 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway_kit import JSON, SSE, Reply, anthropic_stream, anthropic_whole, gateway, openai_whole
+from tests.gateway_kit import (
+    DONE,
+    JSON,
+    SSE,
+    USAGE,
+    Reply,
+    Scripted,
+    anthropic_stream,
+    anthropic_whole,
+    chunk,
+    gateway,
+    openai_whole,
+)
 from tests.translation_features import BASES, FEATURES, put
 from tests.translation_kit import (
     ALL,
@@ -27,8 +39,10 @@ from tests.translation_kit import (
 )
 
 from chargehand.models.contract import Dialect, ModelCall
-from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest
+from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest, fold_reply
 from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
+from chargehand.models.event_stream import EventSplitter
 from chargehand.models.providers import Providers
 from chargehand.models.replay_cache import ReplayCache
 
@@ -226,6 +240,35 @@ async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path
     assert "x-chargehand-left-out" not in clean.headers
     assert got.headers["x-chargehand-left-out"] == f"\\xfcmlaut, {'x' * 80}, zq ?"
     assert "x-chargehand-left-out" not in error.headers
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations([0] * 5 + [1] * 5 + [2] * 5), client=st.sampled_from(ALL), after=st.text())
+async def test_calls_that_come_mixed_into_each_other_reach_each_client_whole(
+    order: list[int], client: Dialect, after: str
+) -> None:
+    """A piece of one call, a piece of another, words between them: every client reads the calls that were made."""
+    said = [json.dumps({"said": f"{number}" * 11}) for number in range(3)]
+    rest = [[text[at : at + 5] for at in range(0, len(text), 5)] for text in said]
+    assert [len(each) for each in rest] == [5] * 3
+    pieces = [chunk({"role": "assistant", "content": "I look"})]
+    for number, text in enumerate(order):
+        call: dict[str, Any] = {"index": text, "function": {"arguments": rest[text].pop(0)}}
+        if len(rest[text]) == 4:
+            call = {"index": text, "id": f"c{text}", "function": {**call["function"], "name": f"look_{text}"}}
+        pieces.append(chunk({"tool_calls": [call], **({"content": after} if number == 9 else {})}))
+    pieces += [chunk({}, finish="tool_calls", usage=USAGE), DONE]
+    upstream = TranslatingUpstream(Scripted(Reply(headers=SSE, pieces=pieces)), "openai")
+    body = {**BASES[client], "model": "m", "stream": True}
+    reply = await upstream.send(ModelCall(id="c", dialect=client, body=body, attempt="a", turn=1))
+    reader, split = DIALECTS[client].reply_reader("c"), EventSplitter()
+    events = [*split.feed(await reply.read_all()), split.rest()]
+    deltas = [delta for event in events for delta in reader.read_event(read_event_data(event))]
+    found = fold_reply([*deltas, *reader.finish()])
+    assert sorted((call.name, json.loads(call.arguments)["said"]) for call in found.calls) == [
+        (f"look_{number}", f"{number}" * 11) for number in range(3)
+    ]
+    assert (found.text, found.ended, found.stop) == (f"I look{after}", True, "tools")
 
 
 HEADERS = {

@@ -151,6 +151,8 @@ class ModelDialect(RequestFormat):
     # How names of headers begin that ask for features or choose an account, and which of them do neither.
     feature_headers: ClassVar[tuple[str, ...]] = ()
     plain_headers: ClassVar[frozenset[str]] = frozenset()
+    # Whether pieces of several tool calls may come in turn, each with the number of its call.
+    mixes_calls: ClassVar[bool] = False
     # How this dialect's models are asked for embeddings, `None` where they make none.
     embeddings: EmbeddingsFormat | None = None
     # Where clients of this dialect write what the neutral form has another name for.
