@@ -23,13 +23,13 @@ _NO_INPUT = frozenset(
 _CACHE_MARK = re.compile(rb',?"cache_control":\{[^{}]*\}')
 
 
-class _Conversation(NamedTuple):
+class _RequestHashes(NamedTuple):
     """A request by the hashes of its parts: what is no message, and each message."""
 
     frame: int
     messages: tuple[int, ...]
 
-    def goes_on_from(self, before: _Conversation) -> bool:
+    def goes_on_from(self, before: _RequestHashes) -> bool:
         return self.frame == before.frame and self.messages[: len(before.messages)] == before.messages
 
 
@@ -37,7 +37,7 @@ class CountedRequest:
     """One request to one model; `tokens` is what its input is at most."""
 
     def __init__(
-        self, inputs: CountedInputs, model: object, conversation: _Conversation | None, tokens: int
+        self, inputs: CountedInputs, model: object, conversation: _RequestHashes | None, tokens: int
     ) -> None:
         self.tokens = tokens
         self._inputs = inputs
@@ -58,7 +58,7 @@ class CountedInputs:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[object, _Conversation], int] = OrderedDict()
+        self._known: OrderedDict[tuple[object, _RequestHashes], int] = OrderedDict()
 
     def bound(self, model: object, raw: bytes, body: Mapping[str, Any]) -> CountedRequest:
         """Return the bound of a request to `model`, whatever names that; `raw` is the body as it came."""
@@ -71,7 +71,7 @@ class CountedInputs:
             return CountedRequest(self, model, None, whole)
         encoded = [_encode(one) for one in messages]
         frame = {key: value for key, value in body.items() if key != name and key not in _NO_INPUT}
-        conversation = _Conversation(hash(_encode(frame)), tuple(map(hash, encoded)))
+        conversation = _RequestHashes(hash(_encode(frame)), tuple(map(hash, encoded)))
         length, counted = max(
             (
                 (len(before.messages), tokens)
@@ -85,7 +85,7 @@ class CountedInputs:
             whole = min(whole, counted + added)
         return CountedRequest(self, model, conversation, whole)
 
-    def note_count(self, model: object, conversation: _Conversation, tokens: int) -> None:
+    def note_count(self, model: object, conversation: _RequestHashes, tokens: int) -> None:
         """Remember what a provider counted; the oldest is forgotten."""
         self._known[model, conversation] = tokens
         self._known.move_to_end((model, conversation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -40,7 +41,9 @@ from chargehand.models.metering import (
 )
 
 _T = TypeVar("_T")
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any] | None"]
+_log = logging.getLogger(__name__)
+# Work, and who waits for it, or what it is called where that fails and nobody does.
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any] | str"]
 _UNKNOWN = ReplyUsage(usage=Usage())
 # How long a call waits for the reserves of others, and how often it looks whether another process settled one.
 RESERVE_SECONDS, _LOOK_SECONDS = 60.0, 0.25
@@ -81,11 +84,11 @@ class SerialExecutor:
         # Each is counted by one thread alone.
         return self._submitted == self._done
 
-    def start(self, work: Callable[[], object]) -> None:
-        """Have work done that nobody waits for, and that raises nothing; the event loop is not woken for it."""
-        self._put(work, None)
+    def start(self, work: Callable[[], object], *, failure: str) -> None:
+        """Do work that nobody waits for, the event loop not woken for it; `failure` is logged where it fails."""
+        self._put(work, failure)
 
-    def _put(self, work: Callable[[], Any], outcome: asyncio.Future[Any] | None) -> None:
+    def _put(self, work: Callable[[], Any], outcome: asyncio.Future[Any] | str) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -115,7 +118,9 @@ class SerialExecutor:
             except BaseException as error:  # whatever it is belongs to who submitted the work
                 failure = error
             self._done += 1
-            if outcome is None:
+            if isinstance(outcome, str):
+                if failure is not None:
+                    _log.error("%s: %s", outcome, failure)
                 continue
             outcome.get_loop().call_soon_threadsafe(settle, outcome, result, failure)
 
@@ -249,8 +254,8 @@ class BudgetAdmission:
         answered: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         try:
             answered.set_result(question())
-        except Exception as error:  # whoever waits for the answer gets it, as from the thread
-            answered.set_exception(error)
+        except GatewayFault as fault:
+            answered.set_exception(fault)
         return answered
 
     async def _wait_for_reserves(self, call: MeteredCall) -> None:
@@ -411,7 +416,7 @@ class MeteredCall:
     def cost(self, metered: ReplyUsage) -> float | None:
         """Return what the call costs that used this, in USD: by its provider's word, else by tokens and price."""
         reported = metered.usage.cost_usd
-        return self._computed(metered) if reported is None else reported
+        return self._price_tokens(metered) if reported is None else reported
 
     def most(self, metered: ReplyUsage) -> float:
         """Return what the call costs at most, in USD, by what is known of it: its reserve or less."""
@@ -419,7 +424,7 @@ class MeteredCall:
         known = bounded_usd(self._price, metered, limit * self._bound.choices, hour_cache=self._bound.hour_cache)
         return self.grant.usd if known is None else min(known, self.grant.usd)
 
-    def _computed(self, metered: ReplyUsage) -> float | None:
+    def _price_tokens(self, metered: ReplyUsage) -> float | None:
         return computed_usd(self._price, metered, hour_cache=self._bound.hour_cache)
 
     async def close(
@@ -443,7 +448,7 @@ class MeteredCall:
                 booked_usd=self.most(metered) if cost is None else cost,
                 reason=reason,
                 reported_usd=metered.usage.cost_usd if self.sent else None,
-                computed_usd=self._computed(metered) if self.sent else None,
+                computed_usd=self._price_tokens(metered) if self.sent else None,
                 hour_writes=metered.hour_writes,
                 first_seconds=self._first,
             )

@@ -33,7 +33,7 @@ class CacheWorker:
         if self.cache.waiting:
             return await self._executor.submit(entry.find)
         # The fingerprint is still taken, in the order of requests: ids get their names in that order.
-        self._executor.start(functools.partial(_find_unheard, entry))
+        self._executor.start(entry.find, failure="cannot keep a request")
         return None
 
     async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
@@ -127,13 +127,6 @@ class CacheEntry:
 
 def _log_failed_write(call: str, error: OSError) -> None:
     _log.error("cannot keep the reply to call %s: %s", call, error.strerror)
-
-
-def _find_unheard(entry: CacheEntry) -> None:
-    try:
-        entry.find()
-    except Exception as error:  # whatever it is: the call goes on without it
-        _log.error("cannot keep a request: %s", error)
 
 
 class CachedReplyHandler:
