@@ -93,6 +93,7 @@ def read_kept_calls(path: Path) -> KeptCalls:
     except FileNotFoundError:
         content = b""
     for line in _read_lines(content):
+        call: object
         if isinstance(line, CachedReply):
             replies[line.call] = line
             call, usd, known = line.call, line.cost_usd, costs
