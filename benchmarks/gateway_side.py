@@ -123,7 +123,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
         journal = Journal(store, "m-1", clock=SystemClock())
 
         def told(record: Any) -> None:
-            journal.note(call_event(record))
+            journal.record(call_event(record))
 
         async def opened(number: int, *, kept: bool = True) -> dict[str, Any]:
             upstream = HttpUpstream(f"http://127.0.0.1:{upstream_port}/v1", "key", "openai")

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -19,6 +19,7 @@ from chargehand.models.contract import CallRecord, ServedModel
 from chargehand.models.gateway import Gateway
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
+from chargehand.models.providers import ProviderHealth, ProviderLimits, Providers
 
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 CHAT = "/v1/chat/completions"
@@ -42,12 +43,15 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One fault; `kept`: for what the provider may charge its reserve stays booked."""
+    """One fault; `kept`: for what the provider may charge its reserve stays booked. `rests`: who is left alone."""
 
     behave: Behave | None
     one: Seen
     chain: Seen
     kept: bool = False
+    rests: Literal["", "model", "model by its word", "address"] = "model"
+    paid: bool = False
+    path: str = CHAT
     stream: bool = False
     body: bytes | None = None
     alive: bool = True
@@ -93,19 +97,29 @@ LIES = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 90
 NEXT = Seen(status=200, by="n")
 CASES: dict[str, Case] = {
     "429 with Retry-After": Case(
-        behave=answer(429, b"{}", "retry-after: 7\r\n"), one=Seen(status=429, asked=4, waits=3), chain=NEXT
+        behave=answer(429, b"{}", "retry-after: 7\r\n"),
+        one=Seen(status=429, asked=4, waits=3),
+        chain=NEXT,
+        rests="model by its word",
     ),
-    "429 without": Case(behave=answer(429, b"{}"), one=Seen(status=429, asked=4, waits=3), chain=NEXT),
+    "429 without": Case(
+        behave=answer(429, b"{}"),
+        one=Seen(status=429, asked=4, waits=3),
+        chain=NEXT,
+        rests="model by its word",
+    ),
     "429 for five hours": Case(
         behave=answer(429, b"{}", "retry-after: 18000\r\n"),
         one=Seen(status=429, code="quota_exhausted"),
         chain=NEXT,
+        rests="model by its word",
     ),
     "500": Case(behave=answer(500, b"{}"), one=Seen(status=500, asked=4, waits=3), chain=NEXT),
     "refused": Case(
         behave=None,
         one=Seen(status=502, code="upstream_unreachable", asked=0, waits=3),
         chain=Seen(status=200, asked=0, by="n"),
+        rests="address",
     ),
     "silent, and at work": Case(
         behave=silence, one=Seen(status=504, code="upstream_timeout"), chain=NEXT, kept=True, seconds=0.2
@@ -150,12 +164,32 @@ CASES: dict[str, Case] = {
         chain=NEXT,
         kept=True,
     ),
-    "a wrong word": Case(behave=answer(200, ODD), one=Seen(status=200), chain=Seen(status=200), body=ODD),
-    "two calls with one id": Case(
-        behave=answer(200, TWINS), one=Seen(status=200), chain=Seen(status=200), body=TWINS
+    "503 with Retry-After": Case(
+        behave=answer(503, b"{}", "retry-after: 7\r\n"),
+        one=Seen(status=503, asked=4, waits=3),
+        chain=NEXT,
+        rests="model by its word",
     ),
-    "1 MB": Case(behave=answer(200, BIG), one=Seen(status=200), chain=Seen(status=200), body=BIG),
-    "byte by byte": Case(behave=drip, one=Seen(status=200), chain=Seen(status=200), body=openai_whole()),
+    "unreadable": Case(
+        behave=answer(200, b'{"choices": 1, "usage": {"prompt_tokens": 5, "completion_tokens": 1}}'),
+        one=Seen(status=502, code="reply_unreadable"),
+        chain=NEXT,
+        paid=True,
+        path="/v1/messages",
+    ),
+    "400": Case(behave=answer(400, b"{}"), one=Seen(status=400), chain=Seen(status=400), rests=""),
+    "422": Case(behave=answer(422, b"{}"), one=Seen(status=422), chain=Seen(status=422), rests=""),
+    "401": Case(behave=answer(401, b"{}"), one=Seen(status=401), chain=NEXT, rests=""),
+    "404": Case(behave=answer(404, b"{}"), one=Seen(status=404), chain=NEXT, rests=""),
+    "408": Case(behave=answer(408, b"{}"), one=Seen(status=408), chain=NEXT, rests="", kept=True),
+    "a wrong word": Case(
+        behave=answer(200, ODD), one=Seen(status=200), chain=Seen(status=200), body=ODD, rests=""
+    ),
+    "two calls with one id": Case(
+        behave=answer(200, TWINS), one=Seen(status=200), chain=Seen(status=200), body=TWINS, rests=""
+    ),
+    "1 MB": Case(behave=answer(200, BIG), one=Seen(status=200), chain=Seen(status=200), body=BIG, rests=""),
+    "byte by byte": Case(behave=drip, one=Seen(status=200), chain=Seen(status=200), body=openai_whole(), rests=""),
 }
 
 
@@ -205,6 +239,7 @@ class Run:
     provider: Provider
     records: list[CallRecord]
     waits: list[float]
+    health: ProviderHealth
 
 
 async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
@@ -214,6 +249,7 @@ async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
         event = chunk({"content": "from the other"}, finish="stop")
         good = Provider(answer(200, event + DONE, kind="text/event-stream"))
     records, waits, clock = list[CallRecord](), list[float](), SteppedClock()
+    providers = Providers({"one": ProviderLimits(failures=1)}, clock=clock)
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
@@ -244,6 +280,7 @@ async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
             on_call=records.append,
             clock=clock,
             sleep=sleep,
+            providers=providers,
             call_seconds=60.0 if chain and not case.alive else case.seconds,
             quiet_seconds=0.02 if case.behave is silence else 60.0,
         )
@@ -253,8 +290,8 @@ async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
         client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, timeout=30))
         headers = {"authorization": f"Bearer {gateway.token}"}
         ask = {"model": "m", "messages": [], "max_tokens": 10, "stream": case.stream}
-        reply = await client.post(f"http://gateway{CHAT}", headers=headers, json=ask)
-    return Run(reply, provider, records, waits)
+        reply = await client.post(f"http://gateway{case.path}", headers=headers, json=ask)
+    return Run(reply, provider, records, waits, providers.of("one", "m"))
 
 
 def error_code(reply: httpx.Response) -> str:
@@ -277,6 +314,16 @@ async def test_a_fault_of_a_provider(tmp_path: Path, name: str, chain: bool) -> 
         assert done.reply.content == case.body
     first = [record for record in done.records if record.model == "m"]
     assert {record.cost_usd is None and record.booked_usd > 0 for record in first} == {case.kept}
+    if case.paid:
+        assert sum(record.cost_usd or 0.0 for record in first) > 0
+    health = done.health
+    rests = [
+        name for name, each in (("model", health.breaker), ("address", health.address.breaker)) if each.wait()
+    ]
+    rests += ["model by its word"] if health.resting else []
+    assert case.rests in rests if case.rests else rests == []
+    # A silent address is the model's fault too: it was sent the call.
+    assert set(rests) <= {case.rests, *(("address",) if case.behave is silence else ())}
     assert [record.status for record in done.records if record.model == "n"] == ["ok"] * (seen.by == "n")
 
 

@@ -18,8 +18,10 @@ from tests.native_kit import ModelServer, NativeShop, says
 
 from chargehand.agents.contract import Endpoint
 from chargehand.app.documents import mission_document, to_json
+from chargehand.app.providers.served import provider_limits
 from chargehand.app.wiring.gateways import AttemptGateways
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
+from chargehand.core.clock import SteppedClock
 from chargehand.core.events import decode
 from chargehand.core.state import MissionState
 from chargehand.missions.causes import attempt_cause
@@ -263,10 +265,11 @@ async def _revoked(shop: EndpointShop) -> None:
         assert not endpoint.socket.exists()
 
 
-def _post(endpoint: Endpoint) -> tuple[int, Any]:
+def _post(endpoint: Endpoint, *, seconds: float = 20) -> tuple[int, Any]:
     body = msgspec.json.encode({"model": "served", "messages": [{"role": "user", "content": "hi"}]})
-    connection = http.client.HTTPConnection("gateway", timeout=20)
+    connection = http.client.HTTPConnection("gateway")
     connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(seconds)
     connection.sock.connect(str(endpoint.socket))
     try:
         connection.request("POST", "/v1/chat/completions", body, {"authorization": f"Bearer {endpoint.token}"})
@@ -301,3 +304,50 @@ def test_a_providers_fault_is_the_providers_however_the_program_ends(
     ), state.reasons
     if code:
         assert "HTTP 410" in attempt.reasons[0].message
+
+
+@pytest.mark.parametrize("end", ["the client leaves", "the provider is still down"])
+def test_a_provider_that_is_left_alone_is_at_fault_though_nothing_is_sent(
+    tmp_path: Path, server: ModelServer, end: str
+) -> None:
+    """Another attempt found it down: this one's only call waits for it, or is refused once a probe found it so."""
+    with server.running() as address:
+        shop = EndpointShop(tmp_path, address)
+    fault = asyncio.run(_rested(shop, end))
+    assert fault.startswith("upstream_resting: " if end == "the client leaves" else "upstream_unreachable: ")
+    assert server.asked == []
+
+
+async def _rested(shop: EndpointShop, end: str) -> str:
+    with shop.opened() as app:
+        config, clock = app.user_configuration().config, SteppedClock()
+        opened = AttemptGateways(
+            config=config,
+            spending=app.store.spending,
+            keys=app.credentials,
+            environ=app.environ,
+            scratch=shop.place / "scratch",
+            clock=clock,
+        )
+        wanted = EndpointRequest(
+            models=("served",),
+            mission="m-1",
+            attempt="a-1",
+            number=1,
+            first_turn=1,
+            on_call=lambda _: None,
+            on_alert=lambda _: None,
+        )
+        (served,) = opened._served_models(("served",), {})
+        health = opened.standings.of(provider_limits(config, app.environ), clock).of(served.provider, served.model)
+        for _ in range(3):
+            health.note_unreachable()
+        if end == "the provider is still down":
+            clock.advance(61)
+        async with opened(wanted) as endpoint:
+            if end == "the client leaves":
+                with pytest.raises(TimeoutError):
+                    await asyncio.to_thread(_post, endpoint, seconds=0.5)
+            else:
+                assert (await asyncio.to_thread(_post, endpoint))[0] == 502
+            return endpoint.meter().fault

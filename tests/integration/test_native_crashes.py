@@ -120,4 +120,7 @@ def test_a_reply_that_was_paid_for_is_not_lost_between_bill_and_record(tmp_path:
             (state,) = yard.missions(site)
             assert state.status == "promoted", (point, state.reasons)
             assert (state.attempts[0].calls, list((yard.home / "calls").glob("*"))) == (3, []), point
+            # Three times 1,000 tokens read and 100 written, at 1 USD per million: the reserve is not what counts.
+            assert state.attempts[0].cost_usd == pytest.approx(0.0033), point
+            assert state.attempts[0].booked_usd == pytest.approx(0.0033), point
         yard.at_rest()

@@ -159,6 +159,26 @@ def model_of(site: Site) -> str:
     return f"served-{site.repository.name.removeprefix('repo-')}"
 
 
+@pytest.mark.parametrize("ended", ["cancel", "discard"])
+def test_a_mission_that_nobody_goes_on_with_is_charged_what_its_calls_cost(tmp_path: Path, ended: str) -> None:
+    """Its worker died between a reply and its booking: once the mission is ended, nothing is reserved any more."""
+    model = ModelServer(REPLIES)
+    with nothing_survives(), model.running() as address:
+        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk")
+        site = yard.site(SCENE)
+        yard.die_at("before settled#2", site)
+        mission = yard.mission(site)
+        with yard.app() as app:
+            state = getattr(app.steering, ended)(mission)
+            spent = app.store.spending.total(mission)
+        (attempt,) = state.attempts
+        assert (attempt.calls, attempt.status) == (2, "cancelled")
+        assert attempt.cost_usd == pytest.approx(0.0022)
+        assert spent == (pytest.approx(0.0022), pytest.approx(0.0022))
+        (lost,) = (each for each in yard.events(site) if isinstance(each, ModelCalled) and each.status == "lost")
+        assert (lost.model, lost.turn, lost.input_tokens, lost.cost_known) == (model_of(site), 2, 1000, True)
+
+
 class HeldServer(ModelServer):
     """A provider that gives its third reply only once it is told to."""
 

@@ -22,7 +22,7 @@ from tests.gateway_kit import DONE, PRICE, chunk, event, message, openai_whole
 from chargehand.models.contract import CallRecord, Dialect, ServedModel
 from chargehand.models.gateway import Gateway
 from chargehand.models.http_upstream import HttpUpstream
-from chargehand.models.key_filter import KeyFilter
+from chargehand.models.key_filter import KeyFilter, explain_weak_key
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.recording import RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
@@ -153,11 +153,11 @@ PLACES: dict[str, Callable[[str], Echo]] = {
 
 
 @contextlib.asynccontextmanager
-async def provider(echo: Echo) -> AsyncIterator[str]:
+async def provider(echo: Echo, key: str = KEY) -> AsyncIterator[str]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            assert KEY.lower().encode() in head
+            assert key.lower().encode() in head
             await reader.readexactly(int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0))
             lines = f"HTTP/1.1 {echo.status} X\r\ncontent-type: {echo.kind}\r\n{echo.headers}connection: close\r\n"
             writer.write(lines.encode() + (b"transfer-encoding: chunked\r\n\r\n"))
@@ -287,7 +287,43 @@ def test_what_holds_no_key_goes_on_as_it_is(text: str) -> None:
     assert KeyFilter(KEY).scrub(content) == content
 
 
-@pytest.mark.parametrize("key", [None, "", "ollama", "dummy-key-1", "sk-no-key-required", "not-needed"])
+@pytest.mark.parametrize("key", [None, "", "x", "none", "EMPTY"])
 def test_a_key_that_is_none_is_left_alone(key: str | None) -> None:
     assert not KeyFilter(key).active
     assert KeyFilter(key).scrub(f"say {key}".encode()) == f"say {key}".encode()
+
+
+WEAK = ["ollama", "dummy-key-1", "sk-no-key-required", "not-needed", "application", "stream"]
+
+
+@pytest.mark.parametrize("key", WEAK)
+@pytest.mark.parametrize("status", [200, 400, 429])
+@pytest.mark.parametrize("name", ["plain", "base64", "base64url", "hex", "url", "spaced", "backwards"])
+async def test_a_key_that_may_be_a_word_is_taken_out_of_headers_and_errors(
+    key: str, status: int, name: str
+) -> None:
+    said = ENCODINGS[name](key)
+    line = re.sub(r"\s+", " ", said).encode("latin-1", "replace").decode("latin-1")
+    body = whole(f"I say {said}") if status == 200 else json.dumps({"error": {"message": f"not {said}"}}).encode()
+    echo = Echo(pieces=(body,), status=status, headers=f"x-request-id: {line}\r\n")
+    async with provider(echo, key) as url:
+        upstream = HttpUpstream(url, key, "openai", key_name="WEAK")
+        try:
+            reply = await upstream.send(_call("openai"))
+            content = await reply.read_all()
+        finally:
+            await upstream.close()
+    assert reply.lower_headers["content-type"] == "application/json"
+    assert "[redacted:WEAK]" in reply.lower_headers["x-request-id"]
+    assert (content == body) == (status == 200), "in an honest reply it is a word"
+    if status != 200:
+        assert b"[redacted:WEAK]" in content
+        assert json.loads(content)
+
+
+@pytest.mark.parametrize("key", ["ollama", "dummy-key-1", "not-needed", "x"])
+def test_of_a_key_that_cannot_be_protected_in_replies_that_is_said(key: str) -> None:
+    said = explain_weak_key(key)
+    assert ("from nothing" if key == "x" else "from errors and headers") in said
+    assert key not in said.split()
+    assert explain_weak_key(KEY) == explain_weak_key(None) == ""

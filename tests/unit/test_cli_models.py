@@ -97,8 +97,10 @@ def test_a_probe_is_one_real_call(desk: Desk, provider: Provider) -> None:
     assert "calls tools, price from configured" in desk("model", "probe", "local").output
     both = desk.json("model", "probe", code=1)["models"]
     assert [one["fine"] for one in both] == [True, False]
+    assert (probed["warning"], "weakly" in desk("model", "probe", "local").output) == (None, False)
     desk.set(M_KEY="other")
     assert "the key is not accepted" in desk("model", "probe", "local", code=1).output
+    assert "its key is weakly protected" in desk("model", "probe", "local", code=1).output
     assert "no model named 'gone'" in desk("model", "probe", "gone", code=2).output
 
 

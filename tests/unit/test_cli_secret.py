@@ -61,9 +61,16 @@ def test_programs_get_one_document(config: Path) -> None:
         "name": NAME,
         "kept_in": f"the file {config / 'secrets.json'}",
         "hidden_by_environment": False,
+        "warning": None,
     }
     assert document("list") == {"secrets": [{"name": NAME, "origin": "file"}]}
     assert document("remove", NAME) == {"name": NAME, "removed": True, "origin": None}
+
+
+def test_a_person_is_told_that_a_short_key_cannot_be_found_in_replies(config: Path) -> None:
+    told = say("set", NAME, stdin="ollama")
+    assert f"{NAME} is weakly protected: it has fewer than 12 characters" in told
+    assert "not from replies" in document("set", NAME, stdin="ollama")["warning"]
 
 
 def test_a_person_is_told_where_the_environment_goes_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

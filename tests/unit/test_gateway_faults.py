@@ -385,3 +385,4 @@ async def test_anthropic_replies_pass_whole(tmp_path: Path) -> None:
         )
     assert reply.content == anthropic_whole()
     assert desk.upstream.calls[0].headers == {"anthropic-beta": "effort-2025", "anthropic-version": "y"}
+    assert reply.headers["x-chargehand-left-out"] == "context-1m-2025"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Mapping
@@ -12,13 +13,24 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway_kit import DONE, JSON, SSE, USAGE, Reply, chunk, gateway, openai_stream, openai_whole
+from tests.gateway_kit import (
+    DONE,
+    JSON,
+    SSE,
+    USAGE,
+    Reply,
+    anthropic_stream,
+    chunk,
+    gateway,
+    openai_stream,
+    openai_whole,
+)
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import Usage
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.replay import Divergence
-from chargehand.models.replay_cache import ReplayCache
+from chargehand.models.replay_cache import ReplayCache, read_kept_calls
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 OTHER = "cht-fedcba9876543210fedcba9876543210"
@@ -241,15 +253,66 @@ async def test_the_reply_is_on_the_disk_before_its_call_is_settled(tmp_path: Pat
     seen: list[int] = []
 
     class Looking(MemoryLedger):
-        def settle(self, call: str, usd: float | None) -> None:
+        def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
             seen.append((tmp_path / "calls.jsonl").read_bytes().count(b'"call"'))
-            super().settle(call, usd)
+            super().settle(call, usd, most=most)
 
     for stream in (False, True):
         pieces = openai_stream("hel", "lo") if stream else [openai_whole()]
         reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
         await asked(tmp_path, reply, stream=stream, ledger=Looking(1.0))
     assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_kept_reply_says_what_it_cost(tmp_path: Path, stream: bool) -> None:
+    pieces = openai_stream("hel", "lo") if stream else [openai_whole()]
+    reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
+    _, _, (record,) = await asked(tmp_path, reply, stream=stream)
+    (kept,) = read_kept_calls(tmp_path / "calls.jsonl").replies.values()
+    assert (kept.call, kept.cost_usd) == (record.call, record.cost_usd)
+    assert record.cost_usd == pytest.approx(130e-6)
+
+
+async def test_what_a_stream_costs_at_most_is_written_once_its_provider_said_what_it_read(tmp_path: Path) -> None:
+    log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
+    free = asyncio.Event()
+    start, *rest = anthropic_stream("hello")
+    reply = Reply(headers=SSE, pieces=[start, free, *rest])
+    async with gateway(tmp_path, reply, dialect="anthropic", calls=log) as desk:
+        body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        asking = asyncio.create_task(desk.post(body, "/v1/messages"))
+        while not (bounds := read_kept_calls(tmp_path / "calls.jsonl").bounds):
+            await asyncio.sleep(0.01)
+        # 10 tokens read at 1 USD per million, 80 cached at 0.1, 10 written at 1.25; at most 50 of output at 10.
+        assert list(bounds.values()) == [pytest.approx(530.5e-6)]
+        asking.cancel()
+        record = await desk.settled()
+    assert (record.call, record.cost_usd) == (next(iter(bounds)), None)
+    assert (record.booked_usd, desk.ledger.left()) == (pytest.approx(530.5e-6), pytest.approx(1 - 530.5e-6))
+    log.close()
+
+
+async def test_a_call_that_waits_to_be_sent_again_costs_nothing_yet(tmp_path: Path) -> None:
+    log, waits = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN), []
+
+    async def sleep(_: float) -> None:
+        waits.append(dict(read_kept_calls(tmp_path / "calls.jsonl").bounds))
+
+    def send(_: Any) -> Reply:
+        (call,) = waits[0]
+        assert read_kept_calls(tmp_path / "calls.jsonl").bounds[call] > 0.1, "it may cost something again"
+        return Reply(pieces=[openai_whole()])
+
+    unreachable = UpstreamError("gone", code="upstream_unreachable")
+    for first in (Reply(status=500, pieces=[b"{}"]), Reply(error=unreachable)):
+        waits.clear()
+        async with gateway(tmp_path, first, send, calls=log, sleep=sleep) as desk:
+            body = {"model": "m", "messages": [{"role": "user", "content": str(first.status)}]}
+            assert (await desk.post(body)).status_code == 200
+        assert [list(each.values()) for each in waits] == [[0.0]]
+        (tmp_path / "calls.jsonl").write_bytes(b"")
+    log.close()
 
 
 async def test_only_a_kept_reply_can_be_asked_for(tmp_path: Path) -> None:

@@ -306,6 +306,24 @@ def test_calls_of_a_dead_worker_stay_booked_whole(store: Store, clock: SteppedCl
     assert store.spending.booked("a-2") == ()
 
 
+def test_calls_of_a_dead_worker_are_booked_by_what_is_known_of_them(store: Store) -> None:
+    one = ledger(store, a=5.0)
+    for call in ("c-1", "c-2", "c-3", "c-4", "c-5"):
+        one.reserve(call, 1.0)
+    one.settle("c-5", None, most=0.3)
+    costs, bounds = {"c-1": 0.125, "c-9": 3.0}, {"c-1": 0.9, "c-2": 0.25, "c-3": 7.0}
+    store.spending.abandon("a-1", costs=costs, bounds=bounds)
+    assert set(store.spending.booked("a-1")) == {
+        ("c-1", 0.125, True),
+        ("c-2", 0.25, False),
+        ("c-3", 1.0, False),
+        ("c-4", 1.0, False),
+        ("c-5", 0.3, False),
+    }
+    assert store.spending.total(attempt="a-1") == (0.125, 2.675)
+    assert one.left() == 2.325
+
+
 def test_totals_are_of_what_is_asked_for(store: Store) -> None:
     for number, (attempt, mission) in enumerate((("a-1", "m-1"), ("a-2", "m-1"), ("a-3", None)), start=1):
         one = ledger(store, attempt, mission)

@@ -7,9 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway_kit import JSON, SSE, Reply, anthropic_whole, gateway, openai_whole
+from tests.gateway_kit import (
+    DONE,
+    JSON,
+    SSE,
+    USAGE,
+    Reply,
+    Scripted,
+    anthropic_stream,
+    anthropic_whole,
+    chunk,
+    gateway,
+    openai_whole,
+)
 from tests.translation_features import BASES, FEATURES, put
 from tests.translation_kit import (
     ALL,
@@ -27,9 +39,12 @@ from tests.translation_kit import (
 )
 
 from chargehand.models.contract import Dialect, ModelCall
-from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest
+from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest, fold_reply
 from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
+from chargehand.models.event_stream import EventSplitter
 from chargehand.models.providers import Providers
+from chargehand.models.replay_cache import ReplayCache
 
 PAGE = Path(__file__).parents[2] / "docs/reference/translation.md"
 PATHS: dict[Dialect, str] = {
@@ -225,6 +240,85 @@ async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path
     assert "x-chargehand-left-out" not in clean.headers
     assert got.headers["x-chargehand-left-out"] == f"\\xfcmlaut, {'x' * 80}, zq ?"
     assert "x-chargehand-left-out" not in error.headers
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations([0] * 5 + [1] * 5 + [2] * 5), client=st.sampled_from(ALL), after=st.text())
+async def test_calls_that_come_mixed_into_each_other_reach_each_client_whole(
+    order: list[int], client: Dialect, after: str
+) -> None:
+    """A piece of one call, a piece of another, words between them: every client reads the calls that were made."""
+    said = [json.dumps({"said": f"{number}" * 11}) for number in range(3)]
+    rest = [[text[at : at + 5] for at in range(0, len(text), 5)] for text in said]
+    assert [len(each) for each in rest] == [5] * 3
+    pieces = [chunk({"role": "assistant", "content": "I look"})]
+    for number, text in enumerate(order):
+        call: dict[str, Any] = {"index": text, "function": {"arguments": rest[text].pop(0)}}
+        if len(rest[text]) == 4:
+            call = {"index": text, "id": f"c{text}", "function": {**call["function"], "name": f"look_{text}"}}
+        pieces.append(chunk({"tool_calls": [call], **({"content": after} if number == 9 else {})}))
+    pieces += [chunk({}, finish="tool_calls", usage=USAGE), DONE]
+    upstream = TranslatingUpstream(Scripted(Reply(headers=SSE, pieces=pieces)), "openai")
+    body = {**BASES[client], "model": "m", "stream": True}
+    reply = await upstream.send(ModelCall(id="c", dialect=client, body=body, attempt="a", turn=1))
+    reader, split = DIALECTS[client].reply_reader("c"), EventSplitter()
+    events = [*split.feed(await reply.read_all()), split.rest()]
+    deltas = [delta for event in events for delta in reader.read_event(read_event_data(event))]
+    found = fold_reply([*deltas, *reader.finish()])
+    assert sorted((call.name, json.loads(call.arguments)["said"]) for call in found.calls) == [
+        (f"look_{number}", f"{number}" * 11) for number in range(3)
+    ]
+    assert (found.text, found.ended, found.stop) == (f"I look{after}", True, "tools")
+
+
+HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "effort-2025, context-1m-2025,skills-2025",
+    "anthropic-dangerous-direct-browser-access": "true",
+    "anthropic-workspace": "w",
+    "openai-beta": "realtime=v1",
+    "openai-organization": "org",
+    "x-goog-user-project": "p",
+    "x-goog-api-client": "genai",
+}
+DROPPED = ["anthropic-workspace", "context-1m-2025", "openai-beta", "openai-organization", "skills-2025"]
+DROPPED += ["x-goog-user-project"]
+
+
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("kind", ["whole", "stream", "error", "embeddings"])
+async def test_each_header_that_asks_for_a_feature_goes_on_or_is_named(
+    tmp_path: Path, client: Dialect, kind: str
+) -> None:
+    """In every reply: live or kept, whole or streamed, of an error too; in the log once."""
+    asked: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
+    path = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}[client]
+    reply = Reply(pieces=[anthropic_whole()])
+    upstream: Dialect = "anthropic"
+    if kind == "stream":
+        asked["stream"], reply = True, Reply(headers=SSE, pieces=anthropic_stream("hi"))
+    elif kind == "error":
+        reply = Reply(status=400, pieces=[b'{"error": {"message": "no"}}'])
+    elif kind == "embeddings":
+        vector = {"object": "embedding", "index": 0, "embedding": [1.0]}
+        reply = Reply(pieces=[json.dumps({"data": [vector], "usage": {"prompt_tokens": 1}}).encode()])
+        asked, path, upstream = {"model": "m", "input": "hi"}, "/v1/embeddings", "openai"
+        client = "openai"
+    expected = DROPPED if client == upstream == "anthropic" else sorted([*DROPPED, "effort-2025"])
+    if kind == "embeddings":
+        expected = DROPPED
+    told = []
+    for life in range(2):
+        calls = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token="cht-0123456789abcdef0123456789abcdef")
+        async with gateway(tmp_path, reply, dialect=upstream, calls=calls) as desk:
+            got = await desk.post(asked, path, headers=HEADERS)
+            assert got.headers["x-chargehand-left-out"] == ", ".join(expected), life
+            kept = kind != "error"
+            assert ("x-chargehand-replayed" in got.headers) == (kept and life == 1)
+            assert len(desk.upstream.calls) == (not kept or life == 0)
+            told += [record.left_out for record in desk.records]
+        calls.close()
+    assert told == [tuple(expected)] * 2, "once in each life of the attempt"
 
 
 async def test_a_flood_of_names_is_cut(tmp_path: Path) -> None:

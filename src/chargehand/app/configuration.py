@@ -34,11 +34,15 @@ class SecretList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretKept(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that was kept; `hidden_by_environment`: a variable of that name takes its place."""
+    """A secret that was kept; `hidden_by_environment`: a variable of that name takes its place.
+
+    `warning` says how far it is protected where that is less than for most keys, else null.
+    """
 
     name: str
     kept_in: str
     hidden_by_environment: bool
+    warning: str | None = None
 
 
 class SecretRemoved(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +61,13 @@ def keep_secret(reader: StateReader, name: str, *, read: Callable[[], str]) -> S
     """
     # For its errors alone, before anybody types.
     reader.credentials.describe(name)
-    place = reader.credentials.set(name, read())
+    from chargehand.models.key_filter import explain_weak_key
+
+    value = read()
+    place = reader.credentials.set(name, value)
     hidden = reader.credentials.describe(name) == "environment"
-    return SecretKept(name=name, kept_in=place, hidden_by_environment=hidden)
+    weak = explain_weak_key(value) or None
+    return SecretKept(name=name, kept_in=place, hidden_by_environment=hidden, warning=weak)
 
 
 def list_secrets(reader: StateReader) -> SecretList:

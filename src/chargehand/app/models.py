@@ -29,6 +29,7 @@ from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
 from chargehand.models.catalogue import ModelFacts, Reported, SourcedFact, listed_models, listed_providers
 from chargehand.models.contract import Price
+from chargehand.models.key_filter import explain_weak_key
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -118,7 +119,10 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProbeView(msgspec.Struct, frozen=True, kw_only=True):
-    """How one model answered; null is what was not found out. `abilities` is null where none were tried."""
+    """How one model answered; null is what was not found out. `abilities` is null where none were tried.
+
+    `warning` says how far its key is protected where that is less than for most keys, else null.
+    """
 
     name: str
     fine: bool
@@ -130,6 +134,7 @@ class ModelProbeView(msgspec.Struct, frozen=True, kw_only=True):
     price_source: str | None
     error: str | None
     abilities: Reported | None
+    warning: str | None = None
 
 
 class ModelProbes(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +293,7 @@ async def probe_models(
                 price_source=probe.price_source,
                 error=probe.error or None,
                 abilities=abilities,
+                warning=explain_weak_key(app.credentials.get(key)) or None if (key := key_name(entry)) else None,
             )
         )
     return ModelProbes(models=tuple(probed))

@@ -231,6 +231,8 @@ def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
         return 1
     for each in probes.models:
         out.text(f"{each.name}: {describe_probe(each)}")
+        if each.warning is not None:
+            out.text(f"  its key is weakly protected: {each.warning}")
         if each.abilities is not None:
             tried = {
                 "streaming": each.abilities.streams,

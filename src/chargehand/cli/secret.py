@@ -41,6 +41,8 @@ def set_(name: str, out: Output) -> int:
         kept = keep_secret(reader, name, read=lambda: _read_value(name))
     out.document(kept)
     out.text(f"{name} is stored in {kept.kept_in}")
+    if kept.warning is not None:
+        out.text(f"{name} is weakly protected: {kept.warning}")
     if kept.hidden_by_environment:
         out.text(f"note: the environment variable {name} takes precedence; unset it to use the stored value")
     return 0

@@ -64,8 +64,11 @@ class Ledger(Protocol):
         """Wait until the disk has everything that was reserved before."""
         ...
 
-    def settle(self, call: str, usd: float | None) -> None:
-        """Book what a call cost instead of its reserve; `None` (not known) leaves the reserve booked."""
+    def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
+        """Book what a call cost instead of its reserve.
+
+        `None` (not known) leaves the reserve booked, or the `most` that it can have cost where that is less.
+        """
         ...
 
 

@@ -248,6 +248,11 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
         return next((attempt for attempt in self.attempts if attempt.number == number), None)
 
     @property
+    def open_attempts(self) -> tuple[AttemptState, ...]:
+        """The attempts that have no end yet; they run, or would go on with another worker."""
+        return tuple(attempt for attempt in self.attempts if attempt.status in ("running", "lost"))
+
+    @property
     def open_question(self) -> Question | None:
         """What the mission waits for a person to say, `None` where it waits for nothing."""
         # It may have been cancelled while it asked: nobody needs the answer.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.fold import read_payload
@@ -17,6 +18,7 @@ from chargehand.store.store import Store
 
 if TYPE_CHECKING:
     from chargehand.models.contract import CallRecord
+    from chargehand.models.replay_cache import CachedReply
     from chargehand.store.ledger import BookedCall
 
 
@@ -52,12 +54,25 @@ def call_event(record: CallRecord) -> ModelCalled:
     )
 
 
-def lost_call_event(attempt: str, booked: BookedCall) -> ModelCalled:
-    """Return the event of a call that the spending ledger has and the log has not."""
-    return ModelCalled(
+def settle_lost_calls(store: Store, state: MissionState, attempt: str) -> list[ModelCalled]:
+    """Settle what a dead worker left open of an attempt; return the calls that the ledger has and the log has not.
+
+    The ledger is written before a call, the log after it. To be called only where no other worker can run the
+    attempt; safe to repeat.
+    """
+    from chargehand.models.replay_cache import read_kept_calls  # loads every dialect
+
+    kept = read_kept_calls(replies_path(store.home, attempt))
+    store.spending.abandon(attempt, costs=kept.costs, bounds=kept.bounds)
+    unlogged = (each for each in store.spending.booked(attempt) if each.call not in state.calls)
+    return [_lost_call_event(attempt, each, kept.replies.get(each.call)) for each in unlogged]
+
+
+def _lost_call_event(attempt: str, booked: BookedCall, kept: CachedReply | None) -> ModelCalled:
+    # The ledger knows only money: where its reply was not kept, model and turn stood in the line never written.
+    lost = ModelCalled(
         call=booked.call,
         attempt=attempt,
-        # The ledger knows only money: model and turn stood in the line that was never written.
         turn=0,
         model="",
         upstream="",
@@ -68,6 +83,20 @@ def lost_call_event(attempt: str, booked: BookedCall) -> ModelCalled:
         cost_known=booked.known,
         booked_usd=booked.usd,
         reason="its worker ended before the call was in the log",
+    )
+    if kept is None:
+        return lost
+    return replace(
+        lost,
+        turn=kept.turn,
+        model=kept.model,
+        upstream=kept.upstream,
+        http_status=kept.status,
+        operation=kept.operation,
+        input_tokens=kept.usage.input,
+        output_tokens=kept.usage.output,
+        cached_tokens=kept.usage.cached,
+        cache_write_tokens=kept.usage.cache_write,
     )
 
 
@@ -128,6 +157,5 @@ def cancel_open_attempts(state: MissionState, reason: Reason) -> list[AttemptFin
     """Return the ends of the attempts that waited, for a person or a worker, and now never go on."""
     return [
         attempt_end(attempt, "cancelled", (reason,), seconds=state.seconds_of(f"attempt/{attempt.number}/"))
-        for attempt in state.attempts
-        if attempt.status in ("running", "lost")
+        for attempt in state.open_attempts
     ]

@@ -42,7 +42,7 @@ from chargehand.core.records import (
     VerdictStatus,
 )
 from chargehand.core.state import MissionState
-from chargehand.missions._attempt_log import archive_replies, attempt_end
+from chargehand.missions._attempt_log import archive_replies, attempt_end, settle_lost_calls
 from chargehand.missions._interruptions import MOST_INTERRUPTIONS, run_interruptible
 from chargehand.missions._messages import (
     FULL_DISK,
@@ -536,6 +536,8 @@ class MissionFlow:
                 # Its step has no end and so no duration: what counts is this worker's own clock.
                 now = self._services.clock.monotonic()
                 seconds = now - self._journal.queued_seconds - self._attempt_started
+                self._journal.record(*settle_lost_calls(self._services.store, state, running.id))
+                running = self._journal.state.attempt(running.number) or running
                 self._journal.record(attempt_end(running, attempt, (reason,), seconds=seconds))
                 self._admission.record_change(self._request, running.number)
                 archive_replies(self._services.store, self._journal.mission, running.id)

@@ -11,7 +11,7 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
 from chargehand.core.state import SETTLED, MissionState
-from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts
+from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
 from chargehand.missions.checkpoints import restore_checkpoint
@@ -127,6 +127,8 @@ class Missions:
                 )
             superseded = Reason(code="promoted", message="a person promoted its last tree")
             approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
+            for attempt in journal.state.open_attempts:
+                journal.record(*settle_lost_calls(self._services.store, journal.state, attempt.id))
             ended = cancel_open_attempts(journal.state, superseded)
             if rebase is not None:
                 advance_base(journal, rebase)

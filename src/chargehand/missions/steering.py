@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -20,7 +21,12 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import DISK, MissionState
-from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, restore_replies
+from chargehand.missions._attempt_log import (
+    archive_replies,
+    cancel_open_attempts,
+    restore_replies,
+    settle_lost_calls,
+)
 from chargehand.missions._messages import (
     CANCEL,
     FULL_DISK,
@@ -36,9 +42,6 @@ from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
-
-if TYPE_CHECKING:
-    pass
 
 # Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
 _ROOM_BYTES = 16 << 20
@@ -175,17 +178,30 @@ class Steering(Struct, frozen=True, kw_only=True):
         self, mission: str, finished: MissionFinished, *, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:
         """End a mission, and the attempts that would have gone on."""
-        before = self.look.at_rest(mission)
-        ended = cancel_open_attempts(before, finished.reasons[0])
-        events = (*ended, *events_of_mission_end(before, finished))
-        state = self._record(mission, *events, among=among, verb=verb, code=code)
+        with self._hold(mission, among, verb=verb, code=code) as (epoch, state):
+            lost = [call for each in state.open_attempts for call in settle_lost_calls(self.store, state, each.id)]
+            if lost:
+                self.store.log.append(mission, *lost, epoch=epoch)
+                state = self.look.at_rest(mission)
+            ended = cancel_open_attempts(state, finished.reasons[0])
+            events = (*ended, *events_of_mission_end(state, finished))
+            self.store.log.append(mission, *events, epoch=epoch, durable=True)
         # Only now: until the attempts' end is on the disk, a worker could resume them and need the replies.
         archive_replies(self.store, mission, *(each.attempt for each in ended))
-        return state
+        return self.look.state(mission)
 
     def _record(
         self, mission: str, *payloads: Payload, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:
+        with self._hold(mission, among, verb=verb, code=code) as (epoch, _):
+            self.store.log.append(mission, *payloads, epoch=epoch, durable=True)
+        return self.look.state(mission)
+
+    @contextlib.contextmanager
+    def _hold(
+        self, mission: str, among: tuple[MissionStatus, ...], *, verb: str, code: str
+    ) -> Iterator[tuple[int, MissionState]]:
+        """Hold a mission that has one of these statuses for the block; yield its epoch and state."""
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             # Read as at rest: with the claim just made it would look as if somebody ran it.
             state = self.look.at_rest(mission)
@@ -198,5 +214,4 @@ class Steering(Struct, frozen=True, kw_only=True):
                     code=code,
                     hint=(_UNDONE if undone else hint).format(mission=mission),
                 )
-            self.store.log.append(mission, *payloads, epoch=epoch, durable=True)
-        return self.look.state(mission)
+            yield epoch, state

@@ -29,11 +29,13 @@ from chargehand.models.contract import (
     QuotaRest,
     ServedModel,
 )
+from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
     RequestFormat,
     RequestRoute,
+    WireHeaders,
     estimate_tokens,
     is_bare,
 )
@@ -41,7 +43,7 @@ from chargehand.models.dialects.embeddings import embeddings_format, embeddings_
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
-from chargehand.models.metering import DEFAULT_OUTPUT, CallBound, bound_input
+from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
@@ -80,10 +82,11 @@ class Gateway:
     `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
     request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
     `on_alert` run in a thread, never two at once, and may block as the ledger may; with `on_loop` they run on the
-    event loop, which saves a call the way there and back, and must not. `on_quota` is called on the event loop
-    before a client is refused for want of quota. The upstreams belong to the caller; `providers` knows who is down
-    and is best shared. `calls` has what an earlier life of the attempt was answered and keeps what this one is;
-    `token` is what it was made with.
+    event loop, and the ledger is asked there, which saves a call the ways there and back: neither may block for
+    long. `on_quota` is called on the event loop before a client is refused for want of quota, `on_fault` there
+    with the reason why a client waits or is refused for a provider that failed before. The upstreams belong to the
+    caller; `providers` knows who is down and is best shared. `calls` has what an earlier life of the attempt was
+    answered and keeps what this one is; `token` is what it was made with.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Gateway:
         first_turn: int = 1,
         on_alert: Callable[[Spent], None] = lambda _: None,
         on_quota: Callable[[QuotaRest], None] = lambda _: None,
+        on_fault: Callable[[str], None] = lambda _: None,
         on_loop: bool = False,
         call_seconds: float = 600.0,
         reserve_seconds: float = RESERVE_SECONDS,
@@ -120,6 +124,7 @@ class Gateway:
             on_call=on_call,
             on_alert=on_alert,
             on_quota=on_quota,
+            on_fault=on_fault,
             on_loop=on_loop,
             reserve_seconds=reserve_seconds,
         )
@@ -127,6 +132,7 @@ class Gateway:
         # Each operation apart: counting tokens between two replies must not move the turns of a script.
         self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
         self._bares = 0
+        self._inputs = CountedInputs()
         self._providers = providers or Providers(clock=self._clock)
         self._call_seconds = call_seconds
         self._quiet_seconds = quiet_seconds
@@ -270,6 +276,8 @@ class Gateway:
         rules: ModelDialect | EmbeddingsFormat
         rules = DIALECTS[route.dialect] if route.operation == "reply" else embeddings_format(route.dialect)
         body, left_out = rules.screen(given)
+        headers = _screen_headers(request.headers)
+        left_out = (*left_out, *headers.left_out)
         find = find_candidates if route.operation == "reply" else find_embedders
         candidates = find(chain, route.dialect, body)
         bare = route.operation == "reply" and is_bare(body)
@@ -283,18 +291,19 @@ class Gateway:
                 served=one.served,
                 rules=rules,
                 body=one.body,
-                bound=_bound_call(one, rules, request),
+                bound=_bound_call(one, rules, request, self._inputs),
                 turn=turn,
                 seconds=self._call_seconds,
                 quiet=self._quiet_seconds,
-                headers=_screen_headers(request.headers),
+                # In another dialect they would name versions and features of one that it does not know.
+                headers=headers.kept if one.served.dialect == route.dialect else {},
                 operation=route.operation,
                 upstream=_select_upstream(one.served, route),
                 health=self._providers.of(one.served.provider, one.served.model) if one.served.provider else None,
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
                 converted=one.converted,
-                left_out=left_out,
+                left_out=left_out if one.served.dialect == route.dialect else (*left_out, *headers.features),
                 bare=bare,
                 bares=bares,
             )
@@ -321,7 +330,7 @@ class Gateway:
                 attempt=self._attempt,
                 turn=turn,
                 seconds=_COUNT_SECONDS,
-                headers=_screen_headers(request.headers),
+                headers=_screen_headers(request.headers).kept,
                 operation="count",
             )
             # Whatever is wrong with the provider's own count, there is an estimate.
@@ -340,17 +349,21 @@ def new_token() -> str:
     return f"cht-{secrets.token_urlsafe(32)}"
 
 
-def _bound_call(candidate: Candidate, rules: RequestFormat, request: HttpRequest) -> CallBound:
+def _bound_call(
+    candidate: Candidate, rules: RequestFormat, request: HttpRequest, inputs: CountedInputs
+) -> CallBound:
     """Return the most that a request can use of a model."""
     served = candidate.served
+    asked = inputs.bound((served.provider, served.name, served.model), request.body, candidate.body)
     limit = rules.output_limit(candidate.body)
     most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
     return CallBound(
-        input=bound_input(request.body, candidate.body),
+        input=asked.tokens,
         output=most if limit is None else min(limit, most),
         asked=limit is not None or served.max_output is not None,
         choices=rules.count_choices(candidate.body),
         hour_cache=b'"1h"' in request.body,
+        on_counted=asked.note_count,
     )
 
 
@@ -362,11 +375,14 @@ def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
     return TranslatingUpstream(served.upstream, served.dialect, reasoning=served.reasoning)
 
 
-def _screen_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    kept: dict[str, str] = {}
-    for dialect in DIALECTS.values():
-        kept |= dialect.screen_headers(headers)
-    return kept
+def _screen_headers(headers: Mapping[str, str]) -> WireHeaders:
+    """Return what of a client's headers goes on; clients of one dialect may name features of another."""
+    screened = [dialect.screen_headers(headers) for dialect in DIALECTS.values()]
+    return WireHeaders(
+        kept={name: value for one in screened for name, value in one.kept.items()},
+        features=tuple(name for one in screened for name in one.features),
+        left_out=tuple(dict.fromkeys(name for one in screened for name in one.left_out)),
+    )
 
 
 def _decode_body(request: HttpRequest) -> Mapping[str, Any]:

@@ -31,6 +31,11 @@ _OWN_HEADERS = "x-chargehand-"
 _CONNECT_SECONDS = 15.0
 # Plain replies: a compressed stream comes in lumps.
 _COMMON = {"user-agent": "chargehand", "accept": "*/*", "accept-encoding": "identity"}
+_TYPES = frozenset(
+    f"{kind}{charset}"
+    for kind in ("application/json", "text/event-stream")
+    for charset in ("", "; charset=utf-8", ";charset=utf-8")
+)
 _PORTS = {"http": 80, "https": 443}
 # Other names (international ones, zones) are left to httpx.
 _HOST = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]+")
@@ -92,9 +97,14 @@ class HttpUpstream:
         headers = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
         chunks: AsyncIterator[bytes] = _Chunks(reply.body, self._explain_error)
         if self._filter.active:
-            headers = {name: self._filter.scrub_text(text) for name, text in headers.items()}
+            headers = {
+                # A short key may be part of a type, which says how the reply is to be read.
+                name: text if text in _TYPES else self._filter.scrub_text(text)
+                for name, text in headers.items()
+            }
             content_type = {name.lower(): text for name, text in headers.items()}.get("content-type", "")
-            chunks = FilteredChunks(chunks, self._filter, content_type)
+            if self._filter.in_replies or not 200 <= reply.status < 300:
+                chunks = FilteredChunks(chunks, self._filter, content_type)
         return UpstreamReply(status=reply.status, headers=headers, chunks=chunks)
 
     async def probe(self, seconds: float) -> bool:

@@ -14,10 +14,9 @@ from chargehand.core.errors import UpstreamError
 from chargehand.models._json import dump_json, parse_json
 from chargehand.models.contract import REPLY_BYTES, close_chunks
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_bytes, event_data, parse_events
-from chargehand.models.redaction import collect_delta_texts, redaction_mark
+from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, redaction_mark
 
 # Shorter ones, and those without a digit, are what servers without keys are given: "ollama", "sk-no-key-required".
-# They stand in honest replies as well.
 _SHORTEST, _SHORTEST_WORDS = 12, 24
 # So much of a key's beginning may go out before the rest is there to be recognised.
 _HEAD = 4
@@ -43,15 +42,19 @@ class KeyFilter:
     """Finds a key written plainly, backwards, in base64, base32, hexadecimal or decimal, or by escapes.
 
     Case does not count, nor does what stands between the characters: spaces, line breaks, quotes, commas. `name`
-    goes into the mark that takes its place. A key that is too plain to be one is left alone (`active` is false).
+    goes into the mark that takes its place. What is as short, or as much of a word, as what servers without keys
+    are given stands in honest replies as well: it is to be taken out of errors and headers only (`in_replies` is
+    false). What has fewer than six characters is no key (`active` is false).
     """
 
     def __init__(self, key: str | None, name: str = "") -> None:
         content = (key or "").strip().encode("utf-8", "replace")
-        self.active = len(content) >= (_SHORTEST if re.search(rb"\d", content) else _SHORTEST_WORDS)
+        self.active = len(content) >= SHORTEST_SECRET
+        self.in_replies = len(content) >= (_SHORTEST if re.search(rb"\d", content) else _SHORTEST_WORDS)
         self._mark = redaction_mark(name).encode()
         forms = _write_forms(content) if self.active else ()
-        self._forms = tuple(sorted({form for form in forms if len(form) >= _SHORTEST}))
+        shortest = _SHORTEST if self.in_replies else SHORTEST_SECRET
+        self._forms = tuple(sorted({form for form in forms if len(form) >= shortest}))
         self._heads = {form[:_HEAD] for form in self._forms}
         self._longest = max(map(len, self._forms), default=0)
 
@@ -109,6 +112,17 @@ class KeyFilter:
                 pieces += [content[done:start], mark]
             done = max(done, end)
         return b"".join([*pieces, content[done:]])
+
+
+def explain_weak_key(key: str | None) -> str:
+    """Return what is not done for a key that is too short or too much of a word, empty where all is."""
+    if not key or KeyFilter(key).in_replies:
+        return ""
+    where = "errors and headers" if KeyFilter(key).active else "nothing"
+    return (
+        f"it has fewer than {_SHORTEST} characters, or {_SHORTEST_WORDS} without a digit: where a model's provider"
+        f" repeats it, it is removed from {where}, but not from replies"
+    )
 
 
 class FilteredChunks:

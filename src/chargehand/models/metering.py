@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -44,7 +44,8 @@ class CallBound(Struct, frozen=True, kw_only=True):
     """The most that a call can use: input tokens, output tokens of each of its `choices`.
 
     `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or
-    the model has one, so that it is to be sent also where nothing limits the money.
+    the model has one, so that it is to be sent also where nothing limits the money. `on_counted` is told how many
+    tokens of input its provider counted.
     """
 
     input: int
@@ -52,6 +53,7 @@ class CallBound(Struct, frozen=True, kw_only=True):
     asked: bool
     choices: int = 1
     hour_cache: bool = False
+    on_counted: Callable[[int], None] | None = None
 
 
 def bound_input(raw: bytes, body: Mapping[str, Any]) -> int:
@@ -175,6 +177,18 @@ def computed_usd(price: Price | None, metered: ReplyUsage, *, hour_cache: bool =
     ) / _MILLION
 
 
+def bounded_usd(
+    price: Price | None, metered: ReplyUsage, output: int, *, hour_cache: bool = False
+) -> float | None:
+    """Return what a call costs at most that read what `metered` says and may write `output` tokens.
+
+    `None` where the price or what it read is not known.
+    """
+    known = drop_empty_counts(metered, wrote=False)
+    whole = replace(known, usage=replace(known.usage, output=output))
+    return computed_usd(price, whole, hour_cache=hour_cache)
+
+
 class MemoryLedger:
     """A `Ledger` for a gateway that belongs to no mission, and for tests; safe between threads.
 
@@ -224,9 +238,11 @@ class MemoryLedger:
     def secure(self) -> None:
         """Do nothing: there is no disk to wait for."""
 
-    def settle(self, call: str, usd: float | None) -> None:
-        """Book what a call cost; `None` leaves its reserve booked."""
+    def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
+        """Book what a call cost; `None` leaves its reserve booked, or `most` where that is less."""
         with self._lock:
             self._open.discard(call)
             if usd is not None:
                 self._booked[call] = usd
+            elif most is not None:
+                self._booked[call] = min(most, self._booked[call])

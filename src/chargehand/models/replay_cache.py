@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,13 @@ from chargehand.models.request_matching import (
 
 _FORMAT, _VERSION = "chargehand-calls", 1
 _TOKEN = "chargehand-token"
+# What a reply's head says of it beside its call, which is the same whenever it is given.
+_KEPT_HEADERS = (
+    *("content-type", "x-chargehand-left-out", "x-chargehand-converted", "x-chargehand-skipped"),
+    "x-chargehand-model",
+)
+# More than any call costs.
+_MOST_USD = 1e6
 # A request as the names of its parts: of each message and tool by itself, for they come again with every call.
 Parts = Mapping[str, str | list[str]]
 
@@ -44,7 +51,10 @@ class RequestFingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply and what it answered; `hidden`: it held what looks like a secret, so it is not all here."""
+    """A whole reply and what it answered; `cost_usd` is what it cost, `None` where that is not known.
+
+    `hidden`: it held what looks like a secret, so it is not all here.
+    """
 
     call: str
     turn: int
@@ -58,6 +68,38 @@ class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
     reply: dict[str, Any]
     usage: Usage = msgspec.field(default_factory=Usage)
     hidden: bool = False
+    cost_usd: float | None = None
+
+
+class KeptCalls(msgspec.Struct, frozen=True):
+    """What a file of kept calls tells of money, by call, in USD.
+
+    `costs` has what whole `replies` cost, where that is known, `bounds` what calls on their way cost at most.
+    """
+
+    replies: Mapping[str, CachedReply]
+    costs: Mapping[str, float]
+    bounds: Mapping[str, float]
+
+
+def read_kept_calls(path: Path) -> KeptCalls:
+    """Read what an attempt's kept calls cost; nothing where there is no such file. Raises `OSError`."""
+    replies, costs, bounds = dict[str, CachedReply](), dict[str, float](), dict[str, float]()
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    for line in _read_lines(content):
+        call: object
+        if isinstance(line, CachedReply):
+            replies[line.call] = line
+            call, usd, known = line.call, line.cost_usd, costs
+        else:
+            call, usd, known = line.get("begun"), line.get("most_usd"), bounds
+        # A damaged line must not stop the attempt that it belongs to.
+        if isinstance(call, str) and isinstance(usd, int | float) and 0 <= usd < _MOST_USD:
+            known[call] = float(usd)
+    return KeptCalls(replies, costs, bounds)
 
 
 class ReplayCache:
@@ -158,6 +200,7 @@ class ReplayCache:
         headers: Mapping[str, str],
         body: bytes,
         usage: Usage,
+        cost: float | None = None,
     ) -> None:
         """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
         plain = to_recorded_body(body, headers.get("content-type", ""))
@@ -178,10 +221,11 @@ class ReplayCache:
                 model=model,
                 upstream=upstream,
                 status=status,
-                headers={name: headers[name] for name in ("content-type",) if name in headers},
+                headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
                 reply=clean,
                 usage=usage,
                 hidden=hidden,
+                cost_usd=cost,
             )
             # Each message comes again with every later call: written once, a long conversation stays small.
             names = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]
@@ -189,6 +233,11 @@ class ReplayCache:
             lines = [{"part": name, "value": self._values[name]} for name in new]
             self._append([*lines, msgspec.to_builtins(kept)])
             self._written.update(new)
+
+    def note_bound(self, call: str, usd: float) -> None:
+        """Write what a call that is on its way costs at most, in USD; the last word counts. Raises `OSError`."""
+        with self._lock:
+            self._append([{"begun": call, "most_usd": usd}])
 
     def sync(self) -> None:
         """Wait until the disk has what was written before, while others may write. Raises `OSError`."""
@@ -263,19 +312,25 @@ class ReplayCache:
             content = path.read_bytes()
         except FileNotFoundError:
             return None
-        for text in content.split(b"\n"):
-            try:
-                line = json.loads(text)
-                if "part" in line:
-                    self._values[line["part"]] = line["value"]
-                    self._written.add(line["part"])
-                elif "gone" in line:
-                    self._waiting = [kept for kept in self._waiting if kept.call not in line["gone"]]
-                elif "call" in line:
-                    self._waiting.append(convert_to(line, CachedReply))
-            except (ValueError, KeyError, TypeError, msgspec.ValidationError):
-                continue  # cut short by a crash: that call goes out again
+        for line in _read_lines(content):
+            if isinstance(line, CachedReply):
+                self._waiting.append(line)
+            elif isinstance(name := line.get("part"), str) and "value" in line:
+                self._values[name] = line["value"]
+                self._written.add(name)
+            elif isinstance(gone := line.get("gone"), list):
+                self._waiting = [kept for kept in self._waiting if kept.call not in gone]
         return not content or content.endswith(b"\n")
+
+
+def _read_lines(content: bytes) -> Iterator[CachedReply | Mapping[str, Any]]:
+    for text in content.split(b"\n"):
+        try:
+            line = json.loads(text)
+            if isinstance(line, dict):
+                yield convert_to(line, CachedReply) if "call" in line else line
+        except (ValueError, msgspec.ValidationError):
+            continue  # cut short by a crash: that call goes out again
 
 
 def _shape(parts: Parts) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Literal, NamedTuple
@@ -88,12 +89,23 @@ class Spending:
         whose = _Whose(mission=mission, attempt=attempt, task=task, user=user)
         return _AttemptLedger(self._database, clock=self._clock, whose=whose, most=most)
 
-    def abandon(self, attempt: str) -> None:
-        """Give up the open calls of a dead worker's attempt; their reserves stay booked. Raises `StoreError`."""
-        # `known` stays 0: whether the provider charged for a call whose end nobody saw, nobody knows.
-        left_open = "UPDATE spending SET settled = reserved WHERE attempt = ? AND settled IS NULL"
+    def abandon(
+        self, attempt: str, *, costs: Mapping[str, float] | None = None, bounds: Mapping[str, float] | None = None
+    ) -> None:
+        """Give up the open calls of a dead worker's attempt. Raises `StoreError`.
+
+        A call is booked at what it is known to have `costs`, in USD, else at its reserve, or at its entry in
+        `bounds` where that is less.
+        """
         with self._database.write() as connection:
-            connection.execute(left_open, (attempt,))
+            rows = connection.execute(_FIND_OPEN, (attempt,)).fetchall()
+            for call, reserved in rows:
+                if costs and call in costs:
+                    connection.execute(_SETTLE, (_micro(costs[call], ROUND_HALF_EVEN), 1, call))
+                else:
+                    # Not known: whether the provider charged for a call whose end nobody saw, nobody knows.
+                    bound = _micro(bounds[call], ROUND_CEILING) if bounds and call in bounds else reserved
+                    connection.execute(_SETTLE_UNKNOWN, {"most": min(reserved, bound), "call": call})
 
     def booked(self, attempt: str) -> tuple[BookedCall, ...]:
         """Return the settled calls of an attempt, oldest first. Raises `StoreError`."""
@@ -202,9 +214,10 @@ class _AttemptLedger:
     def secure(self) -> None:
         self._database.sync()
 
-    def settle(self, call: str, usd: float | None) -> None:
+    def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
         # To the nearest: what is always rounded up is a cent more than the invoice after ten thousand calls.
         micro = None if usd is None else _micro(usd, ROUND_HALF_EVEN)
+        bound = None if most is None else _micro(most, ROUND_CEILING)
         # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
         with self._database.write() as connection:
             row = connection.execute(_FIND, (call,)).fetchone()
@@ -213,9 +226,13 @@ class _AttemptLedger:
                     f"attempt {self._attempt!r} has no reserve for call {call!r}", hint="reserve before the call"
                 )
             _, reserved, settled = row
-            if settled is None:
-                cost = reserved if micro is None else micro
-                connection.execute(_SETTLE, (cost, int(micro is not None), call))
+            if settled is not None:
+                return
+            if micro is not None:
+                connection.execute(_SETTLE, (micro, 1, call))
+            else:
+                most_micro = reserved if bound is None else min(reserved, bound)
+                connection.execute(_SETTLE_UNKNOWN, {"most": most_micro, "call": call})
 
     def _refuse_beyond(self, connection: Transaction, booked: dict[_Scope, int], micro: int) -> None:
         rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
@@ -292,7 +309,10 @@ _RESERVE = """
     INSERT INTO spending (call, mission, attempt, task, user, day, reserved, settled, known, time)
     VALUES (:call, :mission, :attempt, :task, :user, :day, :reserved, NULL, 0, :time)
 """
+_FIND_OPEN = "SELECT call, reserved FROM spending WHERE attempt = ? AND settled IS NULL"
 _SETTLE = "UPDATE spending SET settled = ?, known = ? WHERE call = ?"
+# The reserve too: of what is not known, limits count the reserve.
+_SETTLE_UNKNOWN = "UPDATE spending SET settled = :most, reserved = :most WHERE call = :call"
 _TELL = "INSERT OR IGNORE INTO spending_alerts (scope, subject, limit_micro, time) VALUES (?, ?, ?, ?)"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from chargehand.agents.clis import SPECS
 from chargehand.app.providers.served import require_served
@@ -22,8 +23,7 @@ _OTHER_AGENT = "name another agent with --agent; `chargehand agent list` shows t
 _INSTALL = "install it on PATH, or show its directory: chargehand config set sandbox.toolchain '[\"/DIRECTORY\"]'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartPlace:
+class StartPlace(Struct, frozen=True, kw_only=True):
     """Where an agent would start: in a directory of a base's tree, among the programs of a toolchain.
 
     `setup_expected` tells whether a setup, which may install programs, runs before the agent.

@@ -110,6 +110,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                     on_call=meter.count_call,
                     on_alert=wanted.on_alert,
                     on_quota=meter.note_rest,
+                    on_fault=meter.note_fault,
                     on_loop=True,
                     clock=self.clock,
                     redact=Redactor(secrets).text,
@@ -177,7 +178,7 @@ class _Meter:
                 calls=so_far.calls + 1,
                 refused="",
                 # A client that hangs up, or an attempt that ends, says nothing of the provider.
-                fault=record.reason if record.reason.startswith("upstream_") else "",
+                fault=record.reason if record.reason.startswith(("upstream_", "reply_unreadable")) else "",
                 input=so_far.input + (usage.input or 0),
                 output=so_far.output + (usage.output or 0),
                 unknown=so_far.unknown + (usage.input is None or usage.output is None),
@@ -190,6 +191,10 @@ class _Meter:
         known = self._metered.quota
         if known is None or rest.until < known.until:
             self._metered = replace(self._metered, quota=rest)
+
+    def note_fault(self, reason: str) -> None:
+        """Note that a provider's fault keeps a call from being sent; the next one that ends takes its place."""
+        self._metered = replace(self._metered, fault=reason)
 
     def read(self) -> MeteredUsage:
         """Return what was counted so far."""

@@ -37,7 +37,7 @@ from chargehand.core.errors import FencedError, InfrastructureError, SandboxDied
 from chargehand.core.events import Payload
 from chargehand.core.records import Checkpoint, Finding, Reverted
 from chargehand.core.state import AttemptState
-from chargehand.missions._attempt_log import call_event, lost_call_event, replies_path
+from chargehand.missions._attempt_log import call_event, replies_path, settle_lost_calls
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
@@ -206,11 +206,7 @@ class AttemptRunner:
             yield None
             return
         attempt = assignment.attempt
-        # The ledger is written before a call, the log after it: what a dead worker left open is recorded as lost.
-        spending = self.services.store.spending
-        spending.abandon(attempt)
-        unlogged = [booked for booked in spending.booked(attempt) if booked.call not in self.journal.state.calls]
-        self.journal.record(*(lost_call_event(attempt, booked) for booked in unlogged))
+        self.journal.record(*settle_lost_calls(self.services.store, self.journal.state, attempt))
         loop = asyncio.get_running_loop()
 
         def record(payload: Payload) -> None:

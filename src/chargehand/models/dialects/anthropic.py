@@ -18,6 +18,7 @@ from chargehand.models.dialects.anthropic_messages import (
 from chargehand.models.dialects.base import (
     ModelDialect,
     StreamMeter,
+    WireHeaders,
     WireRequest,
     error_message,
     offered_tools,
@@ -68,6 +69,9 @@ class AnthropicDialect(ModelDialect):
     endpoints: ClassVar[Mapping[str, Operation]] = {"/messages": "reply", "/messages/count_tokens": "count"}
     reply_path = "/v1/messages"
     key_header = "x-api-key"
+    feature_headers = ("anthropic-",)
+    # The last one is for browsers
+    plain_headers = frozenset({"anthropic-version", "anthropic-beta", "anthropic-dangerous-direct-browser-access"})
     spelling: ClassVar[Mapping[str, str]] = {
         "effort": "output_config.effort",
         "budget": "thinking.budget_tokens",
@@ -144,14 +148,16 @@ class AnthropicDialect(ModelDialect):
                     left = (*left, "reasoning")
         return WireRequest(kept, left)
 
-    def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def screen_headers(self, headers: Mapping[str, str]) -> WireHeaders:
         """Return the version, and the beta features that change no price."""
-        betas = (beta.strip() for beta in headers.get("anthropic-beta", "").split(","))
-        kept = {
-            "anthropic-version": headers.get("anthropic-version", ""),
-            "anthropic-beta": ",".join(beta for beta in betas if beta.startswith(_BETAS)),
-        }
-        return {name: value for name, value in kept.items() if value}
+        betas = [beta.strip() for beta in headers.get("anthropic-beta", "").split(",")]
+        good = [beta for beta in betas if beta.startswith(_BETAS)]
+        kept = {"anthropic-version": headers.get("anthropic-version", ""), "anthropic-beta": ",".join(good)}
+        left_out = [
+            *super().screen_headers(headers).left_out,
+            *(beta for beta in betas if beta and beta not in good),
+        ]
+        return WireHeaders({name: value for name, value in kept.items() if value}, tuple(good), tuple(left_out))
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
         """Return what an `image` or a `document` holds."""

@@ -82,6 +82,17 @@ class WireRequest(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
+class WireHeaders(NamedTuple):
+    """Headers that go on with a request in its own dialect, and the names of the features in them.
+
+    `left_out` names the features that the client asked for and the headers do not hold.
+    """
+
+    kept: dict[str, str]
+    features: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
 class RequestFormat(ABC):
     """How requests of one kind spell limits, usage, errors and streams."""
 
@@ -137,6 +148,11 @@ class ModelDialect(RequestFormat):
     reset_header: ClassVar[str] = ""
     # Headers of the account's single windows: when each begins anew, and how much of it is left.
     reset_windows: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # How names of headers begin that ask for features or choose an account, and which of them do neither.
+    feature_headers: ClassVar[tuple[str, ...]] = ()
+    plain_headers: ClassVar[frozenset[str]] = frozenset()
+    # Whether pieces of several tool calls may come in turn, each with the number of its call.
+    mixes_calls: ClassVar[bool] = False
     # How this dialect's models are asked for embeddings, `None` where they make none.
     embeddings: EmbeddingsFormat | None = None
     # Where clients of this dialect write what the neutral form has another name for.
@@ -185,9 +201,10 @@ class ModelDialect(RequestFormat):
         network.
         """
 
-    def screen_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return which of a client's headers go on to the provider."""
-        return {}
+    def screen_headers(self, headers: Mapping[str, str]) -> WireHeaders:
+        """Return which of a client's headers, named in lower case, go on to the provider, and what does not."""
+        asked = (name for name in headers if name.startswith(self.feature_headers))
+        return WireHeaders({}, left_out=tuple(name for name in asked if name not in self.plain_headers))
 
     @abstractmethod
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:

@@ -120,7 +120,8 @@ class OllamaEmbeddings:
         rows = document.get("embeddings")
         vectors = tuple(map(read_vector, rows)) if isinstance(rows, list) else ()
         made = EmbeddingVectors(vectors=vectors, used=as_tokens(document.get("prompt_eval_count")))
-        return _write_reply(call, made, asked, {})
+        names = ", ".join(join_left_out(asked.left_out))
+        return _write_reply(call, made, asked, {LEFT_OUT: names} if names else {})
 
     async def close(self) -> None:
         """Close the inner upstream."""

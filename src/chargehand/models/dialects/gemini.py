@@ -74,6 +74,8 @@ class GeminiDialect(ModelDialect):
     list_path = "/v1beta/models"
     list_field = "name"
     key_header = "x-goog-api-key"
+    feature_headers = ("x-goog-", "x-vertex-ai-")
+    plain_headers = frozenset({"x-goog-api-key", "x-goog-api-client"})
     count_field = "totalTokens"
     spelling: ClassVar[Mapping[str, str]] = {
         "effort": "generationConfig.thinkingConfig.thinkingLevel",

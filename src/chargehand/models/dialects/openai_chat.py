@@ -59,6 +59,8 @@ class OpenAIChatDialect(ModelDialect):
     name = "openai"
     endpoints: ClassVar[Mapping[str, Operation]] = {"/chat/completions": "reply", "/embeddings": "embed"}
     reply_path = "/v1/chat/completions"
+    feature_headers = ("openai-",)
+    mixes_calls = True
     usage_on_request = True
     spelling: ClassVar[Mapping[str, str]] = {
         "effort": "reasoning_effort",

@@ -49,6 +49,7 @@ class ResponsesDialect(ModelDialect):
     name = "responses"
     endpoints: ClassVar[Mapping[str, Operation]] = {"/responses": "reply"}
     reply_path = "/v1/responses"
+    mixes_calls = True
     spelling: ClassVar[Mapping[str, str]] = {
         "effort": "reasoning.effort",
         "summary": "reasoning.summary",

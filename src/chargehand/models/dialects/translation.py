@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -95,6 +95,11 @@ def join_left_out(names: tuple[str, ...], more: str = "") -> tuple[str, ...]:
     return (*few, f"{len(found) - len(few)} more") if len(found) > len(few) else tuple(few)
 
 
+def read_left_out(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names that a reply's header has."""
+    return tuple(headers[LEFT_OUT].split(", ")) if LEFT_OUT in headers else ()
+
+
 class _TranslatedReply:
     """The pieces of a reply in the client's dialect; usage is metered in the provider's.
 
@@ -118,6 +123,7 @@ class _TranslatedReply:
         self._provider = provider
         self._reader = provider.reply_reader(call.id)
         self._writer = client.reply_writer(str(call.body.get("model", "")), call.id)
+        self._sorter = _CallSorter()
         self._unwrapper = _CustomToolUnwrapper(asked.custom)
         self._calls = list[ReplyDelta]()
         self._pieces = self._translate()
@@ -194,7 +200,8 @@ class _TranslatedReply:
 
     def _take(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
         """Yield what goes on; at the end it is known whether the model wrote calls that are none."""
-        for delta in self._unwrapper.unwrap(deltas):
+        ordered = self._sorter.sort(deltas) if self._provider.mixes_calls else deltas
+        for delta in self._unwrapper.unwrap(ordered):
             if isinstance(delta, ToolCallStart | ToolCallDelta):
                 self._calls.append(delta)
             elif isinstance(delta, ReplyEnd):
@@ -204,6 +211,34 @@ class _TranslatedReply:
             yield delta
 
 
+class _CallSorter:
+    """Puts tool calls that come mixed into each other one behind the other: not every dialect can mix them.
+
+    The first goes on as it comes, and what comes of others once the reply ends: until then nobody knows whether
+    there is more of the first.
+    """
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._held: dict[int | None, list[ReplyDelta]] = {}
+
+    def sort(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
+        """Yield what goes on now."""
+        for delta in deltas:
+            if isinstance(delta, ReplyEnd | ReplyError):
+                held, self._held = self._held, {}
+                yield from (one for several in held.values() for one in several)
+                yield delta
+                continue
+            index = delta.index if isinstance(delta, ToolCallStart | ToolCallDelta) else None
+            if self._first is None:
+                self._first = index
+            if index == self._first:
+                yield delta
+            else:
+                self._held.setdefault(index, []).append(delta)
+
+
 class _CustomToolUnwrapper:
     """Turns calls of functions that stand for plain-text tools back into what the client offered."""
 
@@ -211,7 +246,7 @@ class _CustomToolUnwrapper:
         self._custom = custom
         self._held: dict[int, str] = {}
 
-    def unwrap(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
+    def unwrap(self, deltas: Iterable[ReplyDelta]) -> Iterator[ReplyDelta]:
         """Yield what goes on now; the text of a wrapped call is known when all of it is there."""
         for delta in deltas:
             if isinstance(delta, ToolCallDelta) and delta.index in self._held:

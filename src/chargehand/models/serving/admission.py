@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -35,13 +36,16 @@ from chargehand.models.metering import (
     LEAST_OUTPUT,
     CallBound,
     affordable_output,
+    bounded_usd,
     computed_usd,
     input_usd,
     output_usd,
 )
 
 _T = TypeVar("_T")
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+_log = logging.getLogger(__name__)
+# Work, and who waits for it, or what it is called where that fails and nobody does.
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any] | str"]
 _UNKNOWN = ReplyUsage(usage=Usage())
 # How long a call waits for the reserves of others, and how often it looks whether another process settled one.
 RESERVE_SECONDS, _LOOK_SECONDS = 60.0, 0.25
@@ -66,17 +70,32 @@ class SerialExecutor:
 
     def __init__(self, name: str = "gateway-books") -> None:
         self._name = name
+        self._submitted = self._done = 0
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
         """Return the outcome of `work`, which is done also where nobody waits for it."""
         outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._put(work, outcome)
+        return outcome
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was submitted is done."""
+        # Each is counted by one thread alone.
+        return self._submitted == self._done
+
+    def start(self, work: Callable[[], object], *, failure: str) -> None:
+        """Do work that nobody waits for, the event loop not woken for it; `failure` is logged where it fails."""
+        self._put(work, failure)
+
+    def _put(self, work: Callable[[], Any], outcome: asyncio.Future[Any] | str) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
+        self._submitted += 1
         self._jobs.put((work, outcome))
-        return outcome
 
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
@@ -100,6 +119,11 @@ class SerialExecutor:
                 result = work()
             except BaseException as error:  # whatever it is belongs to who submitted the work
                 failure = error
+            self._done += 1
+            if isinstance(outcome, str):
+                if failure is not None:
+                    _log.error("%s: %s", outcome, failure)
+                continue
             outcome.get_loop().call_soon_threadsafe(settle, outcome, result, failure)
 
 
@@ -114,8 +138,9 @@ class BudgetGrant(Struct, frozen=True, kw_only=True):
 class BudgetAdmission:
     """Admits the calls of one gateway against its ledger.
 
-    The ledger is asked in a thread, one question at a time; listeners are called there too, or on the event loop
-    with `on_loop`. `on_quota` is always called on the loop.
+    The ledger is asked in a thread, one question at a time, and listeners are called there too; with `on_loop` all
+    of that happens on the event loop, except waiting for the disk. `on_quota` and `on_fault` always are called on
+    the loop.
     """
 
     def __init__(
@@ -127,6 +152,7 @@ class BudgetAdmission:
         on_call: Callable[[CallRecord], None],
         on_alert: Callable[[Spent], None],
         on_quota: Callable[[QuotaRest], None] = lambda _: None,
+        on_fault: Callable[[str], None] = lambda _: None,
         on_loop: bool = False,
         reserve_seconds: float = RESERVE_SECONDS,
     ) -> None:
@@ -135,6 +161,7 @@ class BudgetAdmission:
         self._freed = asyncio.Event()
         self.attempt = attempt
         self.on_quota = on_quota
+        self.on_fault = on_fault
         self._ledger = ledger
         self._on_call = on_call
         self._on_alert = on_alert
@@ -178,7 +205,7 @@ class BudgetAdmission:
             converted=_shorten(converted),
             bare=bare,
         )
-        call = MeteredCall(self, served.price, record, hour_cache=bound.hour_cache)
+        call = MeteredCall(self, served.price, record, bound)
         await self._admit(call, served, bound)
         if call.grant.alerts:
             # On its own: a listener that fails must not keep the call from being settled.
@@ -202,7 +229,7 @@ class BudgetAdmission:
         until = loop.time() + self._reserve_seconds
         while True:
             patient = loop.time() < until
-            admission = self._executor.submit(functools.partial(admit, patient))
+            admission = self._ask(functools.partial(admit, patient))
             # Right behind it in line, so that no other call of this gateway is sent before this one is on the
             # disk. This call itself does not wait for it: its provider works while the disk does.
             call.on_disk = self._executor.submit(secure)
@@ -220,6 +247,17 @@ class BudgetAdmission:
                 self.spawn(_return_grant(call, admission))
                 raise
             await self._wait_for_reserves(call)
+
+    def _ask(self, question: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Ask the ledger: in its thread, or here and now with `on_loop`."""
+        if not self._on_loop:
+            return self._executor.submit(question)
+        answered: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        try:
+            answered.set_result(question())
+        except GatewayFault as fault:
+            answered.set_exception(fault)
+        return answered
 
     async def _wait_for_reserves(self, call: MeteredCall) -> None:
         """Return once a call under way was settled here, or in a moment: those of other processes tell nobody."""
@@ -300,9 +338,10 @@ class BudgetAdmission:
                 await self._notify([report])
             return
         # Booked before it is told: what the log says was paid is in the ledger already.
-        book = functools.partial(self._ledger.settle, record.call, usd)
+        book = functools.partial(self._ledger.settle, record.call, usd, most=record.booked_usd)
         if self._on_loop:
-            await self._executor.submit(book)
+            # Not in the thread, which may wait for the disk just now.
+            book()
             report()
         else:
             await self._executor.submit(functools.partial(_run_each, [book, report]))
@@ -341,7 +380,7 @@ class MeteredCall:
     """
 
     def __init__(
-        self, admission: BudgetAdmission, price: Price | None, record: CallRecord, *, hour_cache: bool = False
+        self, admission: BudgetAdmission, price: Price | None, record: CallRecord, bound: CallBound
     ) -> None:
         self.id = record.call
         self.turn = record.turn
@@ -350,7 +389,7 @@ class MeteredCall:
         self.on_disk: asyncio.Future[None] | None = None
         self._admission = admission
         self._price = price
-        self._hour_cache = hour_cache
+        self._bound = bound
         self._record = record
         self._first: float | None = None
         self._started = admission.clock.monotonic()
@@ -375,17 +414,31 @@ class MeteredCall:
         if self.on_disk is not None:
             await asyncio.shield(self.on_disk)
 
+    def cost(self, metered: ReplyUsage) -> float | None:
+        """Return what the call costs that used this, in USD: by its provider's word, else by tokens and price."""
+        reported = metered.usage.cost_usd
+        return self._price_tokens(metered) if reported is None else reported
+
+    def most(self, metered: ReplyUsage) -> float:
+        """Return what the call costs at most, in USD, by what is known of it: its reserve or less."""
+        limit = self._bound.output if self.grant.limit is None else self.grant.limit
+        known = bounded_usd(self._price, metered, limit * self._bound.choices, hour_cache=self._bound.hour_cache)
+        return self.grant.usd if known is None else min(known, self.grant.usd)
+
+    def _price_tokens(self, metered: ReplyUsage) -> float | None:
+        return computed_usd(self._price, metered, hour_cache=self._bound.hour_cache)
+
     async def close(
         self, status: CallStatus, http_status: int, *, metered: ReplyUsage = _UNKNOWN, reason: str = ""
     ) -> None:
         """Settle and record the call; only the first time counts, and it happens also if this is cancelled.
 
-        A cost that is not known leaves the reserve booked, unless the call never reached its provider.
+        A cost that is not known leaves booked what it is at most, unless the call never reached its provider.
         """
         if self._closing is None:
-            computed = computed_usd(self._price, metered, hour_cache=self._hour_cache)
-            reported = metered.usage.cost_usd
-            cost = (computed if reported is None else reported) if self.sent else 0.0
+            if metered.usage.input and self._bound.on_counted is not None:
+                self._bound.on_counted(metered.usage.input)
+            cost = self.cost(metered) if self.sent else 0.0
             record = replace(
                 self._record,
                 status=status,
@@ -393,10 +446,10 @@ class MeteredCall:
                 seconds=self._admission.clock.monotonic() - self._started,
                 usage=metered.usage,
                 cost_usd=cost,
-                booked_usd=self.grant.usd if cost is None else cost,
+                booked_usd=self.most(metered) if cost is None else cost,
                 reason=reason,
-                reported_usd=reported if self.sent else None,
-                computed_usd=computed if self.sent else None,
+                reported_usd=metered.usage.cost_usd if self.sent else None,
+                computed_usd=self._price_tokens(metered) if self.sent else None,
                 hour_writes=metered.hour_writes,
                 first_seconds=self._first,
             )

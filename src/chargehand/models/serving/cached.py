@@ -11,12 +11,14 @@ from typing import Any
 from msgspec import Struct
 
 from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
+from chargehand.models.dialects.translation import read_left_out
 from chargehand.models.http.server import HttpAnswer
 from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
 from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
 
 # The header with which a client asks for a kept reply or none: `only`.
 ONLY_KEPT = "x-chargehand-kept"
+_SMALL_BYTES = 16_384
 _log = logging.getLogger(__name__)
 
 
@@ -29,11 +31,10 @@ class CacheWorker:
 
     async def look_up(self, entry: CacheEntry) -> CachedReply | None:
         """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
-        looking = self._executor.submit(entry.find)
-        # The fingerprint is still taken, in the order of requests: ids get their names in that order.
         if self.cache.waiting:
-            return await looking
-        looking.add_done_callback(_log_failed_look)
+            return await self._executor.submit(entry.find)
+        # The fingerprint is still taken, in the order of requests: ids get their names in that order.
+        self._executor.start(entry.find, failure="cannot keep a request")
         return None
 
     async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
@@ -45,11 +46,27 @@ class CacheWorker:
             except OSError as error:
                 _log_failed_write(call, error)
 
+        if self._executor.idle and len(reply["body"]) <= _SMALL_BYTES:
+            entry.write(call, reply)  # to hand it over and back takes as long
+            return self._executor.submit(sync)
         written = self._executor.submit(functools.partial(entry.write, call, reply))
         # Submitted at once, so that the disk works while the call is settled.
         on_disk = self._executor.submit(sync)
         await written
         return on_disk
+
+    async def note_bound(self, call: str, usd: float, *, durable: bool) -> None:
+        """Return once it is written that a call on its way costs `usd` at most, `durable` for a power cut too."""
+
+        def write() -> None:
+            try:
+                self.cache.note_bound(call, usd)
+                if durable:
+                    self.cache.sync()
+            except OSError as error:
+                _log.error("cannot note what call %s costs at most: %s", call, error.strerror)
+
+        await self._executor.submit(write)
 
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
@@ -81,6 +98,7 @@ class CacheEntry(Struct, kw_only=True):
         headers: Mapping[str, str],
         body: bytes,
         usage: Usage,
+        cost: float | None,
     ) -> asyncio.Future[None]:
         """Keep a whole reply as its client gets it; see `CacheWorker.write`."""
         return await self.worker.write(
@@ -93,6 +111,7 @@ class CacheEntry(Struct, kw_only=True):
                 "headers": headers,
                 "body": body,
                 "usage": usage,
+                "cost": cost,
             },
         )
 
@@ -108,12 +127,6 @@ class CacheEntry(Struct, kw_only=True):
 
 def _log_failed_write(call: str, error: OSError) -> None:
     _log.error("cannot keep the reply to call %s: %s", call, error.strerror)
-
-
-def _log_failed_look(looking: asyncio.Future[CachedReply | None]) -> None:
-    error = None if looking.cancelled() else looking.exception()
-    if error is not None:
-        _log.error("cannot keep a request: %s", error)
 
 
 class CachedReplyHandler:
@@ -155,6 +168,7 @@ class CachedReplyHandler:
             cost_usd=0.0,
             booked_usd=0.0,
             bare=self._bare,
+            left_out=self._admission.name_once(kept.upstream, read_left_out(kept.headers)),
             reason="its attempt had this reply before, and paid for it then",
         )
         await self._admission.report(record)

@@ -10,7 +10,8 @@ from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer
 from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
 from chargehand.models.serving.admission import BudgetAdmission
-from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal, refuse
+from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal
+from chargehand.models.serving.headers import refuse
 
 Sleep = Callable[[float], Awaitable[object]]
 # Longer than a probe beside a call: where no other model is there, nobody answers meanwhile anyway.
@@ -64,6 +65,8 @@ class FallbackChain:
                 else:
                     return
         except GatewayFault as fault:
+            if fault.code.startswith("upstream_"):
+                self._admission.on_fault(f"{fault.code}: {fault.message}")
             await refuse(self._answer, self._requests[0].rules, fault)
 
     async def _ask(self, request: UpstreamRequest) -> None:
@@ -104,10 +107,12 @@ class FallbackChain:
 
     async def _wait(self, request: UpstreamRequest, wait: float) -> None:
         """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""
+        message = f"model {request.served.name!r} failed too often and is not asked for another {wait:.0f} s"
         if wait <= LONGEST_WAIT:
+            # Told now, since a client may give up meanwhile; a call that is sent then takes it back.
+            self._admission.on_fault(f"upstream_resting: {message}")
             await self._sleep(wait)
             return
-        message = f"model {request.served.name!r} failed too often and is not asked for another {wait:.0f} s"
         refusal = find_quota_refusal(self._admission, self._requests)
         raise refusal or GatewayFault("upstream_resting", message, wait=wait)
 

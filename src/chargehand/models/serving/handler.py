@@ -41,7 +41,7 @@ from chargehand.models.providers import (
 )
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
-from chargehand.models.serving.headers import JSON_HEADERS, select_headers
+from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
 
 # What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
@@ -285,7 +285,7 @@ class RequestHandler:
                 except GatewayFault:
                     body = b""
                 self._note_error(reply.status, headers, body)
-            again = reply.status in RETRIED_STATUS and await self._retries.wait_for_retry(headers, body)
+            again = reply.status in RETRIED_STATUS and await self._wait_for_retry(call, headers, body)
             if not again:
                 await self._pass_error(call, reply.status, headers, body)
                 return
@@ -310,10 +310,20 @@ class RequestHandler:
                 if fault.code != "upstream_unreachable":
                     raise fault from None
                 call.sent = False
-                if not await self._retries.wait_for_retry():
+                if not await self._wait_for_retry(call):
                     raise fault from None
                 if request.health is not None:
                     request.health.note_unreachable()
+
+    async def _wait_for_retry(self, call: MeteredCall, *answered: Any) -> bool:
+        """Wait to send a call again; a crash meanwhile finds that it cost nothing, unless it may have."""
+        entry = None if call.sent else self._request.entry
+        if entry is not None:
+            await entry.worker.note_bound(call.id, 0.0, durable=False)
+        again = await self._retries.wait_for_retry(*answered)
+        if again and entry is not None:
+            await entry.worker.note_bound(call.id, call.grant.usd, durable=True)
+        return again
 
     def _partial_usage(self, *, whole: bool = False) -> ReplyUsage:
         """Return the usage of a reply that its client did not get; what it wrote is known only if it is `whole`.
@@ -397,7 +407,7 @@ class RequestHandler:
                 raise NextModel("next_model", f"HTTP {status}")
             if (resting := self._quota_refusal()) is not None:
                 raise resting
-        await self._send_whole(status, select_headers(headers, call.id), body)
+        await self._send_whole(status, {**select_headers(headers, call.id), **self._request.shown}, body)
 
     def _quota_refusal(self) -> GatewayFault | None:
         """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
@@ -418,9 +428,9 @@ class RequestHandler:
         metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
         if reply.left_out is not None:
             headers = call.name_left_out(reply, reply.left_out()).lower_headers
-        headers = {**JSON_HEADERS, **headers}
+        headers = {**select_headers({**JSON_HEADERS, **headers}, call.id), **self._request.shown}
         await self._settle_whole(call, reply, headers, body, metered)
-        await self._send_whole(reply.status, {**select_headers(headers, call.id), **self._request.shown}, body)
+        await self._send_whole(reply.status, headers, body)
 
     def _wrote_something(self, content: Mapping[str, Any]) -> bool:
         """Tell whether a whole reply has text or calls; one that cannot be read is taken for one that has."""
@@ -454,6 +464,7 @@ class RequestHandler:
                 headers=headers,
                 body=body,
                 usage=metered.usage,
+                cost=call.cost(metered),
             )
         if request.health is not None:
             request.health.note_success()
@@ -468,7 +479,7 @@ class RequestHandler:
         self._meter = meter = self._rules.stream_meter(self._request.body)
         limit = call.grant.limit
         forwarder = StreamForwarder(meter, None if limit is None else limit * self._request.bound.choices)
-        sent = list[bytes]()
+        sent, bounded = list[bytes](), self._request.entry is None
         async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
             async for piece in pieces:
                 call.note_first_piece()
@@ -477,6 +488,7 @@ class RequestHandler:
                 # The last event is held back until the call is settled.
                 if meter.ended:
                     break
+                bounded = bounded or self._note_bound(call)
                 await self._forward(call, out, headers)
                 # A provider that ignores the limit would spend what nobody reserved.
                 forwarder.check_limit()
@@ -511,6 +523,14 @@ class RequestHandler:
                     async for _ in pieces:
                         pass
 
+    def _note_bound(self, call: MeteredCall) -> bool:
+        """Have it written what a stream costs at most, once that is less than its reserve; tell whether it is."""
+        most, entry = call.most(self._partial_usage()), self._request.entry
+        if entry is None or most >= call.grant.usd:
+            return False
+        self._admission.spawn(entry.worker.note_bound(call.id, most, durable=False))
+        return True
+
     async def _forward(self, call: MeteredCall, out: bytes, headers: Mapping[str, str]) -> None:
         if not out:
             return
@@ -518,18 +538,6 @@ class RequestHandler:
             await call.secured()
             await self._answer.begin(200, headers)
         await self._answer.write(out)
-
-
-async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
-    """Answer a request with a refusal, in its dialect."""
-    body = rules.write_error(fault.status, fault.code, fault.message)
-    headers = dict(JSON_HEADERS)
-    if fault.wait is not None:
-        headers["retry-after"] = f"{fault.wait:.0f}"
-    # The clients' own retries would only repeat what waiting alone can mend, or pay once more for a whole reply.
-    if fault.wait is not None or fault.code == "reply_unreadable":
-        headers["x-should-retry"] = "false"
-    await answer.send(fault.status, headers, body)
 
 
 def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamRequest]) -> GatewayFault | None:

@@ -1,11 +1,14 @@
-"""The headers of replies to clients."""
+"""The headers of replies to clients, and refusals."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
+from chargehand.models.contract import GatewayFault
+from chargehand.models.dialects.base import RequestFormat
 from chargehand.models.dialects.translation import LEFT_OUT
+from chargehand.models.http.server import HttpAnswer
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
 # What passes of a provider's headers, and only in these forms: whatever else it says, it says in the body.
@@ -29,3 +32,15 @@ def select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
         if name in headers and re.fullmatch(form, headers[name], re.ASCII)
     }
     return {**kept, "x-chargehand-call": call}
+
+
+async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) -> None:
+    """Answer a request with a refusal, in its dialect."""
+    body = rules.write_error(fault.status, fault.code, fault.message)
+    headers = dict(JSON_HEADERS)
+    if fault.wait is not None:
+        headers["retry-after"] = f"{fault.wait:.0f}"
+    # The clients' own retries would only repeat what waiting alone can mend, or pay once more for a whole reply.
+    if fault.wait is not None or fault.code == "reply_unreadable":
+        headers["x-should-retry"] = "false"
+    await answer.send(fault.status, headers, body)
