@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
 from chargehand.checks.paths import holds_tests, is_source, is_test_path
+from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.suites.faults import Mutant, choose_faults, find_faults, words_of
-from chargehand.checks.suites.weakening import Pair, find_renamed, suites_of
+from chargehand.checks.suites.weakening import Pair, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
@@ -40,10 +41,13 @@ def changed_tests(changes: Iterable[Change]) -> tuple[Change, ...]:
     )  # fmt: skip
 
 
-def renamed_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
-    """Return new names of tests by their old ones: those that changes left as they were but for the name."""
+def find_moves(changes: Iterable[Change], reader: TreeReader) -> TestMoves:
+    """Return the tests that changes left as they were but for the name, and those of which no text is left."""
     pairs = [Pair(change, *suites_of(change, reader)) for change in changes if holds_tests(change.path)]
-    return {old: new for (_, old), (_, new) in find_renamed(pairs).items()}
+    return TestMoves(
+        renamed={old: new for (_, old), (_, new) in find_renamed(pairs).items()},
+        rewritten=frozenset(name for _, name in find_rewritten(pairs)),
+    )
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:

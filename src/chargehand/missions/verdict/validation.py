@@ -33,7 +33,7 @@ from chargehand.checks.reads import (
     surface_findings,
     watched_directories,
 )
-from chargehand.checks.soft_tests import changed_tests, code_under_test, measure_tests, pick_faults, renamed_tests
+from chargehand.checks.soft_tests import changed_tests, code_under_test, find_moves, measure_tests, pick_faults
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked, VerdictGiven
@@ -241,10 +241,10 @@ class Validator:
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
             observer = ReadObserver(watched_directories(code, copies, settings, subject), copies)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
-            renamed = renamed_tests(changes, reader)
+            moves = find_moves(changes, reader)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
-            lost = find_lost_tests(self._ran_on_base, ran, renamed) if layers.matches else ()
+            lost = find_lost_tests(self._ran_on_base, ran, moves) if layers.matches else ()
             # A tree that fails its own checks is red already: more of them would only cost time.
             soft: tuple[Finding, ...] = ()
             outside: tuple[CheckResult, ...] = ()
@@ -253,7 +253,7 @@ class Validator:
                 mixed = await self._lay_base_tests(tree, changes)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
                 # With acceptance files on both sides: they may have made up for the number of what was lost.
-                lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, renamed)
+                lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
                     subject = observer.read_of(subject)
                     soft = await self._measure_tests(tree, mixed, tests, subject, code, checks, layers)
