@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
-from chargehand.checks.paths import holds_tests, is_source, is_test_path
+from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.ran_tests import TestMoves
+from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.faults import Mutant, choose_faults, find_faults, words_of
+from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.weakening import Pair, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
@@ -31,14 +33,36 @@ _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
 
-def changed_tests(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing."""
+def changed_tests(changes: Iterable[Change], inner: Collection[str]) -> tuple[Change, ...]:
+    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing.
+
+    Files that tests read belong to them; `inner` are code with tests of its own that changed (`inner_tests`).
+    """
     return tuple(
         change
         for change in changes
-        if change.old_id is not None and change.new_id != change.old_id and is_test_path(change.path)
-        and is_source(change.path)
+        if change.old_id is not None and change.new_id != change.old_id
+        and (is_test_path(change.path) or change.path in inner)
     )  # fmt: skip
+
+
+def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[Change, ...]:
+    """Return the changed tests without data that no check opened, which nothing can have become softer by."""
+    data = [test.path for test in tests if test.new_id is not None and not is_source(test.path)]
+    unread = set(data).difference(observer.read_of(data))
+    return tuple(test for test in tests if test.path not in unread)
+
+
+def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
+    """Return the base's text of changed code by path, where tests that are inside it are not as they were."""
+    found = {}
+    for change in changes:
+        if language_of(change.path) != "rust" or is_test_path(change.path):
+            continue
+        old, new = old_text(reader, change), new_text(reader, change)
+        if old is not None and new is not None and lay_tests_over(old, new) != new:
+            found[change.path] = old
+    return found
 
 
 def find_moves(changes: Iterable[Change], reader: TreeReader) -> TestMoves:
@@ -66,8 +90,8 @@ def pick_faults(
 
     `changed` is code that the tree changes; it comes before code that tests do not name.
     """
-    old = [old_text(reader, test) or "" for test in tests]
-    new = [new_text(reader, test) or "" for test in tests]
+    old = [_text_of_tests(test.path, old_text(reader, test)) for test in tests]
+    new = [_text_of_tests(test.path, new_text(reader, test)) for test in tests]
     words = words_of("\n".join((*old, *new)))
     kept = {line.strip() for text in new for line in text.splitlines()}
     near = words_of("\n".join(line for text in old for line in text.splitlines() if line.strip() not in kept))
@@ -80,8 +104,17 @@ def pick_faults(
     for path in sorted(code, key=distance)[:_FILES]:
         found = reader.lookup(tree, path)
         text = None if found is None else text_of(reader, *found)
-        faults += find_faults(path, text) if text is not None else []
+        if text is None:
+            continue
+        inside = find_test_modules(text) if language_of(path) == "rust" else []
+        lines = [range(text.count("\n", 0, each.start), text.count("\n", 0, each.end) + 1) for each in inside]
+        faults += [fault for fault in find_faults(path, text) if not any(fault.line - 1 in each for each in lines)]
     return choose_faults(faults, words=words, near=near, limit=_FAULTS)
+
+
+def _text_of_tests(path: str, text: str | None) -> str:
+    inside = text is not None and language_of(path) == "rust" and not is_test_path(path)
+    return read_test_modules(text) if text and inside else text or ""
 
 
 async def measure_tests(
@@ -91,12 +124,13 @@ async def measure_tests(
     *,
     tree: Sandbox,
     base: Callable[[], Awaitable[Sandbox]],
+    inner: Mapping[str, str],
     seconds: float,
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
 
     `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
-    tests over it, once there is something to ask of them.
+    tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
     """
     began = time.monotonic()
     counted = [check for check in checks if check.tests] or list(checks)
@@ -117,7 +151,7 @@ async def measure_tests(
         if await subject.status(fault) != "passed":
             continue
         if guard is None:
-            guard = _FaultyTree(plan, await base())
+            guard = _FaultyTree(plan, await base(), inner)
         # Twice: a test that fails now and then would accuse the wrong one.
         if await guard.status(fault) == "failed" and await guard.status(fault) == "failed":
             weakened.append(fault)
@@ -129,9 +163,10 @@ async def measure_tests(
 class _FaultyTree:
     """A sandbox in which one fault at a time is put into the code."""
 
-    def __init__(self, plan: CheckPlan, sandbox: Sandbox) -> None:
+    def __init__(self, plan: CheckPlan, sandbox: Sandbox, inner: Mapping[str, str] | None = None) -> None:
         self._plan = plan
         self._sandbox = sandbox
+        self._inner = inner or {}
         self._written = int(time.time())
 
     async def status(self, fault: Mutant) -> str:
@@ -143,6 +178,8 @@ class _FaultyTree:
         return "passed" if not statuses else "failed" if statuses == {"failed"} else "unclear"
 
     async def _write(self, path: str, content: str) -> None:
+        if path in self._inner:  # whose tests would go with the code
+            content = lay_tests_over(self._inner[path], content)
         # Each time two seconds later: caches that know a file by size and second (Python's) would take one fault
         # for another, and builders by time (make) look for what is newer.
         self._written += 2

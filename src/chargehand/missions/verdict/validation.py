@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,18 @@ from chargehand.checks.reads import (
     surface_findings,
     watched_directories,
 )
-from chargehand.checks.soft_tests import changed_tests, code_under_test, find_moves, measure_tests, pick_faults
+from chargehand.checks.soft_tests import (
+    changed_tests,
+    code_under_test,
+    find_moves,
+    inner_tests,
+    leave_out_unread,
+    measure_tests,
+    pick_faults,
+)
+from chargehand.checks.suites.faults import Mutant
+from chargehand.checks.suites.rust_modules import lay_tests_over
+from chargehand.checks.trees import new_text
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked, VerdictGiven
@@ -236,10 +247,12 @@ class Validator:
             below = None if layers.is_private(environment) else environment.layer
             copies = await asyncio.to_thread(find_installed_copies, below, code, reader, tree)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
-            tests = changed_tests(changes)
+            inner = inner_tests(changes, reader)
+            tests = changed_tests(changes, inner)
             # Faults are put into what the tests open: that is watched only where tests were changed.
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
-            observer = ReadObserver(watched_directories(code, copies, settings, subject), copies)
+            watched = watched_directories(code, copies, settings, subject, (test.path for test in tests))
+            observer = ReadObserver(watched, copies)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             moves = find_moves(changes, reader)
             ran = load_ran_tests(self.services.store, checks)
@@ -250,13 +263,16 @@ class Validator:
             outside: tuple[CheckResult, ...] = ()
             if all(check.status == "passed" for check in checks):
                 outside = await self._run_outside(tree, environment, reads=observer)
-                mixed = await self._lay_base_tests(tree, changes)
+                mixed = await self._lay_base_tests(tree, changes, inner)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
                 # With acceptance files on both sides: they may have made up for the number of what was lost.
                 lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
+                tests = leave_out_unread(tests, observer)
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
-                    subject = observer.read_of(subject)
-                    soft = await self._measure_tests(tree, mixed, tests, subject, code, checks, layers)
+                    faults = await asyncio.to_thread(
+                        pick_faults, reader, tree, tests, observer.read_of(subject), code
+                    )
+                    soft = await self._measure_tests(tree, mixed, faults, inner, checks, layers)
                 checks += (*outside, *with_base_tests)
         skipped = await asyncio.to_thread(find_skipped, code, reader, tree)
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
@@ -297,8 +313,11 @@ class Validator:
         names = (f"{directory}/{name}" for name in PROJECT_FILES)
         return not directory or any(self.services.depot.lookup(tree, name) for name in names)
 
-    async def _lay_base_tests(self, tree: str, changes: Sequence[Change]) -> str | None:
-        """Return the tree with the base's tests and check surface put back over it, `None` where it has them."""
+    async def _lay_base_tests(self, tree: str, changes: Sequence[Change], inner: Mapping[str, str]) -> str | None:
+        """Return the tree with the base's tests and check surface put back over it, `None` where it has them.
+
+        `inner` has the base's text of code with tests of its own.
+        """
         depot = self.services.depot
         areas = Areas(
             commands=self.gates.plan.commands,
@@ -306,10 +325,19 @@ class Validator:
             installed=installed_modules(self.environment.layer),
             acceptance=tuple(path for _, path in self.gates.acceptance),
         )
-        overrides = base_tests_tree_plan(changes, DepotReader(depot), self.base.tree, areas)
-        if not overrides:
+        reader = DepotReader(depot)
+        overrides = base_tests_tree_plan(changes, reader, self.base.tree, areas)
+        new = {change.path: new_text(reader, change) for change in changes if change.path in inner}
+        contents = {
+            path: lay_tests_over(inner[path], text).encode()
+            for path, text in new.items()
+            if text is not None and path not in overrides
+        }
+        if not overrides and not contents:
             return None
-        mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), self.base.tree)
+        mixed = await asyncio.to_thread(
+            depot.replace_paths, tree, tuple(overrides), self.base.tree, contents=contents
+        )
         return None if mixed == tree else mixed
 
     async def _check_with_base_tests(self, mixed: str, layers: CandidateLayers) -> tuple[CheckResult, ...]:
@@ -332,16 +360,14 @@ class Validator:
         self,
         tree: str,
         mixed: str,
-        tests: Sequence[Change],
-        subject: Collection[str],
-        code: Collection[str],
+        faults: Sequence[Mutant],
+        inner: Mapping[str, str],
         checks: Sequence[CheckResult],
         layers: CandidateLayers,
     ) -> tuple[Finding, ...]:
         """Return which faults the changed tests no longer notice; known for a tree that was measured before."""
         seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
-        reader, project = DepotReader(self.services.depot), self.services.project
-        faults = await asyncio.to_thread(pick_faults, reader, tree, tests, subject, code)
+        project = self.services.project
         if not faults:
             return ()
         key = "/".join(("faults", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
@@ -364,6 +390,7 @@ class Validator:
                 faults,
                 tree=subject_sandbox,
                 base=open_guard,
+                inner=inner,
                 seconds=seconds,
             )
         verdicts.put(project, Verdict(tree=tree, scope="attempt", status="green", findings=found), plan_digest=key)
