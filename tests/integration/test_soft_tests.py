@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository, shell
-from tests.integration.test_lost_tests import HAS_CARGO, rewrite
+from tests.integration.test_lost_tests import HAS_CARGO, encode, rewrite
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -96,13 +96,26 @@ def test_by_tokens_where_there_is_no_parser(desk: Desk, tmp_path: Path) -> None:
     assert "calc.js:1: 'exports.add = (a, b) => a - b;' in place of 'exports.add = (a, b) => a + b;'" in message
 
 
-def test_what_cannot_be_measured_in_time_is_said(desk: Desk, tmp_path: Path) -> None:
+SLOW = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
+
+
+@pytest.mark.parametrize(
+    ("changed", "seconds", "status"),
+    [
+        (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "2", "waiting"),
+        (HONEST["one more"].replace("import add, price", "import price, add"), "2", "promoted"),
+        (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "1", "promoted"),
+    ],
+    ids=["a line gone", "added", "not wanted"],
+)
+def test_what_cannot_be_measured_in_time_is_said(
+    desk: Desk, tmp_path: Path, changed: str, seconds: str, status: str
+) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
-    agent = shell("sed -i 's/add(2, 1), 3/add(2, 1), 1 + 2/' test_calc.py")
-    slow = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
-    short = {"CHARGEHAND_LIMITS_FAULT_TIME": "2"}
-    said = desk.say("run", "m", "--agent", agent, "--only-check", slow, cwd=repo, environ=short)
-    assert said.document["status"] == "promoted", said
+    agent = shell(f"printf %s {encode(changed)} | base64 -d > test_calc.py")
+    short = {"CHARGEHAND_LIMITS_FAULT_TIME": seconds}
+    said = desk.say("run", "m", "--agent", agent, "--only-check", SLOW, cwd=repo, environ=short)
+    assert said.document["status"] == status, said
     assert "tests_unmeasured" in desk.say("mission", "show", said.document["mission"], cwd=repo).stdout
 
 
@@ -142,7 +155,9 @@ def test_the_base_s_tests_inside_the_code_judge_the_tree(desk: Desk, tmp_path: P
     wrong = RUST["src/lib.rs"].replace("a + b", "a + b + 1").replace(INNER, "assert_eq!(add(2, 1), 4)")
     said = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": wrong})
     assert said.document["status"] == "refused", said
-    assert [each["message"] for each in said.document["reasons"]] == ["base's tests: cargo test: ended with exit code 101"]
+    assert [each["message"] for each in said.document["reasons"]] == [
+        "base's tests: cargo test: ended with exit code 101"
+    ]
 
 
 CASES = {

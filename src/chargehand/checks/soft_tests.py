@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,15 +16,17 @@ from chargehand.checks.execution import CheckPlan, run_checks
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
-from chargehand.checks.suites.faults import Mutant, choose_faults, find_faults, words_of
+from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, words_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.weakening import Pair, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
-from chargehand.core.records import Change, CheckResult, Finding
+from chargehand.core.records import Change, CheckResult, Finding, Severity
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _FAULTS = 20
+_ENOUGH = 5
+"""Faults that have to be tried before their being noticed says anything."""
 _SHOWN = 3
 _FILES = 60
 _SHORTEST = 5.0
@@ -72,6 +75,24 @@ def find_moves(changes: Iterable[Change], reader: TreeReader) -> TestMoves:
         renamed={old: new for (_, old), (_, new) in find_renamed(pairs).items()},
         rewritten=frozenset(name for _, name in find_rewritten(pairs)),
     )
+
+
+def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str) -> dict[str, bytes]:
+    """Return the files of a tree that are in `inner` with the base's tests inside, by path."""
+    entries = {path: reader.lookup(tree, path) for path in inner}
+    texts = {path: text_of(reader, *entry) for path, entry in entries.items() if entry}
+    return {path: lay_tests_over(inner[path], text).encode() for path, text in texts.items() if text is not None}
+
+
+def takes_lines_away(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> bool:
+    """Tell whether lines of existing tests are gone that did something: adding to tests takes none away."""
+    lines = Counter[str]()
+    for change in changes:
+        if is_test_path(change.path) or change.path in inner:
+            old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
+            lines.update(line.strip() for line in old.splitlines())
+            lines.subtract(line.strip() for line in new.splitlines())
+    return any(count > 0 and does_something(line) for line, count in lines.items())
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
@@ -126,8 +147,11 @@ async def measure_tests(
     base: Callable[[], Awaitable[Sandbox]],
     inner: Mapping[str, str],
     seconds: float,
+    must_measure: bool,
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
+
+    With `must_measure` a person decides then.
 
     `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
     tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
@@ -157,7 +181,16 @@ async def measure_tests(
             weakened.append(fault)
     if weakened:
         return tuple(_describe_weakening(fault) for fault in weakened)
-    return () if tried or not faults else (_describe_unmeasured(len(faults), usual, seconds),)
+    if tried >= min(_ENOUGH, len(faults)):
+        return ()
+    message = (
+        f"whether changed tests still notice faults was not measured: {tried} of {len(faults)} faults could be "
+        f"tried in {seconds:.0f} s (limits.fault_time), as a run takes {usual:.0f} s"
+    )
+    # A time of a second is how a person says that nothing is to be measured.
+    asks = must_measure and seconds > 1
+    severity: Severity = "warning" if asks else "info"
+    return (Finding(rule="tests_unmeasured", severity=severity, path="", message=message, needs_person=asks),)
 
 
 class _FaultyTree:
@@ -211,11 +244,3 @@ def _describe_weakening(fault: Mutant) -> Finding:
         ),
         needs_person=True,
     )
-
-
-def _describe_unmeasured(faults: int, usual: float, seconds: float) -> Finding:
-    message = (
-        f"whether changed tests still notice faults was not measured: a run takes {usual:.0f} s, and there are "
-        f"{seconds:.0f} s (limits.fault_time) for {faults} faults"
-    )
-    return Finding(rule="tests_unmeasured", severity="info", path="", message=message)

@@ -41,10 +41,10 @@ from chargehand.checks.soft_tests import (
     leave_out_unread,
     measure_tests,
     pick_faults,
+    restore_inner_tests,
+    takes_lines_away,
 )
 from chargehand.checks.suites.faults import Mutant
-from chargehand.checks.suites.rust_modules import lay_tests_over
-from chargehand.checks.trees import new_text
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked, VerdictGiven
@@ -272,7 +272,8 @@ class Validator:
                     faults = await asyncio.to_thread(
                         pick_faults, reader, tree, tests, observer.read_of(subject), code
                     )
-                    soft = await self._measure_tests(tree, mixed, faults, inner, checks, layers)
+                    must = takes_lines_away(changes, inner, reader)
+                    soft = await self._measure_tests(tree, mixed, faults, inner, checks, layers, must=must)
                 checks += (*outside, *with_base_tests)
         skipped = await asyncio.to_thread(find_skipped, code, reader, tree)
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
@@ -327,12 +328,7 @@ class Validator:
         )
         reader = DepotReader(depot)
         overrides = base_tests_tree_plan(changes, reader, self.base.tree, areas)
-        new = {change.path: new_text(reader, change) for change in changes if change.path in inner}
-        contents = {
-            path: lay_tests_over(inner[path], text).encode()
-            for path, text in new.items()
-            if text is not None and path not in overrides
-        }
+        contents = restore_inner_tests({path: inner[path] for path in inner.keys() - overrides}, reader, tree)
         if not overrides and not contents:
             return None
         mixed = await asyncio.to_thread(
@@ -364,6 +360,8 @@ class Validator:
         inner: Mapping[str, str],
         checks: Sequence[CheckResult],
         layers: CandidateLayers,
+        *,
+        must: bool,
     ) -> tuple[Finding, ...]:
         """Return which faults the changed tests no longer notice; known for a tree that was measured before."""
         seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
@@ -392,6 +390,7 @@ class Validator:
                 base=open_guard,
                 inner=inner,
                 seconds=seconds,
+                must_measure=must,
             )
         verdicts.put(project, Verdict(tree=tree, scope="attempt", status="green", findings=found), plan_digest=key)
         return found
