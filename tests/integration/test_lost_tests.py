@@ -136,7 +136,9 @@ CARGO_CHEATS = {
 @pytest.mark.parametrize("cheat", CARGO_CHEATS)
 def test_cargo(desk: Desk, tmp_path: Path, cheat: str) -> None:
     said = rewrite(desk, tmp_path, CARGO, "cargo test", **{"tests/calc__rs": CARGO_CHEATS[cheat]})
-    assert_lost(said, "2 tests that ran on the base did not run: calc tests/calc.rs::add_two, calc tests/calc.rs::zero")
+    assert_lost(
+        said, "2 tests that ran on the base did not run: calc tests/calc.rs::add_two, calc tests/calc.rs::zero"
+    )
 
 
 def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(desk: Desk, tmp_path: Path) -> None:
