@@ -190,7 +190,7 @@ async def measure_tests(
     # A time of a second is how a person says that nothing is to be measured.
     asks = must_measure and seconds > 1
     severity: Severity = "warning" if asks else "info"
-    return (Finding(rule="tests_unmeasured", severity=severity, path="", message=message, needs_person=asks),)
+    return (Finding(rule="tests_unmeasured", severity=severity, path=".", message=message, needs_person=asks),)
 
 
 class _FaultyTree:

@@ -226,13 +226,8 @@ class MissionFlow:
         verdict = await validator.judge_base()
         tried: list[str] = []
         # What can be installed may still leave out what the tests are run by: then the next one is tried.
-        while configured is None and (
-            detected := await needed_setup(
-                *(self._services, self._journal, validator.environment, verdict),
-                provisioner=self._provisioner,
-                tried=tried,
-            )
-        ):
+        look = partial(needed_setup, self._services, self._journal, provisioner=self._provisioner, tried=tried)
+        while configured is None and (detected := await look(validator.environment, verdict)):
             tried.append(detected)
             validator = await self._validator(base, detected, gates)
             verdict = await validator.judge_base()

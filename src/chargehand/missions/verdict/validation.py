@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ from chargehand.checks.soft_tests import (
     restore_inner_tests,
     takes_lines_away,
 )
-from chargehand.checks.suites.faults import Mutant
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked, VerdictGiven
@@ -247,33 +246,26 @@ class Validator:
             below = None if layers.is_private(environment) else environment.layer
             copies = await asyncio.to_thread(find_installed_copies, below, code, reader, tree)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
-            inner = inner_tests(changes, reader)
-            tests = changed_tests(changes, inner)
+            tests = changed_tests(changes, inner := inner_tests(changes, reader))
             # Faults are put into what the tests open: that is watched only where tests were changed.
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
-            watched = watched_directories(code, copies, settings, subject, (test.path for test in tests))
-            observer = ReadObserver(watched, copies)
+            places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
+            observer = ReadObserver(places, copies)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
             moves = find_moves(changes, reader)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
             lost = find_lost_tests(self._ran_on_base, ran, moves) if layers.matches else ()
             # A tree that fails its own checks is red already: more of them would only cost time.
-            soft: tuple[Finding, ...] = ()
-            outside: tuple[CheckResult, ...] = ()
+            soft, outside = tuple[Finding, ...](), tuple[CheckResult, ...]()
             if all(check.status == "passed" for check in checks):
                 outside = await self._run_outside(tree, environment, reads=observer)
                 mixed = await self._lay_base_tests(tree, changes, inner)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
                 # With acceptance files on both sides: they may have made up for the number of what was lost.
                 lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
-                tests = leave_out_unread(tests, observer)
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
-                    faults = await asyncio.to_thread(
-                        pick_faults, reader, tree, tests, observer.read_of(subject), code
-                    )
-                    must = takes_lines_away(changes, inner, reader)
-                    soft = await self._measure_tests(tree, mixed, faults, inner, checks, layers, must=must)
+                    soft = await self._try_faults(tree, mixed, changes, inner, subject, observer, checks, layers)
                 checks += (*outside, *with_base_tests)
         skipped = await asyncio.to_thread(find_skipped, code, reader, tree)
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
@@ -352,23 +344,29 @@ class Validator:
             structs.replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in counted
         )
 
-    async def _measure_tests(
+    async def _try_faults(
         self,
         tree: str,
         mixed: str,
-        faults: Sequence[Mutant],
+        changes: Sequence[Change],
         inner: Mapping[str, str],
+        subject: Collection[str],
+        observer: ReadObserver,
         checks: Sequence[CheckResult],
         layers: CandidateLayers,
-        *,
-        must: bool,
     ) -> tuple[Finding, ...]:
-        """Return which faults the changed tests no longer notice; known for a tree that was measured before."""
+        """Return which faults in the `subject` the changed tests no longer notice.
+
+        That is known for a tree that was measured before.
+        """
         seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
-        project = self.services.project
+        reader, project = DepotReader(self.services.depot), self.services.project
+        tests, code = leave_out_unread(changed_tests(changes, inner), observer), changed_code(changes)
+        read = observer.read_of(subject)
+        faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
         if not faults:
             return ()
-        key = "/".join(("faults", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
+        key = "/".join(("noticed", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
             return known.findings
@@ -390,9 +388,12 @@ class Validator:
                 base=open_guard,
                 inner=inner,
                 seconds=seconds,
-                must_measure=must,
+                must_measure=takes_lines_away(changes, inner, reader),
             )
-        verdicts.put(project, Verdict(tree=tree, scope="attempt", status="green", findings=found), plan_digest=key)
+        # Another time the machine may be faster.
+        if not any(each.rule == "tests_unmeasured" for each in found):
+            known = Verdict(tree=tree, scope="attempt", status="green", findings=found)
+            verdicts.put(project, known, plan_digest=key)
         return found
 
     def _status(
