@@ -240,6 +240,8 @@ def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
         ("cargo test", ("a::b/c",), ("a::b/d",), False),
         # An example in the documentation, which another line above it moves.
         ("cargo test", ("src/lib.rs - f (line 3)",), ("src/lib.rs - f (line 4)",), True),
+        ("cargo test", ("src/lib.rs - (line 3) - compile",), ("src/lib.rs - (line 2) - compile",), True),
+        ("cargo test", ("src/lib.rs - f (line 3) - compile fail",), ("src/lib.rs - f (line 3)",), False),
         (
             "cargo test",
             ("src/lib.rs - f (line 3)", "src/lib.rs - f (line 9)"),

@@ -37,7 +37,7 @@ _CARGO_BINARY = re.compile(
 )
 _CTEST = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(?:Passed|\*\*\*(?!Not Run|Skipped)\w+)", re.MULTILINE)
 # An example in the documentation has no name but its item's: its line moves with every line above it.
-_LINE = re.compile(r" \(line \d+\)$")
+_LINE = re.compile(r" \(line \d+\)(?=$| - [a-z ]+$)")
 # With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
 _UNITTEST = re.compile(
     r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "

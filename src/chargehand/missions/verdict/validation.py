@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -350,7 +350,7 @@ class Validator:
         mixed: str,
         changes: Sequence[Change],
         inner: Mapping[str, str],
-        subject: Collection[str],
+        subject: Sequence[str],
         observer: ReadObserver,
         checks: Sequence[CheckResult],
         layers: CandidateLayers,
