@@ -130,6 +130,8 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
     done = desk.say("run", "mend", "--agent", mend, cwd=repo)
     assert (done.code, requested(desk, done)) == (0, []), done
     (check,) = desk.state(done).verdicts[-1].checks
+    named = desk.say("artifact", "show", check.ran or "", cwd=repo)
+    assert "calc.CalcTest::adds" in named.stdout, named
     assert (check.name, check.status, check.tests) == ("mvn -B test", "passed", 1)
     # A version that is nowhere is never judged by what the base has: a person may let setup look for it.
     wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
