@@ -71,7 +71,7 @@ BUILD = """#!/bin/sh
 for list in */tests.txt; do
     reports=${list%/*}/target/surefire-reports
     mkdir -p $reports
-    sed 's|.*|<testcase classname="a.T" name="&"/>|; 1s|^|<testsuite>|; $s|$|</testsuite>|' "$list" > $reports/T.xml
+    sed 's|.*|<testcase classname="a.T" name="&"/>|; 1s|^|<testsuite>|; $s|$|</testsuite>|' $list > $reports/T.xml
     mv $reports/T.xml $reports/TEST-a.T.xml
 done
 echo "Tests run: $(cat */tests.txt | wc -l), Failures: 0, Errors: 0, Skipped: 0"

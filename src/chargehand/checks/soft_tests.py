@@ -20,7 +20,7 @@ from chargehand.checks.suites.faults import Mutant, choose_faults, does_somethin
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.weakening import Pair, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
-from chargehand.core.records import Change, CheckResult, Finding, Severity
+from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
@@ -189,8 +189,15 @@ async def measure_tests(
     )
     # A time of a second is how a person says that nothing is to be measured.
     asks = must_measure and seconds > 1
-    severity: Severity = "warning" if asks else "info"
-    return (Finding(rule="tests_unmeasured", severity=severity, path=".", message=message, needs_person=asks),)
+    return (
+        Finding(
+            rule="tests_unmeasured",
+            severity="warning" if asks else "info",
+            path=".",
+            message=message,
+            needs_person=asks,
+        ),
+    )
 
 
 class _FaultyTree:
