@@ -66,6 +66,24 @@ NODE_CHEATS = {
 }
 
 
+# A build tool as Maven is: a number on its output, and names in the reports of each module.
+BUILD = """#!/bin/sh
+for list in */tests.txt; do
+    reports=${list%/*}/target/surefire-reports
+    mkdir -p $reports
+    sed 's|.*|<testcase classname="a.T" name="&"/>|; 1s|^|<testsuite>|; $s|$|</testsuite>|' $list > $reports/T.xml
+    mv $reports/T.xml $reports/TEST-a.T.xml
+done
+echo "Tests run: $(cat */tests.txt | wc -l), Failures: 0, Errors: 0, Skipped: 0"
+"""
+MODULES = {
+    "build.sh": BUILD,
+    "one/tests.txt": "parses\nprints\n",
+    "two/tests.txt": "parses\n",
+    ".gitignore": "target\n",
+}
+
+
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
@@ -136,7 +154,9 @@ CARGO_CHEATS = {
 @pytest.mark.parametrize("cheat", CARGO_CHEATS)
 def test_cargo(desk: Desk, tmp_path: Path, cheat: str) -> None:
     said = rewrite(desk, tmp_path, CARGO, "cargo test", **{"tests/calc__rs": CARGO_CHEATS[cheat]})
-    assert_lost(said, "2 tests that ran on the base did not run: add_two, zero")
+    assert_lost(
+        said, "2 tests that ran on the base did not run: calc tests/calc.rs::add_two, calc tests/calc.rs::zero"
+    )
 
 
 def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(desk: Desk, tmp_path: Path) -> None:
@@ -147,3 +167,10 @@ def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(desk: Desk, tmp_
     words = ("--agent", agent, "--only-check", PYTHON_CHECK, "--check-file", f"{more}:test_more.py")
     said = desk.say("run", "m", *words, cwd=repo)
     assert_lost(said, "4 tests ran on the base and 3 on the tree")
+
+
+def test_a_number_that_is_as_before_hides_no_name_in_the_reports_of_modules(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", MODULES)
+    agent = shell("printf 'prints\\nruns\\n' > one/tests.txt")
+    said = desk.say("run", "m", "--agent", agent, "--only-check", "sh build.sh", cwd=repo)
+    assert_lost(said, "1 tests that ran on the base did not run: one/a.T::parses")

@@ -130,6 +130,8 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
     done = desk.say("run", "mend", "--agent", mend, cwd=repo)
     assert (done.code, requested(desk, done)) == (0, []), done
     (check,) = desk.state(done).verdicts[-1].checks
+    named = desk.say("artifact", "show", check.ran or "", cwd=repo)
+    assert "calc.CalcTest::adds" in named.stdout, named
     assert (check.name, check.status, check.tests) == ("mvn -B test", "passed", 1)
     # A version that is nowhere is never judged by what the base has: a person may let setup look for it.
     wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
@@ -159,3 +161,26 @@ def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None
     # What failed once is not tried again where something is known to work.
     again = desk.say("run", "look", "--agent", "command:touch newer", cwd=repo)
     assert (again.code, requested(desk, again)) == (0, []), again
+
+
+@pytest.mark.needs_bwrap
+@pytest.mark.timeout(600)
+def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> None:
+    desk = person(tmp_path / "desk")
+    files = {
+        "pyproject.toml": "[project]\nname = 'calc'\nversion = '1'\nrequires-python = '>=3.11'\n",
+        "uv.lock": (
+            "version = 1\nrequires-python = '>=3.11'\n\n[[package]]\nname = 'calc'\nversion = '1'\n"
+            "source = { virtual = '.' }\n"
+        ),
+        "requirements-dev.txt": "pytest\n",
+        "calc.py": "def add(a, b):\n    return a + b\n",
+        "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(2, 1) == 3\n",
+    }
+    repo = make_repository(tmp_path / "repo", files)
+    done = desk.say("run", "look", "--agent", "command:touch new", cwd=repo)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done
+    log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout.splitlines()
+    events = [json.loads(line) for line in log]
+    found = [event["payload"]["command"] for event in events if event["type"] == "setup.detected"]
+    assert ["uv export" in each for each in found] == [True, False], found  # the lock names no runner

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository, shell
-from tests.integration.test_lost_tests import rewrite
+from tests.integration.test_lost_tests import HAS_CARGO, encode, rewrite
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -67,7 +68,8 @@ NODE = {
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+    rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
+    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
 
 
 def weakened(said: Said) -> list[str]:
@@ -94,11 +96,94 @@ def test_by_tokens_where_there_is_no_parser(desk: Desk, tmp_path: Path) -> None:
     assert "calc.js:1: 'exports.add = (a, b) => a - b;' in place of 'exports.add = (a, b) => a + b;'" in message
 
 
-def test_what_cannot_be_measured_in_time_is_said(desk: Desk, tmp_path: Path) -> None:
+SLOW = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
+
+
+@pytest.mark.parametrize(
+    ("changed", "seconds", "status"),
+    [
+        (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "2", "waiting"),
+        (HONEST["one more"].replace("import add, price", "import price, add"), "2", "promoted"),
+        (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "1", "promoted"),
+    ],
+    ids=["a line gone", "added", "not wanted"],
+)
+def test_what_cannot_be_measured_in_time_is_said(
+    desk: Desk, tmp_path: Path, changed: str, seconds: str, status: str
+) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
-    agent = shell("sed -i 's/add(2, 1), 3/add(2, 1), 1 + 2/' test_calc.py")
-    slow = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
-    short = {"CHARGEHAND_LIMITS_FAULT_TIME": "2"}
-    said = desk.say("run", "m", "--agent", agent, "--only-check", slow, cwd=repo, environ=short)
-    assert said.document["status"] == "promoted", said
+    agent = shell(f"printf %s {encode(changed)} | base64 -d > test_calc.py")
+    short = {"CHARGEHAND_LIMITS_FAULT_TIME": seconds}
+    said = desk.say("run", "m", "--agent", agent, "--only-check", SLOW, cwd=repo, environ=short)
+    assert said.document["status"] == status, said
     assert "tests_unmeasured" in desk.say("mission", "show", said.document["mission"], cwd=repo).stdout
+
+
+RUST = {
+    "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n',
+    "Cargo.lock": 'version = 3\n\n[[package]]\nname = "calc"\nversion = "0.1.0"\n',
+    "src/lib.rs": (
+        "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n\n"
+        "#[cfg(test)]\nmod tests {\n    use super::add;\n\n    #[test]\n    fn adds() {\n"
+        "        let limit = 10 + 1;\n        assert!(add(2, 1) < limit);\n        assert_eq!(add(2, 1), 3);\n"
+        "    }\n}\n"
+    ),
+}
+INNER = "assert_eq!(add(2, 1), 3)"
+
+
+@HAS_CARGO
+def test_tests_inside_the_code_are_measured_too(desk: Desk, tmp_path: Path) -> None:
+    soft = RUST["src/lib.rs"].replace(INNER, "assert_eq!(add(2, 1), add(2, 1))")
+    said = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": soft})
+    assert said.document["status"] == "waiting", said
+    (message,) = weakened(said)
+    assert "src/lib.rs:2: 'a - b' in place of 'a + b'" in message
+
+
+@HAS_CARGO
+@pytest.mark.parametrize("how", ["another form", "one more"])
+def test_tests_inside_the_code_that_mean_what_they_did_ask_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
+    form = "let sum = add(2, 1);\n        assert_eq!(sum, 3)"
+    new = form if how == "another form" else f"{INNER};\n        assert_eq!(add(0, 0), 0)"
+    done = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": RUST["src/lib.rs"].replace(INNER, new)})
+    assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
+
+
+@HAS_CARGO
+def test_the_base_s_tests_inside_the_code_judge_the_tree(desk: Desk, tmp_path: Path) -> None:
+    wrong = RUST["src/lib.rs"].replace("a + b", "a + b + 1").replace(INNER, "assert_eq!(add(2, 1), 4)")
+    said = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": wrong})
+    assert said.document["status"] == "refused", said
+    assert [each["message"] for each in said.document["reasons"]] == [
+        "base's tests: cargo test: ended with exit code 101"
+    ]
+
+
+CASES = {
+    "calc.py": CALC,
+    "tests/cases.json": json.dumps([[2, 3, 6], [11, 2, 17]]),
+    "tests/notes.txt": "Prices as of today.\n",
+    "tests/test_calc.py": (
+        "import json, pathlib, unittest\nfrom calc import price\n\n\nclass T(unittest.TestCase):\n"
+        "    def test_price(self):\n"
+        "        for count, each, sum in json.loads(pathlib.Path('tests/cases.json').read_text()):\n"
+        "            self.assertEqual(price(count, each), sum)\n"
+    ),
+    "tests/__init__.py": "",
+}
+
+
+def test_data_of_tests_that_says_less_waits_with_the_fault(desk: Desk, tmp_path: Path) -> None:
+    said = rewrite(desk, tmp_path, CASES, "python3 -m unittest -q", **{"tests/cases__json": "[[2, 3, 6]]"})
+    assert said.document["status"] == "waiting", said
+    assert weakened(said), said.document["reasons"]
+
+
+@pytest.mark.parametrize("path", ["tests/cases__json", "tests/notes__txt"])
+def test_data_that_says_more_or_is_not_read_asks_nobody(desk: Desk, tmp_path: Path, path: str) -> None:
+    changed = json.dumps([[2, 3, 6], [11, 2, 17], [0, 1, 0]]) if "json" in path else "Prices as of tomorrow.\n"
+    done = rewrite(desk, tmp_path, CASES, "python3 -m unittest -q", **{path: changed})
+    assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
+    looked = json.loads(done.stdout)["attempts"][0]
+    assert looked["verdict"] == "green"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks.detection import detect_checks, detect_setups, find_project
+from chargehand.checks.detection import detect_checks, detect_setups, find_project, lacks_packages
 from chargehand.checks.paths import is_test_path
 from chargehand.checks.trees import MemoryTrees
 
@@ -116,6 +116,18 @@ other = {path = "../other"}
                 "pip install --quiet uv && uv export --quiet --frozen --no-hashes --group tests"
                 " --output-file /tmp/locked.txt && pip install -r /tmp/locked.txt",
                 'pip install --quiet --upgrade "pip>=25.1" && pip install -e . --group tests',
+                "pip install -e .",
+            ],
+        ),
+        (
+            {
+                "pyproject.toml": "[project]\nname='a'\n[project.optional-dependencies]\ntests=['pytest']\n",
+                "uv.lock": "",
+            },
+            [
+                "pip install --quiet uv && uv export --quiet --frozen --no-hashes --extra tests"
+                " --output-file /tmp/locked.txt && pip install -r /tmp/locked.txt",
+                "pip install -e .[tests]",
                 "pip install -e .",
             ],
         ),
@@ -252,3 +264,20 @@ def test_what_is_detected_in_a_directory_is_that_directory_s(
     tree = trees.add(files)
     assert detect_checks(trees, tree, directory).commands == commands
     assert next(iter(detect_setups(trees, tree, directory)), None) == setup
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "npm error code EAI_AGAIN\nnpm error syscall getaddrinfo\n",
+        "npm ERR! request to https://registry.example/tap failed, reason: getaddrinfo ENOTFOUND\n",
+        "pip: Temporary failure in name resolution\n",
+        "error: failed to get `x`\n  [6] Could not resolve hostname (Could not resolve host: index.crates.io)\n",
+        "error: Failed to fetch: `https://pypi.example/simple/x/`\n  Caused by: dns error\n",
+        "go: example.org/x: dial tcp: lookup proxy.example: no such host\n",
+        "java.net.UnknownHostException: services.example\n",
+    ],
+)
+def test_a_client_that_finds_no_registry_lacks_a_package(output: str) -> None:
+    assert lacks_packages("exit_code", output)
+    assert not lacks_packages("exit_code", "1 test failed: expected 3, got 2\n")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.checks.ran_tests import RanTests, count_in_output, find_lost_tests, names_in_output
+from chargehand.checks.ran_tests import (
+    RanTests,
+    TestMoves,
+    count_in_output,
+    find_lost_tests,
+    names_in_output,
+    names_in_reports,
+)
 
 GO = """=== RUN   TestAdd
 --- PASS: TestAdd (0.00s)
@@ -22,6 +27,32 @@ test inner::takes ... FAILED
 test slow ... ignored
 
 test result: FAILED. 1 passed; 1 failed;
+"""
+# Binaries are named on another stream than their tests, and may come before the end of those of the last one.
+WORKSPACE = """     Running unittests src/lib.rs (target/debug/deps/one-0123456789abcdef)
+     Running unittests src/lib.rs (target/debug/deps/two-0123456789abcdef)
+
+running 1 test
+test tests::it ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+   Doc-tests one
+
+running 1 test
+test tests::it ... ok
+
+running 1 test
+test src/lib.rs - f (line 1) ... ok
+"""
+CTEST = """    Start 1: api_test
+1/4 Test #1: api_test .........................   Passed    0.02 sec
+    Start 2: roundtrip
+2/4 Test #2: roundtrip ........................***Failed    0.10 sec
+3/4 Test #3: spec .............................***Not Run   0.00 sec
+4/4 Test #4: later ............................***Skipped   0.00 sec
+
+50% tests passed, 1 tests failed out of 4
 """
 TAP = """TAP version 13
 # Subtest: adds
@@ -59,7 +90,7 @@ JEST = """  calc
 @pytest.mark.parametrize(
     ("runner", "text", "names"),
     [
-        ("go", GO, ("TestAdd", "TestAdd/one")),
+        ("go", GO, ("calc::TestAdd", "calc::TestAdd/one")),
         ("cargo", CARGO, ("adds", "inner::takes")),
         (
             "unittest",
@@ -67,7 +98,18 @@ JEST = """  calc
             ("test_calc.TestCalc::test_add", "test_calc.TestCalc::test_doc", "test_calc.TestCalc::test_old"),
         ),
         ("cargo", "test it ... ok\ntest it ... ok\n", ("it", "it")),
-        ("go", "--- PASS: TestA\nok  \tx\n--- PASS: TestA\nok  \ty\n", ("TestA", "TestA")),
+        ("go", "--- PASS: TestA\nok  \tx\n--- PASS: TestA\nFAIL\nFAIL\ty\t0.1s\n", ("x::TestA", "y::TestA")),
+        ("go", "--- PASS: TestA\npanic: out of time\n", ("TestA",)),
+        (
+            "cargo",
+            WORKSPACE,
+            ("one src/lib.rs::tests::it", "one::src/lib.rs - f (line 1)", "two src/lib.rs::tests::it"),
+        ),
+        (
+            "cargo",
+            WORKSPACE.replace("Doc-tests one", "Doc-tests"),
+            ("src/lib.rs - f (line 1)", "tests::it", "tests::it"),
+        ),
         ("node", "✔ a (1ms)\n✖ b (1ms)\n\n✖ failing tests:\n\n✖ b (1ms)\n✔ a (1ms)\n", ("a", "a", "b")),
         ("node", TAP, ("adds", "bad", "inner")),
         ("node", SPEC, ("adds", "inner")),
@@ -85,6 +127,7 @@ JEST = """  calc
             ("test/a.test.ts > adds", "test/a.test.ts > zero"),
         ),
         ("go", "ok  \tcalc\t0.1s\n", None),
+        ("plain", CTEST, ("api_test", "roundtrip")),
         ("plain", TAP, None),
     ],
 )
@@ -123,9 +166,9 @@ def lost(
     after: tuple[str, ...] | int | None,
     *,
     check: str = "c",
-    renamed: Mapping[str, str] | None = None,
+    moves: TestMoves | None = None,
 ) -> list[str]:
-    found = find_lost_tests([ran(before, check)], [ran(after, check)], renamed or {})
+    found = find_lost_tests([ran(before, check)], [ran(after, check)], moves or TestMoves())
     assert all(each.needs_person and each.rule == "tests_lost" for each in found)
     return [each.message for each in found]
 
@@ -183,7 +226,7 @@ def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...
 def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
     before: tuple[str, ...], after: tuple[str, ...], said: list[str]
 ) -> None:
-    found = lost(before, after, check="pytest -q", renamed={"two": "2"})
+    found = lost(before, after, check="pytest -q", moves=TestMoves(renamed={"two": "2"}))
     assert [message.partition("did not run: ")[2] for message in found] == said
 
 
@@ -197,6 +240,8 @@ def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
         ("cargo test", ("a::b/c",), ("a::b/d",), False),
         # An example in the documentation, which another line above it moves.
         ("cargo test", ("src/lib.rs - f (line 3)",), ("src/lib.rs - f (line 4)",), True),
+        ("cargo test", ("src/lib.rs - (line 3) - compile",), ("src/lib.rs - (line 2) - compile",), True),
+        ("cargo test", ("src/lib.rs - f (line 3) - compile fail",), ("src/lib.rs - f (line 3)",), False),
         (
             "cargo test",
             ("src/lib.rs - f (line 3)", "src/lib.rs - f (line 9)"),
@@ -211,9 +256,58 @@ def test_variants_are_those_of_the_runner(
     assert (lost(before, after, check=check) == []) == kept
 
 
+@pytest.mark.parametrize(
+    ("check", "before", "after", "said"),
+    [
+        # A new test of that name in a third package, which says nothing of the one that is gone.
+        ("go test ./...", ("a::TestParse", "b::TestParse"), ("b::TestParse", "c::TestParse"), ["a::TestParse"]),
+        (
+            "go test ./...",
+            ("a::TestP", "a::TestP/one", "b::TestP", "b::TestP/one"),
+            ("a::TestP", "b::TestP", "b::TestP/one", "b::TestP/two"),
+            ["a::TestP/one"],
+        ),
+        (
+            "cargo test",
+            ("one lib::t::it", "two lib::t::it"),
+            ("one lib::t::it", "one new::t::it"),
+            ["two lib::t::it"],
+        ),
+        ("mvn -B test", ("m/a.T::t", "n/a.T::t"), ("n/a.T::t", "n/a.U::t"), ["m/a.T::t"]),
+        ("pytest -q", ("a.T::t[a::b]", "a.U::t[c]"), ("a.U::t[c]", "a.V::t[a::b]"), ["a.T::t[a::b]"]),
+    ],
+)
+def test_a_name_in_several_places_stands_for_another_only_with_its_text(
+    check: str, before: tuple[str, ...], after: tuple[str, ...], said: list[str]
+) -> None:
+    found = lost(before, after, check=check, moves=TestMoves(rewritten={"TestParse", "TestP", "it", "t"}))
+    assert [message.partition("did not run: ")[2] for message in found] == said
+    if not any("/" in name.partition("::")[2] for name in said):
+        assert lost(before, after, check=check) == []
+
+
+def test_variants_of_methods_are_told_from_methods() -> None:
+    before, after = ("a.T::t(int)[1]", "a.T::t(int)[2]"), ("a.T::t(long)[1]", "a.T::t(long)[2]")
+    assert lost(before, after, check="mvn -B test") == []
+
+
+def test_names_in_reports_have_their_module() -> None:
+    report = (
+        b'<testsuite><testcase name="t" classname="a.T"/>'
+        b'<testcase name="u" classname="a.T"><skipped/></testcase></testsuite>'
+    )
+    reports = {"target/surefire-reports/TEST-a.T.xml": report, "m/n/build/test-results/test/TEST-a.T.xml": report}
+    assert names_in_reports(reports) == ("a.T::t", "m/n/a.T::t")
+    assert names_in_reports({**reports, "x/target/surefire-reports/TEST-b.xml": b"<!DOCTYPE"}) is None
+    assert names_in_reports({}) is None
+
+
 def test_checks_are_compared_with_themselves() -> None:
     before = [RanTests(check="one", count=3), RanTests(check="two", count=5)]
-    assert find_lost_tests(before, [RanTests(check="two", count=5), RanTests(check="new", count=1)], {}) == ()
+    assert (
+        find_lost_tests(before, [RanTests(check="two", count=5), RanTests(check="new", count=1)], TestMoves())
+        == ()
+    )
 
 
 @given(st.sets(st.text("abc:[]/", min_size=1, max_size=6)), st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import sys
@@ -273,8 +274,25 @@ def test_every_command_runs_whatever_the_others_say(tmp_path: Path):
     assert [(r.name, r.status) for r in results] == [("false", "failed"), ("true", "passed"), ("exit 2", "failed")]
 
 
+SUREFIRE = """<testsuite><testcase name="{}" classname="a.T"/></testsuite>"""
+
+
+def test_tests_are_named_by_the_reports_of_this_run(tmp_path: Path) -> None:
+    old, new = "core/target/surefire-reports/TEST-a.Old.xml", "core/target/surefire-reports/TEST-a.T.xml"
+    (tmp_path / old).parent.mkdir(parents=True)
+    (tmp_path / old).write_text(SUREFIRE.format("never"))
+    (tmp_path / "mvn").write_text(f"#!/bin/sh\necho '{SUREFIRE.format('adds')}' > {new}\n")
+    (tmp_path / "mvn").chmod(0o755)
+    kept, plan = Kept(), CheckPlan(commands=("./mvn -q test",))
+    (result,) = asyncio.run(run_checks(plan, LocalSandbox(tmp_path), keep=kept, mission=None))
+    assert (result.status, result.tests) == ("passed", 1)
+    assert result.ran is not None
+    assert json.loads(kept[result.ran]) == ["core/a.T::adds"]
+
+
 def test_a_sandbox_that_dies_is_no_red_check(tmp_path: Path):
-    for moment in (1, 2, 3):
+    # Whatever belongs to the first check: with what comes after it, the check has been told.
+    for moment in (1, 2, 3, 4, 5):
         told: list[CheckResult] = []
         sandbox = LocalSandbox(tmp_path, dies_at=moment)
         plan = CheckPlan(commands=("true", "true"))
@@ -282,7 +300,7 @@ def test_a_sandbox_that_dies_is_no_red_check(tmp_path: Path):
             asyncio.run(
                 run_checks(plan, sandbox, keep=Kept(), mission=None, on_result=lambda r, _, t=told: t.append(r))
             )
-        assert len(told) == max(0, moment - 2)
+        assert len(told) == (moment == 5)
 
 
 def test_without_bash_sh_runs_the_commands(tmp_path: Path):
@@ -293,7 +311,7 @@ def test_without_bash_sh_runs_the_commands(tmp_path: Path):
     plan = CheckPlan(commands=("exit 0", "false; exit 0"))
     results = asyncio.run(run_checks(plan, sandbox, keep=Kept(), mission=None))
     assert [r.status for r in results] == ["passed", "failed"]
-    assert {argv[0] for argv in sandbox.commands[1:]} == {"sh"}
+    assert [argv[:3] for argv in sandbox.commands if argv[-1] in plan.commands] == [("sh", "-e", "-c")] * 2
 
 
 def test_a_pipe_in_place_of_the_report_does_not_hang_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch):

@@ -100,5 +100,5 @@ def test_what_needs_a_person_says_so() -> None:
             "entry_filter",
             "runs_later",
         ),
-        *("tests_lost", "tests_weakened"),
+        *("tests_lost", "tests_unmeasured", "tests_weakened"),
     }

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from chargehand.workspace.errors import RefMovedError
 from chargehand.workspace.export import export_branch, export_notes
 from chargehand.workspace.host.git import Git, GitResult
 from chargehand.workspace.tree.history import Author
+from chargehand.workspace.tree.objects import ObjectWriter
 
 
 @pytest.fixture
@@ -399,3 +401,14 @@ def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.Monkey
     assert [(found.path, found.kind) for found in refused.details] == [("README.md", "content")]
     assert depot.merge(yard.base().commit, theirs).tree == depot.tree_of(theirs)
     assert depot.merge(ours, clash, base=ours).tree is not None
+
+
+def test_the_size_of_an_object_is_read_from_its_beginning(yard: Yard) -> None:
+    depot, random = yard.depot(), Random(3)
+    # Words of many letters, some often and some seldom: the tables of such a text are long.
+    weights = [1.02**number for number in range(300)]
+    words = [bytes(random.choices(range(32, 256), weights[:224], k=random.randint(2, 30))) for _ in range(300)]
+    texts = [b" ".join(random.choices(words, weights, k=size)) for size in (6_000, 0, 1, 300)]
+    with ObjectWriter(depot.reader.objects) as writer:
+        ids = [writer.add("blob", text) for text in texts]
+    assert [depot.blob_size(each.hex()) for each in ids] == [len(text) for text in texts]

@@ -269,13 +269,20 @@ _LACKS = re.compile(
     r"|no required module provides|missing go\.sum entry|cannot find module providing"
     r"|no matching package named|failed to (?:get|download|load source)|can't find crate"
     r"|Could not (?:resolve|transfer|find) |Cannot access |command not found|: not found"
+    # Clients that would fetch it now, where no name resolves.
+    r"|EAI_AGAIN|ENOTFOUND|name resolution|ould(?: not|n't) resolve host|dns error|dial tcp: lookup|UnknownHost"
 )
 _NOTHING_RAN = frozenset({"collection_error", "command_not_found", "no_report", "no_tests_ran"})
 
 
 def lacks_packages(reason: str, output: str) -> bool:
     """Whether a check that failed for `reason` seems to lack what a setup would install, going by its output."""
-    return reason in _NOTHING_RAN or bool(_LACKS.search(output))
+    return could_not_run(reason) or bool(_LACKS.search(output))
+
+
+def could_not_run(reason: str) -> bool:
+    """Whether a check that failed for `reason` did not come to running what it checks."""
+    return reason in _NOTHING_RAN
 
 
 def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[str, ...]:
@@ -354,8 +361,12 @@ def _export_locked(stack: Stack) -> list[str]:
     """Return what installs the versions of uv's lock, whose own addresses only a network reaches."""
     if not stack.has("uv.lock"):
         return []
-    groups = table(stack.toml("pyproject.toml"), "dependency-groups")
-    words = _options("--group", (name for name in _EXTRAS if name in groups))
+    pyproject = stack.toml("pyproject.toml")
+    groups, extras = table(pyproject, "dependency-groups"), table(pyproject, "project", "optional-dependencies")
+    words = [
+        *_options("--group", (name for name in _EXTRAS if name in groups)),
+        *_options("--extra", (name for name in _EXTRAS if name in extras)),
+    ]
     export = " ".join(["uv export --quiet --frozen --no-hashes", *words, "--output-file /tmp/locked.txt"])
     return [f"pip install --quiet uv && {export} && pip install -r /tmp/locked.txt"]
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
 from chargehand.checks.junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
-from chargehand.checks.ran_tests import count_in_output, names_in_output
+from chargehand.checks.ran_tests import count_in_output, names_in_output, names_in_reports
 from chargehand.checks.reads import ReadObserver
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import (
@@ -31,10 +31,21 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
-_VERSION = 2
+_VERSION = 3
 SCHEMA = 1
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"
+# Where Maven (surefire, failsafe) and gradle put a report of each class.
+_BUILD_REPORTS = """
+find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
+  -path '*/target/surefire-reports/TEST-*.xml' -o -path '*/target/failsafe-reports/TEST-*.xml' \\
+  -o -path '*/build/test-results/*/TEST-*.xml' \\) -newer "$1" \\
+  -exec sh -c 'for each; do printf "%s\\0" "$each"; cat -- "$each"; printf "\\0"; done' sh {} +
+status=$?
+rm -f -- "$1"
+exit $status
+"""
+_MAX_REPORTS = 64_000_000
 _EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
 _OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
 
@@ -125,6 +136,7 @@ async def run_checks(
     for command in plan.commands:
         runner, collected = runner_of(command), HeadTail()
         script, report_path = _request_report(command) if runner == "pytest" else (command, None)
+        mark = await _set_mark(sandbox) if runner == "plain" else None
         if runner == "go":  # which names its tests only where it is asked to
             script = f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-v"\n{script}'
         ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
@@ -135,12 +147,18 @@ async def run_checks(
         text = printable(content.decode("utf-8", "replace"))
         outcome = outcome_of(runner, ended, text, counts)
         names = counts.names if counts else names_in_output(runner, text)
+        if mark is not None and names is None:
+            names = names_in_reports(await _read_build_reports(sandbox, mark))
+        tests = outcome.tests
+        if runner == "plain":
+            counted = count_in_output(text)
+            tests = len(names) if counted is None and names is not None else counted
         result = CheckResult(
             name=command,
             status=outcome.status,
             seconds=ended.seconds,
             exit_code=ended.exit_code,
-            tests=count_in_output(text) if runner == "plain" else outcome.tests,
+            tests=tests,
             reason=outcome.reason,
             artifact=keep.put(content, kind="check-output", mission=mission),
             # Names in an output that was cut are not all of them.
@@ -192,6 +210,25 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
         return read_junit(result.stdout)
     except ReportError:
         return None
+
+
+async def _set_mark(sandbox: Sandbox) -> str:
+    """Make a file by whose time reports of a check are told from those that were there before."""
+    mark = f"{_REPORT}{secrets.token_hex(8)}.mark"
+    await sandbox.exec(["touch", "--", mark], timeout=_READ_SECONDS)
+    return mark
+
+
+async def _read_build_reports(sandbox: Sandbox, mark: str) -> dict[str, bytes]:
+    """Return the JUnit reports that build tools wrote since a mark, by path; none where they are too large."""
+    argv = ["sh", "-c", _BUILD_REPORTS, "sh", mark]
+    result = await sandbox.exec(argv, cwd=WORKSPACE, timeout=_READ_SECONDS, output_limit=_MAX_REPORTS)
+    if result.exit_code != 0 or result.truncated:
+        return {}
+    # XML holds no NUL.
+    parts = result.stdout.split(b"\0")[:-1]
+    pairs = zip(parts[::2], parts[1::2], strict=False)
+    return {path.decode("utf-8", "replace").removeprefix("./"): content for path, content in pairs}
 
 
 class FailingCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,21 +8,37 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from chargehand.checks._outcomes import runner_of
+from chargehand.checks.junit import ReportError, read_junit
 from chargehand.core.records import Finding
 from chargehand.core.text import printable
 
 _SHOWN = 5
-# Where the name of one variant of a test begins: parameters (`[1-2]`), subtests (`/case`).
-_VARIANT = {"pytest": "[", "go": "/"}
-_GO = re.compile(r"^\s*--- (?:PASS|FAIL): (\S+)", re.MULTILINE)
-_CARGO = re.compile(r"^test (.+?) \.\.\. (?:ok|FAILED)", re.MULTILINE)
+_OUTPUTS = re.compile(r"/(?:target|build)/")
+# A test's name: its place, its own name, and which variant of it: parameters (`[1-2]`), subtests (`/case`).
+_NAME = re.compile(r"(?:(?P<place>.*)::)?(?P<own>.*)(?P<variant>)", re.DOTALL)
+_NAME_BY_RUNNER = {
+    "pytest": re.compile(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL),
+    "go": re.compile(r"(?:(?P<place>[^:]*)::)?(?P<own>[^/]*)(?P<variant>.*)", re.DOTALL),
+    "plain": re.compile(r"(?:(?P<place>[^\[({]*)::)?(?P<own>[^\[({]*)(?P<variant>.*)", re.DOTALL),
+}
+# Tests come before the line of their package.
+_GO = re.compile(r"^\s*--- (?:PASS|FAIL): (?P<test>\S+)|^(?:ok|FAIL)[ \t]+(?P<package>\S+)", re.MULTILINE)
+_CARGO = re.compile(r"^test (?P<test>.+?) \.\.\. (?:ok|FAILED)|^running \d+ tests?$", re.MULTILINE)
+# What cargo says before it starts a binary: its source, and its file with a hash; or whose examples it tries.
+_CARGO_BINARY = re.compile(
+    r"^ +(?:Running (?:unittests )?(?P<source>\S+) \((?:\S*/)?(?P<crate>[^/\s]+?)-[0-9a-f]{16}\)"
+    r"|Doc-tests (?P<documented>\S+))$",
+    re.MULTILINE,
+)
+_CTEST = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(?:Passed|\*\*\*(?!Not Run|Skipped)\w+)", re.MULTILINE)
 # An example in the documentation has no name but its item's: its line moves with every line above it.
-_LINE = re.compile(r" \(line \d+\)$")
+_LINE = re.compile(r" \(line \d+\)(?=$| - [a-z ]+$)")
 # With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
 _UNITTEST = re.compile(
     r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
@@ -66,19 +82,63 @@ class RanTests(Struct, frozen=True, kw_only=True):
 def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
     """Return the tests that an output says have run, `None` for a runner that does not name them.
 
-    A name that several packages, binaries or files have is there as often as it ran.
+    Before `::` stands the package (go), the binary (cargo) or the class that a test is in, where the output tells.
+    What has no name of its own is there as often as it ran.
     """
     match runner:
         case "go":
-            found = _GO.findall(text)
+            found = _go_names(text)
         case "cargo":
-            found = _CARGO.findall(text)
+            found = _cargo_names(text)
+        case "plain":
+            found = _CTEST.findall(text)
         case "node":
             found = _node_names(text)
         case "unittest":
             found = [_unittest_name(match["name"], match["place"]) for match in _UNITTEST.finditer(text)]
         case _:
             return None
+    return tuple(sorted(found)) or None
+
+
+def _go_names(text: str) -> list[str]:
+    found, package = list[str](), list[str]()
+    for line in _GO.finditer(text):
+        if line["test"]:
+            package.append(line["test"])
+        else:
+            found += [f"{line['package']}::{name}" for name in package]
+            package.clear()
+    return found + package
+
+
+def _cargo_names(text: str) -> list[str]:
+    blocks = list[list[str]]()
+    for line in _CARGO.finditer(text):
+        if line["test"] is None or not blocks:
+            blocks.append([])
+        if line["test"] is not None:
+            blocks[-1].append(line["test"])
+    places = [each["documented"] or f"{each['crate']} {each['source']}" for each in _CARGO_BINARY.finditer(text)]
+    # The two come by different streams, so only their order tells which belong together.
+    if len(places) != len(blocks):
+        return [name for block in blocks for name in block]
+    return [f"{place}::{name}" for place, block in zip(places, blocks, strict=True) for name in block]
+
+
+def names_in_reports(reports: Mapping[str, bytes]) -> tuple[str, ...] | None:
+    """Return the tests that ran by a build tool's JUnit reports, given by path; `None` where one is unreadable.
+
+    Before `::` stands the class, and before that the module whose `target` or `build` directory has the report.
+    """
+    found = list[str]()
+    for path, content in reports.items():
+        module = _OUTPUTS.split(f"/{path}", maxsplit=1)[0].lstrip("/")
+        try:
+            names = read_junit(content).names
+        except ReportError:
+            return None
+        found += [f"{module}/{name}" if module else name for name in names]
     return tuple(sorted(found)) or None
 
 
@@ -111,18 +171,30 @@ def count_in_output(text: str) -> int | None:
     return None
 
 
+class TestMoves(Struct, frozen=True, kw_only=True):
+    """What changed files say of tests that are not where they were, by their own names.
+
+    `renamed` has new names by old ones. `rewritten` are tests of whose old text nothing is left, under that name.
+    """
+
+    __test__ = False  # pytest would collect a class of this name
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    rewritten: Collection[str] = ()
+
+
 def find_lost_tests(
-    before: Iterable[RanTests], after: Iterable[RanTests], renamed: Mapping[str, str]
+    before: Iterable[RanTests], after: Iterable[RanTests], moves: TestMoves
 ) -> tuple[Finding, ...]:
     """Return what ran on the base and not on a tree, check by check; each needs a person.
 
-    `renamed` has new names of tests by old ones, without module, class and variant. A test that moved to another
-    file or class is not lost, nor is one of several variants of a test that has as many as before. What is not
-    known of one side says nothing.
+    A test that moved to another file or class is not lost, nor is one of several variants of a test that has as
+    many as before. Where the base has tests of one name in several places, one that is new elsewhere stands for
+    one that is gone only if its text is still there. What is not known of one side says nothing.
     """
     known = {ran.check: ran for ran in before}
     pairs = ((known[ran.check], ran) for ran in after if ran.check in known)
-    messages = ((ran.check, _describe_loss(base, ran, renamed)) for base, ran in pairs)
+    messages = ((ran.check, _describe_loss(base, ran, moves)) for base, ran in pairs)
     return tuple(
         Finding(
             rule="tests_lost",
@@ -136,11 +208,11 @@ def find_lost_tests(
     )
 
 
-def _describe_loss(base: RanTests, tree: RanTests, renamed: Mapping[str, str]) -> str:
+def _describe_loss(base: RanTests, tree: RanTests, moves: TestMoves) -> str:
     if base.names is not None and tree.names is not None:
-        variant = _VARIANT.get(runner_of(tree.check))
+        pattern = _NAME_BY_RUNNER.get(runner_of(tree.check), _NAME)
         before, after = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
-        lost = _find_lost_names(before, after, renamed, variant=variant)
+        lost = _find_lost_names(before, after, moves, pattern)
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))
@@ -151,30 +223,37 @@ def _describe_loss(base: RanTests, tree: RanTests, renamed: Mapping[str, str]) -
 
 
 def _find_lost_names(
-    before: Sequence[str], after: Sequence[str], renamed: Mapping[str, str], *, variant: str | None
+    before: Sequence[str], after: Sequence[str], moves: TestMoves, pattern: re.Pattern[str]
 ) -> list[str]:
-    def whole_test(name: str) -> str:
-        return name.partition(variant)[0] if variant else name
-
+    parts = {name: _split_name(name, pattern) for name in {*before, *after}}
     ran, runs = Counter(before), Counter(after)
-    gained = Counter(_bare_name(name) for name in (runs - ran).elements())
-    variants_before, variants_after = Counter(map(whole_test, before)), Counter(map(whole_test, after))
+    gained = Counter(parts[name].own + parts[name].variant for name in (runs - ran).elements())
+    variants_before, variants_after = (Counter(parts[name][:2] for name in names) for names in (before, after))
+    places = Counter(own for _, own in variants_before)
     lost = []
     for name in (ran - runs).elements():
-        whole, bare = whole_test(name), _bare_name(name)
-        if whole != name and variants_after[whole] >= variants_before[whole]:
+        place, own, variant = parts[name]
+        if variant and variants_after[place, own] >= variants_before[place, own]:
             continue
-        own = whole_test(bare)
         # It runs from another place, or by another name.
-        if found := next(
-            (each for each in (bare, renamed.get(own, own) + bare[len(own) :]) if gained[each]), None
-        ):
+        names = [moves.renamed[own] + variant] if own in moves.renamed else []
+        # Of several with one name, which of them another one is can only be told by its text.
+        if places[own] == 1 or own not in moves.rewritten:
+            names.append(own + variant)
+        if found := next((each for each in names if gained[each]), None):
             gained[found] -= 1
             continue
         lost.append(name)
     return lost
 
 
-def _bare_name(name: str) -> str:
-    """Return a test's name without module and class."""
-    return name.rpartition("::")[2]
+class _TestName(NamedTuple):
+    place: str
+    own: str
+    variant: str
+
+
+def _split_name(name: str, pattern: re.Pattern[str]) -> _TestName:
+    found = pattern.fullmatch(name)
+    assert found is not None  # each part may be empty
+    return _TestName(found["place"] or "", found["own"], found["variant"])

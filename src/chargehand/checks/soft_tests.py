@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
-from chargehand.checks.paths import holds_tests, is_source, is_test_path
-from chargehand.checks.suites.faults import Mutant, choose_faults, find_faults, words_of
-from chargehand.checks.suites.weakening import Pair, find_renamed, suites_of
+from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
+from chargehand.checks.ran_tests import TestMoves
+from chargehand.checks.reads import ReadObserver
+from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, words_of
+from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
+from chargehand.checks.suites.weakening import Pair, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _FAULTS = 20
+_ENOUGH = 5
+"""Faults that have to be tried before their being noticed says anything."""
 _SHOWN = 3
 _FILES = 60
 _SHORTEST = 5.0
@@ -31,20 +37,63 @@ _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
 
-def changed_tests(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing."""
+def changed_tests(changes: Iterable[Change], inner: Collection[str]) -> tuple[Change, ...]:
+    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing.
+
+    Files that tests read belong to them; `inner` are code with tests of its own that changed (`inner_tests`).
+    """
     return tuple(
         change
         for change in changes
-        if change.old_id is not None and change.new_id != change.old_id and is_test_path(change.path)
-        and is_source(change.path)
+        if change.old_id is not None and change.new_id != change.old_id
+        and (is_test_path(change.path) or change.path in inner)
     )  # fmt: skip
 
 
-def renamed_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
-    """Return new names of tests by their old ones: those that changes left as they were but for the name."""
+def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[Change, ...]:
+    """Return the changed tests without data that no check opened, which nothing can have become softer by."""
+    data = [test.path for test in tests if test.new_id is not None and not is_source(test.path)]
+    unread = set(data).difference(observer.read_of(data))
+    return tuple(test for test in tests if test.path not in unread)
+
+
+def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
+    """Return the base's text of changed code by path, where tests that are inside it are not as they were."""
+    found = {}
+    for change in changes:
+        if language_of(change.path) != "rust" or is_test_path(change.path):
+            continue
+        old, new = old_text(reader, change), new_text(reader, change)
+        if old is not None and new is not None and lay_tests_over(old, new) != new:
+            found[change.path] = old
+    return found
+
+
+def find_moves(changes: Iterable[Change], reader: TreeReader) -> TestMoves:
+    """Return the tests that changes left as they were but for the name, and those of which no text is left."""
     pairs = [Pair(change, *suites_of(change, reader)) for change in changes if holds_tests(change.path)]
-    return {old: new for (_, old), (_, new) in find_renamed(pairs).items()}
+    return TestMoves(
+        renamed={old: new for (_, old), (_, new) in find_renamed(pairs).items()},
+        rewritten=frozenset(name for _, name in find_rewritten(pairs)),
+    )
+
+
+def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str) -> dict[str, bytes]:
+    """Return the files of a tree that are in `inner` with the base's tests inside, by path."""
+    entries = {path: reader.lookup(tree, path) for path in inner}
+    texts = {path: text_of(reader, *entry) for path, entry in entries.items() if entry}
+    return {path: lay_tests_over(inner[path], text).encode() for path, text in texts.items() if text is not None}
+
+
+def takes_lines_away(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> bool:
+    """Tell whether lines of existing tests are gone that did something: adding to tests takes none away."""
+    lines = Counter[str]()
+    for change in changes:
+        if is_test_path(change.path) or change.path in inner:
+            old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
+            lines.update(line.strip() for line in old.splitlines())
+            lines.subtract(line.strip() for line in new.splitlines())
+    return any(count > 0 and does_something(line) for line, count in lines.items())
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
@@ -63,8 +112,8 @@ def pick_faults(
 
     `changed` is code that the tree changes; it comes before code that tests do not name.
     """
-    old = [old_text(reader, test) or "" for test in tests]
-    new = [new_text(reader, test) or "" for test in tests]
+    old = [_text_of_tests(test.path, old_text(reader, test)) for test in tests]
+    new = [_text_of_tests(test.path, new_text(reader, test)) for test in tests]
     words = words_of("\n".join((*old, *new)))
     kept = {line.strip() for text in new for line in text.splitlines()}
     near = words_of("\n".join(line for text in old for line in text.splitlines() if line.strip() not in kept))
@@ -77,8 +126,17 @@ def pick_faults(
     for path in sorted(code, key=distance)[:_FILES]:
         found = reader.lookup(tree, path)
         text = None if found is None else text_of(reader, *found)
-        faults += find_faults(path, text) if text is not None else []
+        if text is None:
+            continue
+        inside = find_test_modules(text) if language_of(path) == "rust" else []
+        lines = [range(text.count("\n", 0, each.start), text.count("\n", 0, each.end) + 1) for each in inside]
+        faults += [fault for fault in find_faults(path, text) if not any(fault.line - 1 in each for each in lines)]
     return choose_faults(faults, words=words, near=near, limit=_FAULTS)
+
+
+def _text_of_tests(path: str, text: str | None) -> str:
+    inside = text is not None and language_of(path) == "rust" and not is_test_path(path)
+    return read_test_modules(text) if text and inside else text or ""
 
 
 async def measure_tests(
@@ -88,12 +146,16 @@ async def measure_tests(
     *,
     tree: Sandbox,
     base: Callable[[], Awaitable[Sandbox]],
+    inner: Mapping[str, str],
     seconds: float,
+    must_measure: bool,
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
 
+    With `must_measure` a person decides then.
+
     `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
-    tests over it, once there is something to ask of them.
+    tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
     """
     began = time.monotonic()
     counted = [check for check in checks if check.tests] or list(checks)
@@ -114,21 +176,38 @@ async def measure_tests(
         if await subject.status(fault) != "passed":
             continue
         if guard is None:
-            guard = _FaultyTree(plan, await base())
+            guard = _FaultyTree(plan, await base(), inner)
         # Twice: a test that fails now and then would accuse the wrong one.
         if await guard.status(fault) == "failed" and await guard.status(fault) == "failed":
             weakened.append(fault)
     if weakened:
         return tuple(_describe_weakening(fault) for fault in weakened)
-    return () if tried or not faults else (_describe_unmeasured(len(faults), usual, seconds),)
+    if tried >= min(_ENOUGH, len(faults)):
+        return ()
+    message = (
+        f"whether changed tests still notice faults was not measured: {tried} of {len(faults)} faults could be "
+        f"tried in {seconds:.0f} s (limits.fault_time), as a run takes {usual:.0f} s"
+    )
+    # A time of a second is how a person says that nothing is to be measured.
+    asks = must_measure and seconds > 1
+    return (
+        Finding(
+            rule="tests_unmeasured",
+            severity="warning" if asks else "info",
+            path=".",
+            message=message,
+            needs_person=asks,
+        ),
+    )
 
 
 class _FaultyTree:
     """A sandbox in which one fault at a time is put into the code."""
 
-    def __init__(self, plan: CheckPlan, sandbox: Sandbox) -> None:
+    def __init__(self, plan: CheckPlan, sandbox: Sandbox, inner: Mapping[str, str] | None = None) -> None:
         self._plan = plan
         self._sandbox = sandbox
+        self._inner = inner or {}
         self._written = int(time.time())
 
     async def status(self, fault: Mutant) -> str:
@@ -140,6 +219,8 @@ class _FaultyTree:
         return "passed" if not statuses else "failed" if statuses == {"failed"} else "unclear"
 
     async def _write(self, path: str, content: str) -> None:
+        if path in self._inner:  # whose tests would go with the code
+            content = lay_tests_over(self._inner[path], content)
         # Each time two seconds later: caches that know a file by size and second (Python's) would take one fault
         # for another, and builders by time (make) look for what is newer.
         self._written += 2
@@ -171,11 +252,3 @@ def _describe_weakening(fault: Mutant) -> Finding:
         ),
         needs_person=True,
     )
-
-
-def _describe_unmeasured(faults: int, usual: float, seconds: float) -> Finding:
-    message = (
-        f"whether changed tests still notice faults was not measured: a run takes {usual:.0f} s, and there are "
-        f"{seconds:.0f} s (limits.fault_time) for {faults} faults"
-    )
-    return Finding(rule="tests_unmeasured", severity="info", path="", message=message)

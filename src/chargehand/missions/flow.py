@@ -224,13 +224,13 @@ class MissionFlow:
         validator = await self._validator(base, configured, gates)
         self._fault("environment")
         verdict = await validator.judge_base()
-        if configured is None:
-            detected = await needed_setup(
-                self._services, self._journal, validator.environment, verdict, provisioner=self._provisioner
-            )
-            if detected:
-                validator = await self._validator(base, detected, gates)
-                await validator.judge_base()
+        tried: list[str] = []
+        # What can be installed may still leave out what the tests are run by: then the next one is tried.
+        look = partial(needed_setup, self._services, self._journal, provisioner=self._provisioner, tried=tried)
+        while configured is None and (detected := await look(validator.environment, verdict)):
+            tried.append(detected)
+            validator = await self._validator(base, detected, gates)
+            verdict = await validator.judge_base()
         environment = validator.environment
         inspector = self._inspector(base, request, gates, environment)
         runner = AttemptRunner(

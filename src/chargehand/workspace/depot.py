@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -292,14 +292,23 @@ class Depot:
 
     # --- writing trees and commits
 
-    def replace_paths(self, tree: str, paths: Iterable[str], source: str) -> str:
-        """Return `tree` with each path as it is in `source` (a directory whole; absent there: taken out)."""
+    def replace_paths(
+        self, tree: str, paths: Iterable[str], source: str, *, contents: Mapping[str, bytes] | None = None
+    ) -> str:
+        """Return `tree` with each path as it is in `source` (a directory whole; absent there: taken out).
+
+        Files of the tree that `contents` names by path get that content.
+        """
         start, other = bytes.fromhex(tree), bytes.fromhex(source)
         edits: list[tuple[bytes, TreeEntry | None]] = []
         for path in paths:
             name = os.fsencode(path)
             edits.append((name, self.reader.find(other, name)))
         with ObjectWriter(self.reader.objects) as writer:
+            for path, content in (contents or {}).items():
+                found = self.reader.find(start, os.fsencode(path))
+                if found is not None:
+                    edits.append((os.fsencode(path), TreeEntry(found.mode, writer.add("blob", content))))
             return edit_tree(self.reader, writer, start, edits).hex()
 
     def commit(self, tree: str, parents: Sequence[str], message: str, *, author: Author | None = None) -> str:

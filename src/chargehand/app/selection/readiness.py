@@ -101,7 +101,8 @@ def _require_program(program: str, agent: AgentConfig, place: StartPlace) -> Non
     else:
         # Sandboxes have `python` wherever they have `python3`.
         name = "python3" if program == "python" else program
-        found, where = toolchain.find(program) or toolchain.find(name), "where sandboxes look for programs"
+        found = bool(toolchain.find(program) or toolchain.find(name))
+        where = "where sandboxes look for programs"
         mend = _INSTALL
     # A known CLI is nothing that a project's setup installs.
     if found or (agent.command and place.setup_expected()):

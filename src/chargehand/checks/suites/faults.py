@@ -131,6 +131,11 @@ def choose_faults(
     return list(itertools.islice((fault for fault in best if fault.can_be_read), limit))
 
 
+def does_something(line: str) -> bool:
+    """Tell whether a line is more than blank, a bracket, a comment, an import or a mark of what is below it."""
+    return bool(line.strip()) and not _NO_CODE.match(line)
+
+
 def words_of(text: str) -> frozenset[str]:
     """Return the names in a text: what a test can be about."""
     return frozenset(_WORD.findall(text))

@@ -75,6 +75,14 @@ def find_renamed(pairs: Sequence[Pair]) -> dict[_Key, _Key]:
     return renamed
 
 
+def find_rewritten(pairs: Sequence[Pair]) -> frozenset[_Key]:
+    """Return the tests of whose lines nothing of that name is left: changed, or gone."""
+    old = Counter((pair.key(case), case.body) for pair, case in _old_cases(pairs) if case.body)
+    return frozenset(
+        key for key, _ in old - Counter((pair.key(case), case.body) for pair, case in _new_cases(pairs))
+    )
+
+
 def _count_lost(pairs: Sequence[Pair]) -> Counter[_Key]:
     """Return which tests there are fewer of than before, and how many."""
     before = Counter(pair.key(case) for pair, case in _old_cases(pairs))

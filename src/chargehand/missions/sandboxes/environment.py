@@ -15,7 +15,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from chargehand.checks.detection import NODE_PROGRAMS, detect_setups, find_new_packages, lacks_packages
+from chargehand.checks.detection import (
+    NODE_PROGRAMS,
+    could_not_run,
+    detect_setups,
+    find_new_packages,
+    lacks_packages,
+)
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
@@ -100,21 +106,29 @@ async def needed_setup(
     verdict: Verdict,
     *,
     provisioner: SandboxProvisioner,
+    tried: Sequence[str] = (),
 ) -> str | None:
-    """Return the first setup of those that the files of a bare base suggest which works there.
+    """Return the first setup of those that the files of a base suggest which works there.
 
-    None is looked for unless the base's checks seem to lack what one would install. A recorded step: whoever
-    resumes the mission works in the same environment. Raises `RefusedError` (`setup_failed`), that of the first
-    suggestion, where none works.
+    None is looked for unless the base's checks seem to lack what one would install. After those that were `tried`,
+    with `verdict` in the last one's environment, the next is returned only where a check could not run at all. A
+    recorded step: whoever resumes the mission works in the same environment. Raises `RefusedError`
+    (`setup_failed`), that of the first suggestion, where none works.
     """
     base, directory = environment.base, environment.directory
 
     async def find() -> object:
         failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
         texts = (services.store.artifacts.get(check.artifact or "").decode(errors="replace") for check in failed)
-        if not any(lacks_packages(check.reason, text) for check, text in zip(failed, texts, strict=True)):
+        lacking = (
+            could_not_run(check.reason) if tried else lacks_packages(check.reason, text)
+            for check, text in zip(failed, texts, strict=True)
+        )
+        if not any(lacking):
             return {"command": None}
-        suggested = detect_setups(DepotReader(services.depot), base.tree, directory)
+        suggested = [
+            each for each in detect_setups(DepotReader(services.depot), base.tree, directory) if each not in tried
+        ]
         layers = EnvironmentLayers(services.depot)
         # One that worked before comes first: what fails is not run again in each mission.
         known = [each for each in suggested if layers.find(_layer_key(services, layers, environment, each))]
@@ -130,14 +144,14 @@ async def needed_setup(
                 failure = failure or error
             else:
                 return {"command": command}
-        if failure is not None:
+        if failure is not None and not tried:
             raise failure
         return {"command": None}
 
     def events(output: dict[str, Any]) -> Sequence[Payload]:
         return (SetupDetected(command=output["command"]),) if output["command"] else ()
 
-    found: Any = await journal.step("setup/detected", [base.tree], find, events=events)
+    found: Any = await journal.step("setup/detected", [base.tree, *tried], find, events=events)
     command: str | None = found["command"]
     return command
 

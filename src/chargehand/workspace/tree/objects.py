@@ -44,7 +44,8 @@ _TYPES: dict[ObjectKind, int] = {
 _KINDS: dict[bytes, ObjectKind] = {kind.encode(): kind for kind in _TYPES}
 _ENTRY = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
 _LOOSE = re.compile(rb"([a-z]{3,9}) (\d{1,19})\0")
-_HEADER_BYTES = 128  # more than the longest header, packed or not
+# The tables of a packed block take up to 290 bytes, and nothing of it is readable before them.
+_HEADER_BYTES = 512
 _CACHED_TREES = 8192
 _MAX_LOOSE = 32  # above this, two files of a pack are cheaper than a file per object
 _MAX_BUFFER = 64 * 1024 * 1024

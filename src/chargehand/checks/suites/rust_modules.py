@@ -1,0 +1,73 @@
+"""Rust's tests inside the code: modules under `#[cfg(test)]`, and those of one version put into another."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+# What braces do not count in. A quote is a character only where another one ends it: lifetimes have none.
+_NO_CODE = re.compile(
+    r"""\b(?:b|c)?r(?P<marks>#*)".*?"(?P=marks)|"(?:\\.|[^"\\])*"|'(?:\\[^\n']{1,12}|\\'|[^'\\\n])'"""
+    r"""|//[^\n]*|/\*.*?\*/""",
+    re.DOTALL,
+)
+_MODULE = re.compile(
+    r"#\[\s*cfg\s*\((?P<condition>[^\]\n]*)\)\s*\]\s*(?:#\[[^\]\n]*\]\s*)*"
+    r"(?:pub(?:\s*\([^)\n]*\))?\s+)?mod\s+(?P<name>\w+)\s*\{"
+)
+_BRACE = re.compile(r"[{}]")
+_TEST = re.compile(r"(?<!\w)test(?!\w)")
+
+
+class TestModule(Struct, frozen=True):
+    """A test module: its name with its number among those of that name, and where it begins and ends."""
+
+    __test__ = False  # pytest would collect a class of this name
+
+    key: tuple[str, int]
+    start: int
+    end: int
+
+
+def find_test_modules(text: str) -> list[TestModule]:
+    """Return the test modules of a file in their order, with their attributes; none that does not end."""
+    code = _NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    found = list[TestModule]()
+    for head in _MODULE.finditer(code):
+        if (found and head.start() < found[-1].end) or "not" in head["condition"]:
+            continue
+        if not _TEST.search(head["condition"]) or (end := _find_end(code, head.end())) is None:
+            continue
+        number = sum(each.key[0] == head["name"] for each in found)
+        found.append(TestModule((head["name"], number), head.start(), end))
+    return found
+
+
+def _find_end(code: str, start: int) -> int | None:
+    """Return where a block ends whose brace was opened before `start`."""
+    depth = 1
+    for brace in _BRACE.finditer(code, start):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return brace.end()
+    return None
+
+
+def read_test_modules(text: str) -> str:
+    """Return the text of a file's test modules."""
+    return "\n".join(text[module.start : module.end] for module in find_test_modules(text))
+
+
+def lay_tests_over(base: str, text: str) -> str:
+    """Return the text with the test modules of `base`, each in the place of its own or, without one, at the end.
+
+    Modules that only the text has stay: they are more tests, and keep none of the others from running.
+    """
+    wanted = {module.key: base[module.start : module.end] for module in find_test_modules(base)}
+    parts, last = list[str](), 0
+    for module in find_test_modules(text):
+        parts += [text[last : module.start], wanted.pop(module.key, text[module.start : module.end])]
+        last = module.end
+    parts += [text[last:], *(f"\n{module}\n" for module in wanted.values())]
+    return "".join(parts)
