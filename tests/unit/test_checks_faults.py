@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.checks.soft_tests import changed_tests, code_under_test, pick_faults
+from chargehand.checks.reads import ReadObserver
+from chargehand.checks.soft_tests import changed_tests, code_under_test, leave_out_unread, pick_faults
 from chargehand.checks.suites.faults import choose_faults, find_faults, words_of
 from chargehand.checks.trees import MemoryTrees
 
@@ -114,7 +115,7 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": tests}
     old = trees.add(files)
     new = trees.add({**files, "test_calc.py": "add(1)\n", "test_new.py": "pass\n"})
-    softer = changed_tests(trees.changes(old, new))
+    softer = changed_tests(trees.changes(old, new), ())
     assert [test.path for test in softer] == ["test_calc.py"]
     faults = pick_faults(trees, new, softer, code_under_test(files), ())
     assert faults[0].within == ("T", "more")
@@ -122,8 +123,14 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     assert len(faults) <= 20
 
 
-def test_added_tests_and_what_is_no_code_weaken_nothing() -> None:
+def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
     trees = MemoryTrees()
     old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
     new = trees.add({"tests/data.txt": "b", "tests/test_a.py": "pass\n", "a.py": "x = 2\n"})
-    assert changed_tests(trees.changes(old, new)) == ()
+    changed = changed_tests(trees.changes(old, new), ())
+    assert [test.path for test in changed] == ["tests/data.txt"]
+    observer = ReadObserver(directories=())
+    observer.complete = True
+    assert leave_out_unread(changed, observer) == ()
+    observer.opened.append(frozenset({"tests/data.txt"}))
+    assert leave_out_unread(changed, observer) == changed

@@ -90,7 +90,7 @@ class Place:
     def left_by(self, id: str, *, ended: bool) -> Workspace:
         """Record a mission with a workspace of its own, all of it last used long ago."""
         with App.open() as app:
-            project = app.project()
+            project = app.register_project()
             depot = app.depot(project)
             base = depot.resolve_base()
             request = MissionRequest(text="t", agent="a", command=("true",), slug="do-it")
