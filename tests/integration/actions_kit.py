@@ -75,7 +75,7 @@ class Yard(Workshop):
         self, app: App, kind: ActionKind, mission: str | None = None, *, seconds: float = 60.0, **arguments: Any
     ) -> ActionLock:
         """Make an action that has not begun."""
-        project = app.project(self.repository).id
+        project = app.register_project(self.repository).id
         return Actions(app).create(
             kind, arguments, project=project, mission=mission, seconds=seconds, detached=False
         )

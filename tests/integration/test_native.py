@@ -118,7 +118,7 @@ class TestMoney:
     def test_the_budget_ends_a_mission(self, shop: NativeShop) -> None:
         endless = [says("", call("bash", command=f"echo {number} > n")) for number in range(50)]
         shop.model("scripted", scripted(endless), max_output=200)
-        shop.write("[limits]\nbudget_usd = 0.25")
+        shop.write("[limits]\nbudget_usd = 0.15")
         state = shop.native()
         assert state.status == "exhausted", state.reasons
         assert [reason.code for reason in state.reasons] == ["budget"]

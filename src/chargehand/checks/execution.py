@@ -37,14 +37,14 @@ _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"
 # Where Maven (surefire, failsafe) and gradle put a report of each class.
 _BUILD_REPORTS = """
-find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
+exec find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
   -path '*/target/surefire-reports/TEST-*.xml' -o -path '*/target/failsafe-reports/TEST-*.xml' \\
   -o -path '*/build/test-results/*/TEST-*.xml' \\) -newer "$1" \\
   -exec sh -c 'for each; do printf "%s\\0" "$each"; cat -- "$each"; printf "\\0"; done' sh {} +
-status=$?
-rm -f -- "$1"
-exit $status
 """
+# Files get the time of the last tick, at most 10 ms ago: what is written within the mark's own would not be
+# newer than it. Some programs called `sleep` know whole seconds only.
+_SET_MARK = 'touch -- "$1"; sleep 0.02 2> /dev/null || sleep 1'
 _MAX_REPORTS = 64_000_000
 _EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
 _OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
@@ -147,8 +147,10 @@ async def run_checks(
         text = printable(content.decode("utf-8", "replace"))
         outcome = outcome_of(runner, ended, text, counts)
         names = counts.names if counts else names_in_output(runner, text)
-        if mark is not None and names is None:
-            names = names_in_reports(await _read_build_reports(sandbox, mark))
+        if mark is not None:
+            reports = {} if names is not None else await _read_build_reports(sandbox, mark)
+            names = names_in_reports(reports) if names is None else names
+            await sandbox.exec(["rm", "-f", "--", mark], timeout=_READ_SECONDS)
         tests = outcome.tests
         if runner == "plain":
             counted = count_in_output(text)
@@ -215,7 +217,7 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
 async def _set_mark(sandbox: Sandbox) -> str:
     """Make a file by whose time reports of a check are told from those that were there before."""
     mark = f"{_REPORT}{secrets.token_hex(8)}.mark"
-    await sandbox.exec(["touch", "--", mark], timeout=_READ_SECONDS)
+    await sandbox.exec(["sh", "-c", _SET_MARK, "sh", mark], timeout=_READ_SECONDS)
     return mark
 
 
