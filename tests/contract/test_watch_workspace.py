@@ -152,6 +152,16 @@ def test_every_changed_path_is_told(yard: Yard, driver: DriverName, script: str)
     assert not [path for path in paths if path.startswith(".git/")]
 
 
+def test_directories_made_anew_by_the_inode_of_the_one_before_are_told(tmp_path: Path, driver: DriverName) -> None:
+    files = {f"{number}/{name}.md": "x\n" for number in range(60) for name in "ab"}
+    yard = Yard(tmp_path, files)
+    workspace = yard.workspace(driver)
+    events = told(yard, workspace, "for d in *; do mv $d moved-$d; mkdir $d; echo n > $d/a.md; done")
+    paths = {path for _, path in events}
+    parents = tuple(path for path in paths if path.endswith("/"))
+    assert [path for path in changed(workspace) if path not in paths and not path.startswith(parents)] == []
+
+
 def test_ignored_paths_are_counted_and_tracked_ones_among_them_told(tmp_path: Path, driver: DriverName) -> None:
     yard = Yard(tmp_path)
     (yard.repository / "build").mkdir()

@@ -246,6 +246,9 @@ class DirectorySnapshot:
                 self._add_unreadable(node, name, inode, problem)
             return
         try:
+            if child is not None and child.merged and not self._is_merged(inside):
+                self._drop(node, name)  # made anew, by the inode number of the one that was removed
+                child = None
             if child is None:
                 self._add_directory(node, name, inside, report=report)
             else:
