@@ -37,10 +37,13 @@ _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"
 # Where Maven (surefire, failsafe) and gradle put a report of each class.
 _BUILD_REPORTS = """
-exec find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
+find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
   -path '*/target/surefire-reports/TEST-*.xml' -o -path '*/target/failsafe-reports/TEST-*.xml' \\
   -o -path '*/build/test-results/*/TEST-*.xml' \\) -newer "$1" \\
   -exec sh -c 'for each; do printf "%s\\0" "$each"; cat -- "$each"; printf "\\0"; done' sh {} +
+status=$?
+rm -f -- "$1"
+exit $status
 """
 # Files get the time of the last tick, at most 10 ms ago: what is written within the mark's own would not be
 # newer than it. Some programs called `sleep` know whole seconds only.
@@ -147,9 +150,9 @@ async def run_checks(
         text = printable(content.decode("utf-8", "replace"))
         outcome = outcome_of(runner, ended, text, counts)
         names = counts.names if counts else names_in_output(runner, text)
-        if mark is not None:
-            reports = {} if names is not None else await _read_build_reports(sandbox, mark)
-            names = names_in_reports(reports) if names is None else names
+        if mark is not None and names is None:
+            names = names_in_reports(await _read_build_reports(sandbox, mark))
+        elif mark is not None:
             await sandbox.exec(["rm", "-f", "--", mark], timeout=_READ_SECONDS)
         tests = outcome.tests
         if runner == "plain":
@@ -222,7 +225,10 @@ async def _set_mark(sandbox: Sandbox) -> str:
 
 
 async def _read_build_reports(sandbox: Sandbox, mark: str) -> dict[str, bytes]:
-    """Return the JUnit reports that build tools wrote since a mark, by path; none where they are too large."""
+    """Return the JUnit reports that build tools wrote since a mark, by path, and remove the mark.
+
+    None are returned where they are too large.
+    """
     argv = ["sh", "-c", _BUILD_REPORTS, "sh", mark]
     result = await sandbox.exec(argv, cwd=WORKSPACE, timeout=_READ_SECONDS, output_limit=_MAX_REPORTS)
     if result.exit_code != 0 or result.truncated:
