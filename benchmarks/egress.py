@@ -10,10 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from benchmarks.measure import Result, Side, compare
 from benchmarks.shop import Shop

@@ -7,10 +7,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from msgspec.structs import replace
 from tests.postgres import cluster, programs
 
 from benchmarks.measure import Result, Sample, Side, compare

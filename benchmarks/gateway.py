@@ -15,11 +15,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 from benchmarks.gateway_side import EVENT, PACE_SECONDS, PIECES
 from benchmarks.measure import Result, Side, Taken, compare

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from itertools import count
-
-from msgspec.structs import replace
 
 from benchmarks.measure import Result, Side, compare, settle, spend, timed
 from benchmarks.repositories import ENVIRONMENT

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from benchmarks.measure import Result, Side, compare, timed
 from benchmarks.memory import held

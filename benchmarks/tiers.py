@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
-
-from msgspec.structs import replace
 
 from benchmarks.command import bubblewrap_argv
 from benchmarks.measure import Result, Sample, Side, compare, timed

@@ -8,10 +8,10 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from msgspec.structs import replace
 from tests.fleet_kit import Fleet
 
 from benchmarks.measure import Result, Side, Taken, compare
