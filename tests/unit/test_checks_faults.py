@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.checks.reads import ReadObserver
+from chargehand.checks.reads import Copy, ReadObserver
 from chargehand.checks.soft_tests import changed_tests, code_under_test, leave_out_unread, pick_faults
 from chargehand.checks.suites.faults import choose_faults, find_faults, words_of
 from chargehand.checks.trees import MemoryTrees
@@ -134,3 +134,11 @@ def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
     assert leave_out_unread(changed, observer) == ()
     observer.opened.append(frozenset({"tests/data.txt"}))
     assert leave_out_unread(changed, observer) == changed
+
+
+@pytest.mark.parametrize(
+    ("time", "anew"),
+    [("12.500000000", False), ("12.500000001", True), ("gone", True), ("12", False), ("?", False), ("", False)],
+)
+def test_a_copy_of_which_nothing_is_known_counts_as_setup_left_it(time: str, anew: bool) -> None:
+    assert Copy(of="a.py", modified=12_500_000_000).differs(time) is anew

@@ -290,6 +290,15 @@ def test_tests_are_named_by_the_reports_of_this_run(tmp_path: Path) -> None:
     assert json.loads(kept[result.ran]) == ["core/a.T::adds"]
 
 
+@pytest.mark.parametrize("command", ["true", "echo 'ok 1 - adds'; echo 1..1"])
+def test_the_mark_of_a_check_is_removed(tmp_path: Path, command: str) -> None:
+    sandbox = LocalSandbox(tmp_path)
+    asyncio.run(run_checks(CheckPlan(commands=(command,)), sandbox, keep=Kept(), mission=None))
+    marks = {word for words in sandbox.commands for word in words if word.endswith(".mark")}
+    assert len(marks) == 1
+    assert not [mark for mark in marks if Path(mark).exists()]
+
+
 def test_a_sandbox_that_dies_is_no_red_check(tmp_path: Path):
     # Whatever belongs to the first check: with what comes after it, the check has been told.
     for moment in (1, 2, 3, 4, 5):

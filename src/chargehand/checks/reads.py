@@ -19,6 +19,11 @@ from chargehand.core.text import shown_path
 from chargehand.sandbox.contract import ObservesReads, Sandbox
 
 _REGULAR = 0o100000
+# A check may follow within the second that setup ended in, so whole seconds do not tell them apart.
+_STAT = """
+export LC_ALL=C
+for each; do if [ -e "$each" ]; then stat -c '%.9Y %n' -- "$each"; else echo "gone $each"; fi; done
+"""
 _STAT_SECONDS = 60.0
 _KIND_OF_FILE, _EXECUTABLE = 0o170000, 0o111
 # Where projects keep packages that are imported without the directory's name.
@@ -48,10 +53,10 @@ class Copy(Struct, frozen=True, kw_only=True):
     of: str
     modified: int
 
-    def differs(self, seconds: str) -> bool:
-        """Return whether a time with its fraction, as `stat` prints it, is another one; not where it has none."""
-        whole, _, fraction = seconds.partition(".")
-        return bool(fraction) and int(whole + fraction) != self.modified
+    def differs(self, time: str) -> bool:
+        """Return whether a time, as `_STAT` prints it, is another one; not where it has no fraction."""
+        whole, _, fraction = time.partition(".")
+        return time == "gone" or (fraction.isdecimal() and int(whole + fraction) != self.modified)
 
 
 @dataclass(slots=True)
@@ -84,13 +89,11 @@ class ReadObserver:
         opened = sorted(paths.intersection(self.copies))
         if not opened:
             return frozenset()
-        # A check may follow within the second that setup ended in, so whole seconds do not tell them apart.
-        said = await sandbox.exec(
-            ["env", "LC_ALL=C", "stat", "--printf", r"%.9Y %n\0", "--", *opened], timeout=_STAT_SECONDS
-        )
-        found = [each.partition(" ") for each in said.stdout.decode("utf-8", "surrogateescape").split("\0")]
-        times = {path: time for time, _, path in found}
-        return frozenset(path for path in opened if self.copies[path].differs(times.get(path, "0.0")))
+        said = await sandbox.exec(["sh", "-c", _STAT, "sh", *opened], timeout=_STAT_SECONDS)
+        lines = [line.partition(" ") for line in said.stdout.decode("utf-8", "surrogateescape").splitlines()]
+        times = {path: time for time, _, path in lines}
+        # What nothing is known of counts as setup left it.
+        return frozenset(path for path in opened if self.copies[path].differs(times.get(path, "")))
 
     def read_of(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return those of `paths` that some check opened; all of them where that was not seen."""
