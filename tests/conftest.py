@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=vm_kit.missing()))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Function) -> Generator[None, object, object]:
+    """End the programs that a test which fails half-way leaves running: later tests would be blamed for them."""
+    try:
+        return (yield)
+    except Exception as error:
+        shared = {id(value) for value in getattr(item, "funcargs", {}).values()}
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for value in frame.f_locals.values():
+                if isinstance(value, subprocess.Popen) and id(value) not in shared and value.poll() is None:
+                    value.kill()
+                    with suppress(subprocess.TimeoutExpired):
+                        value.communicate(timeout=5)
+        raise
 
 
 def git(directory: Path, *arguments: str) -> str:

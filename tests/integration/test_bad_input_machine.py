@@ -114,7 +114,7 @@ class TestKilled:
         process = desk.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)
         wait_until(lambda: any("3.01" in words(pid) for pid in descendants(process.pid)))
         below = descendants(process.pid)
-        sandboxes = [pid for pid in below if words(pid)[:1] and words(pid)[0].endswith("bwrap")]
+        sandboxes = [pid for pid in below if is_bubblewrap(pid)]
         target = min(sandboxes) if victim == "bwrap" else parent(min(sandboxes))
         assert target in below
         os.kill(target, signal.SIGKILL)
@@ -140,7 +140,7 @@ class TestKilled:
         while process.poll() is None:
             found = [pid for pid in descendants(process.pid) if words(pid)[:2] == ["sleep", "301"]]
             for pid in descendants(process.pid) if found else ():
-                if words(pid)[:1] and words(pid)[0].endswith("bwrap"):
+                if is_bubblewrap(pid):
                     killed.add(pid)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -157,6 +157,11 @@ def words(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return []
+
+
+def is_bubblewrap(pid: int) -> bool:
+    """Tell whether a process that still lives is a sandbox."""
+    return words(pid)[:1] == ["bwrap"] or "".join(words(pid)[:1]).endswith("/bwrap")
 
 
 def parent(pid: int) -> int:
