@@ -39,7 +39,8 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
-from chargehand.core.records import Reason
+from chargehand.core.mission_events import MissionContinued
+from chargehand.core.records import Base, Reason
 from chargehand.core.state import SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
 
@@ -410,6 +411,89 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
     created = json.loads(app.store.log.read(made)[0].payload or b"{}")
     return made, str(created.get("forked_at", ""))
+
+
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person wants further of a mission that ended, within limits as `run` takes them."""
+
+    mission: str
+    text: str
+    attempts: str | None = None
+    time: str | None = None
+    budget: str | None = None
+
+
+def follow_up_mission(app: App, request: FollowUp) -> str:
+    """Let a mission that ended go on with what a person adds; return the id of the one to run.
+
+    That is the mission itself, or a new one on top of what it promoted: a promotion stays what it was. Raises
+    `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
+    """
+    from chargehand.app.runs import RunRequest, allowed_attempts, request_text
+
+    state = app.mission_state(request.mission)
+    before, base = state.request, state.base
+    given = RunRequest(text=request.text, attempts=request.attempts, time=request.time, budget=request.budget)
+    text = request_text(given)
+    if before is None or base is None or state.open_question is not None:
+        hint = f"chargehand mission answer {state.id} TEXT" if state.open_question else "start a new mission"
+        raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
+    app.require_recorded_agent(state)
+    found = app.find(Path(state.repository), revision=base.commit)
+    resolved = app.configuration(found, options=given.configuration(), head=False)
+    limits, attempts = resolved.config.limits, allowed_attempts(resolved, before.agent)
+    budget = _new_budget(state, limits.budget_usd if request.budget is not None else None)
+    if state.status != "promoted":
+        app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
+        return state.id
+    return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
+
+
+def _new_budget(state: MissionState, budget: float | None) -> float | None:
+    """Return the budget of a mission from now on, `None` for the same one; raises `UsageError`."""
+    spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
+    limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
+    if state.status != "promoted" and limit is not None and spent >= limit:
+        raise UsageError(
+            f"mission {state.id!r} has spent {spent:.2f} of its {limit:.2f} USD",
+            hint="give a larger one: --budget USD is for the whole mission",
+        )
+    return budget
+
+
+def _follow_up_promoted(
+    app: App, state: MissionState, text: str, *, attempts: int, seconds: float, budget: float | None
+) -> str:
+    from chargehand.app.runs import branch_slug
+    from chargehand.missions.fork import create_follow_up
+    from chargehand.missions.reading import is_applied
+    from chargehand.missions.steering import last_whole_attempt
+
+    assert state.request is not None
+    assert state.base is not None
+    assert state.commit is not None
+    depot = app.depot(app.project(Path(state.repository)))
+    applied = state.base.branch if state.request.apply and is_applied(state) else None
+    after = last_whole_attempt(state)
+    continued = MissionContinued(
+        identity=app.identity(),
+        after=after,
+        attempts=after + attempts,
+        seconds=state.seconds_of() + seconds,
+        budget_usd=budget,
+        base=Base(
+            commit=state.commit, tree=depot.tree_of(state.commit), revision=applied or state.commit, branch=applied
+        ),
+    )
+    request = replace(
+        state.request,
+        text=text,
+        slug=branch_slug(text),
+        attempts=continued.attempts,
+        seconds=continued.seconds,
+        apply=applied is not None,
+    )
+    return create_follow_up(app.store, depot, state.id, request, continued, user=app.user)
 
 
 def _parse_reply(given: str) -> ReplyEdit:

@@ -219,8 +219,6 @@ def build_request(
     """
     choice = assignment.choice
     config, named = resolved.config, named_agent(resolved.config, choice.agent)
-    # A person who writes 1 means it: only the default is raised.
-    repairs = resolved.origins.get("limits.attempts") == "default" and named.kind == "native"
     return MissionRequest(
         text=text,
         agent=choice.agent,
@@ -233,7 +231,7 @@ def build_request(
         outside_files=outside_files,
         allow=meet_areas(config.project.allow, assignment.role.areas),
         forbid=config.project.forbid,
-        attempts=_NATIVE_ATTEMPTS if repairs else config.limits.attempts,
+        attempts=allowed_attempts(resolved, choice.agent),
         seconds=config.limits.time,
         tier=config.sandbox.tier,
         partial=options.partial,
@@ -249,6 +247,14 @@ def build_request(
         directory=places.agent,
         checks_directory=places.checks,
     )
+
+
+def allowed_attempts(resolved: ResolvedConfig, agent: str) -> int:
+    """Return how many attempts an agent is given: a native one may repair its work, unless a person said less."""
+    # A person who writes 1 means it: only the default is raised.
+    repairs = resolved.origins.get("limits.attempts") == "default"
+    native = named_agent(resolved.config, agent).kind == "native"
+    return _NATIVE_ATTEMPTS if repairs and native else resolved.config.limits.attempts
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "re
 _JUDGED = {"passed": "green", "failed": "red"}
 # The person decides or waits: at the margin, in their words already.
 _OF_THE_MISSION = (
-    *(m.MissionPaused, m.MissionResumed, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
+    *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, a.BreakerChanged),
     *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
 )

@@ -12,6 +12,7 @@ from chargehand.cli.terminal.options import (
     json_option,
     mission_argument,
     named_mission_argument,
+    time_option,
 )
 
 if TYPE_CHECKING:
@@ -372,6 +373,36 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
     with App.open() as app:
         made, forked_at = fork_mission(app, ForkRequest(mission=mission, at=at, model=model, reply=reply))
         out.notice(f"Mission {made} continues from reply {forked_at}.")
+        if detach:
+            return leave_to_worker(app, out, made)
+        return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
+
+
+@mission.command("continue")
+@named_mission_argument
+@click.argument("text")
+@click.option("--attempts", metavar="N", help="At most this many further attempts.")
+@time_option
+@click.option("--budget", metavar="USD", help="Let the whole mission cost at most this much from now on.")
+@click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
+@detail_options
+@json_option
+def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str | None) -> int:
+    """Ask for more from a mission that ended, in the same conversation.
+
+    One that was promoted stays as it is: a new mission goes on from its commit. Any other one goes on itself,
+    from what it left.
+
+    \b
+    Example:
+      chargehand mission continue last "also handle the empty list"
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.missions import FollowUp, follow_up_mission
+    from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+
+    with App.open() as app:
+        made = follow_up_mission(app, FollowUp(mission=mission, text=text, **limits))
         if detach:
             return leave_to_worker(app, out, made)
         return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))

@@ -206,6 +206,29 @@ def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     state.fruitless_claims = 0
 
 
+@_on(_SUMMARY, m.MissionContinued)
+def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
+    # An attempt that was broken off goes on, as in a mission that is resumed; the others came to their own end.
+    state.attempts = [
+        replace(attempt, status="running", reasons=()) if attempt.number > event.after else attempt
+        for attempt in state.attempts
+    ]
+    if state.request is not None:
+        state.request = replace(state.request, attempts=event.attempts, seconds=event.seconds)
+    state.base = event.base or state.base
+    state.status, state.reasons = "planned", ()
+    state.finished, state.cancel_asked = "", False
+    state.fruitless_claims = 0
+
+
+@_on(_STATE, m.MissionContinued)
+def _continue_from(state: MissionState, event: m.MissionContinued) -> None:
+    state.continued[event.after] = event
+    if state.config is not None and event.budget_usd is not None:
+        limits = replace(state.config.limits, budget_usd=event.budget_usd)
+        state.config = replace(state.config, limits=limits)
+
+
 @_on(_SUMMARY, m.CancelAsked)
 def _ask_cancel(state: MissionSummary, event: m.CancelAsked) -> None:
     state.cancel_asked = True

@@ -80,6 +80,22 @@ class MissionResumed(Payload, frozen=True, kw_only=True):
     in_place: bool = False
 
 
+@event("mission.continued")
+class MissionContinued(Payload, frozen=True, kw_only=True):
+    """A person wants more of a mission that had come to its end: another attempt follows attempt `after`.
+
+    It begins on what that attempt left, or on `base`: what was promoted meanwhile. `attempts`, `seconds` and,
+    where set, `budget_usd` bound the whole mission from now on.
+    """
+
+    identity: str
+    after: int
+    attempts: int
+    seconds: float
+    budget_usd: float | None = None
+    base: Base | None = None
+
+
 @event("setup.detected")
 class SetupDetected(Payload, frozen=True, kw_only=True):
     """The base's files suggest `command`: no setup is configured, and its checks do not pass without one."""

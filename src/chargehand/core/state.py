@@ -283,7 +283,8 @@ class MissionMeasures(Struct, kw_only=True, omit_defaults=True):
 class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
-    `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted.
+    `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
+    which attempts a person wanted another one.
     """
 
     config: Config | None = None
@@ -299,6 +300,7 @@ class MissionState(MissionSummary, kw_only=True):
     prepared: m.PromotionPrepared | None = None
     signed: str | None = None
     steps: dict[str, m.StepFinished] = {}
+    continued: dict[int, m.MissionContinued] = {}
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
     acknowledged: set[str] = set()

@@ -1,8 +1,8 @@
 """The seven steps of a mission, over recorded steps.
 
-Read it from `MissionFlow.run` down: each method below is called by the one above it. Whatever costs money, time or
-a sandbox runs inside `Journal.step`, so a worker that takes the mission over goes through the same code and is
-given the recorded outputs until the first step that is not in the log.
+Read it from `MissionFlow.run` down. What costs money, time or a sandbox runs inside `Journal.step`, so a worker
+that takes the mission over goes through the same code and is given the recorded outputs until the first step that
+is not in the log.
 """
 
 from __future__ import annotations
@@ -254,9 +254,8 @@ class MissionFlow:
     async def _validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
         """Return what judges on a base, in the environment that `setup` makes where its commands run."""
         services, journal, provisioner = self._services, self._journal, self._provisioner
-        directory = gates.plan.directory
         environment = await base_environment(
-            services, journal, base, setup=setup, directory=directory, provisioner=provisioner
+            services, journal, base, setup=setup, directory=gates.plan.directory, provisioner=provisioner
         )
         return Validator(
             services, journal, environment=environment, gates=gates, provisioner=provisioner, queue=self._queue
@@ -280,8 +279,7 @@ class MissionFlow:
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self._fault("agent")
             judged = await self._judge_attempt(request, result, context, number)
-            last = number >= most
-            another = not last and requires_next_attempt(self._journal.state, number)
+            another = number < most and requires_next_attempt(self._journal.state, number)
             if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
                 judged = await self._rebase_attempt(request, judged, number)
             end, attempt = judged.end, self._journal.state.attempt(number)
@@ -293,14 +291,19 @@ class MissionFlow:
             hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
             good = end.mission in ("promoted", "waiting")
             # The provider failed and not the work: it is tried once more, as a person or the request says.
-            fault = provider_fault(self._journal.state.attempt(number)) if last or hopeless else ""
+            continued = self._journal.state.continued.get(number)
+            final = number >= most or hopeless
+            fault = provider_fault(self._journal.state.attempt(number)) if final and not continued else ""
             if fault:
                 most = number + 1
-            elif last or hopeless or end.mission == "exhausted" or (good and not another):
+            elif not continued and (final or end.mission == "exhausted" or (good and not another)):
                 await self._conclude(judged)
                 return
             # A good attempt has no report of what is wrong: the next one is made for a person's message alone.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
+            if continued and continued.base:  # what it left is promoted: on from there
+                context = await self._prepare_base(request, continued.base)
+                tree, feedback = continued.base.tree, None
 
     async def _run_attempt(
         self,
@@ -531,16 +534,14 @@ class MissionFlow:
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
         """Settle a mission that did not come to its own end, its running attempt first."""
         state = self._journal.state
-        for running in state.attempts:
-            if running.status == "running":
-                # Its step has no end and so no duration: what counts is this worker's own clock.
-                now = self._services.clock.monotonic()
-                seconds = now - self._journal.queued_seconds - self._attempt_started
-                self._journal.record(*settle_lost_calls(self._services.store, state, running.id))
-                running = self._journal.state.attempt(running.number) or running
-                self._journal.record(attempt_end(running, attempt, (reason,), seconds=seconds))
-                self._admission.record_change(self._request, running.number)
-                archive_replies(self._services.store, self._journal.mission, running.id)
+        for running in [each for each in state.attempts if each.status == "running"]:
+            # Its step has no end and so no duration: what counts is this worker's own clock.
+            seconds = self._services.clock.monotonic() - self._journal.queued_seconds - self._attempt_started
+            self._journal.record(*settle_lost_calls(self._services.store, state, running.id))
+            counted = self._journal.state.attempt(running.number) or running
+            self._journal.record(attempt_end(counted, attempt, (reason,), seconds=seconds))
+            self._admission.record_change(self._request, running.number)
+            archive_replies(self._services.store, self._journal.mission, running.id)
         if state.status != "promoted":
             self._record_end(MissionFinished(status=status, reasons=(reason,)))
 

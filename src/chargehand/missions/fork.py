@@ -1,4 +1,4 @@
-"""Forking: a new mission that shares another one's recorded steps up to a reply."""
+"""New missions that share another one's recorded steps: up to a reply (a fork), or all of them (a follow-up)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from chargehand.core.mission_events import (
     BaseResolved,
     ChangesReverted,
     MessageSent,
+    MissionContinued,
     MissionCreated,
     MissionReleased,
     QuestionAnswered,
@@ -26,6 +27,7 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
+from chargehand.core.records import MissionRequest
 from chargehand.missions.journal import load_step_output, store_step_output
 from chargehand.missions.transcript import acts_prefix, parse_act
 from chargehand.store.store import Store
@@ -42,6 +44,7 @@ _COPIED = (
     ChangesReverted,
     CheckpointMade,
     MessageSent,
+    MissionContinued,
     QuestionAnswered,
     QuestionAsked,
     ReportMade,
@@ -92,8 +95,7 @@ def create_fork(
     Raises `RefusedError` (`not_forkable`) for a mission without recorded replies, `NotFoundError` for a reply it
     does not have.
     """
-    # What cannot be read, as a later version's, is left out: nothing else than its own events is copied anyway.
-    source = [payload for line in store.log.read(mission) if (payload := read_payload(line)) is not None]
+    source = _read_source(store, mission)
     steps = [payload.step for payload in source if isinstance(payload, StepFinished)]
     acts = [act for act in map(parse_act, steps) if act is not None]
     points = [ForkPoint(attempt=number, turn=step.turn) for number, step in acts if step.kind == "reply"]
@@ -121,22 +123,60 @@ def create_fork(
         # Usage and model stay as recorded: the edited reply was paid for as the one in its place.
         output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
         copied.append(store_step_output(store, made, replace(recorded, output=output, seconds=0.0)))
+    _record_copy(store, depot, made, created, copied)
+    return made
+
+
+def create_follow_up(
+    store: Store,
+    depot: Depot,
+    mission: str,
+    request: MissionRequest,
+    continued: MissionContinued,
+    *,
+    user: str = "",
+) -> str:
+    """Record a new mission that goes on, on `continued.base`, where one that was promoted ended; return its id.
+
+    Its agent has the conversation of before; nothing of it is asked or paid again. `user` pays for the rest, who
+    paid before where none is named.
+    """
+    source = _read_source(store, mission)
+    made = new_id("mission")
+    created = next(payload for payload in source if isinstance(payload, MissionCreated))
+    created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
+    copied = [*_copy_until(None, source, made), continued]
+    if continued.base is not None:  # what it stands on outlives the branch of the mission it comes from
+        depot.swap(f"refs/chargehand/forks/{made}-base", continued.base.commit, None)
+    _record_copy(store, depot, made, created, copied)
+    return made
+
+
+def _read_source(store: Store, mission: str) -> list[Payload]:
+    # What cannot be read, as a later version's, is left out: nothing else than its own events is copied anyway.
+    return [payload for line in store.log.read(mission) if (payload := read_payload(line)) is not None]
+
+
+def _record_copy(
+    store: Store, depot: Depot, made: str, created: MissionCreated, copied: Sequence[Payload]
+) -> None:
     commits = [payload.checkpoint.commit for payload in copied if isinstance(payload, CheckpointMade)]
     if commits:  # its checkpoints outlive those of the mission it comes from
         depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
     # Released by nobody, as a mission is that its worker let go of: any worker may resume it.
     store.log.append(made, created, *copied, MissionReleased(worker=""), durable=True)
-    return made
 
 
-def _copy_until(point: ForkPoint, source: Sequence[Payload], made: str, *, edited: bool) -> Iterator[Payload]:
-    """Yield what came before the point, under names of its own."""
+def _copy_until(
+    point: ForkPoint | None, source: Sequence[Payload], made: str, *, edited: bool = False
+) -> Iterator[Payload]:
+    """Yield what came before the point, or all of it, under names of its own."""
     attempts: dict[str, str] = {}
     for payload in source:
         if not isinstance(payload, _COPIED):
             continue
         act = parse_act(payload.step) if isinstance(payload, StepFinished) else None
-        if act is not None and (act[0], act[1].turn) == (point.attempt, point.turn):
+        if point is not None and act is not None and (act[0], act[1].turn) == (point.attempt, point.turn):
             if act[1].kind == "reply":
                 return
             if not edited:  # what was done to get the reply (a roll-back, say) is done anew for another reply

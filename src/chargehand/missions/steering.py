@@ -14,6 +14,7 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
     CLOCK,
     MessageSent,
+    MissionContinued,
     MissionFinished,
     MissionPaused,
     MissionResumed,
@@ -40,11 +41,15 @@ from chargehand.missions._messages import (
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
+from chargehand.missions.transcript import WORK
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
 
 # Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
 _ROOM_BYTES = 16 << 20
+
+# What has come to its end without being promoted, and may be followed up.
+FOLLOWED: tuple[MissionStatus, ...] = ("waiting", "refused", "failed", "exhausted", "cancelled")
 
 _UNDONE = "chargehand mission promote {mission} promotes it again"
 _HINTS: dict[MissionStatus, str] = {
@@ -53,6 +58,12 @@ _HINTS: dict[MissionStatus, str] = {
     "running": "chargehand mission cancel {mission} stops it",
     "failed": "chargehand mission fork {mission} starts again from one of its replies",
 }
+
+
+def last_whole_attempt(state: MissionState) -> int:
+    """Return the number of the last attempt that came to its own end; one that was broken off goes on."""
+    whole = (each.number for each in state.attempts if WORK.format(number=each.number) in state.steps)
+    return max(whole, default=0)
 
 
 class Steering(Struct, frozen=True, kw_only=True):
@@ -92,6 +103,28 @@ class Steering(Struct, frozen=True, kw_only=True):
             restore_replies(self.store, mission, before.attempts[-1].id)
         resumed = MissionResumed(identity=self.identity)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
+
+    def follow_up(
+        self, mission: str, text: str, *, attempts: int, seconds: float, budget_usd: float | None = None
+    ) -> MissionState:
+        """Give a mission that ended without a promotion up to `attempts` more, and its agent a message.
+
+        It has `seconds` more; `budget_usd` is its whole budget from now on, as before where that is `None`.
+        """
+        before = self.look.state(mission)
+        after = last_whole_attempt(before)
+        if before.status in FOLLOWED and len(before.attempts) > after:
+            # First, for a worker may take it at once: what was paid for is not asked for again.
+            restore_replies(self.store, mission, before.attempts[-1].id)
+        continued = MissionContinued(
+            identity=self.identity,
+            after=after,
+            attempts=after + attempts,
+            seconds=before.seconds_of() + seconds,
+            budget_usd=budget_usd,
+        )
+        message = MessageSent(identity=self.identity, text=text, message=new_id("message"))
+        return self._record(mission, message, continued, among=FOLLOWED, verb="continue", code="not_continuable")
 
     def cancel(self, mission: str) -> MissionState:
         """End a mission that has not come to its end."""

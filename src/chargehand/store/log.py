@@ -18,6 +18,7 @@ from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, 
 from chargehand.core.mission_events import (
     PROMOTE,
     CancelAsked,
+    MissionContinued,
     MissionCreated,
     MissionFinished,
     MissionPaused,
@@ -507,7 +508,7 @@ def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
                 runnable, wakes = 0, ""
             case MissionFinished():
                 runnable, wakes = 0, wakes if payload.status == "waiting" else ""
-            case MissionResumed():
+            case MissionResumed() | MissionContinued():
                 runnable, wakes = 1, ""
             case QuestionAnswered():
                 # A promotion is carried out by whoever answers: no worker has anything to do.

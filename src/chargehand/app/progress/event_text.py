@@ -47,6 +47,7 @@ from chargehand.core.mission_events import (
     MessageSent,
     MissionAdmitted,
     MissionClaimed,
+    MissionContinued,
     MissionCreated,
     MissionFinished,
     MissionInterrupted,
@@ -71,6 +72,7 @@ def describe(payload: Payload) -> str:
     """Return what happened on one line, "" for what a person need not see."""
     for describe_group in (
         _describe_mission,
+        _describe_worker,
         _describe_start,
         _describe_message,
         _describe_question,
@@ -109,17 +111,18 @@ def alert_text(alert: BudgetAlert | Spent) -> str:
 def _describe_mission(event: Payload) -> str | None:
     match event:
         case MissionCreated():
-            fork = f" (forked from {event.forked_from} at reply {event.forked_at})" if event.forked_from else ""
+            at = f" at reply {event.forked_at}" if event.forked_at else ""
+            fork = (
+                f" ({'forked' if at else 'continued'} from {event.forked_from}{at})" if event.forked_from else ""
+            )
             return f"requested: {_first_line(event.request.text)}{fork}"
-        case MissionClaimed():
-            # The first claim is how every mission begins.
-            return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
-        case MissionReleased():
-            return f"released by {event.worker} for another worker to resume" if event.worker else ""
         case MissionPaused():
             return f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
         case MissionResumed():
             return f"resumed by {event.identity}"
+        case MissionContinued():
+            where = f" on {event.base.commit[:12]}" if event.base is not None else ""
+            return f"continued by {event.identity} after attempt {event.after}{where}"
         case CancelAsked():
             return f"cancellation requested by {event.identity}"
         case MissionQueued():
@@ -128,6 +131,16 @@ def _describe_mission(event: Payload) -> str | None:
             return f"started after {event.seconds:.1f} s in the queue"
         case MissionFinished():
             return f"mission {event.status}{_reasons(event.reasons)}"
+    return None
+
+
+def _describe_worker(event: Payload) -> str | None:
+    match event:
+        case MissionClaimed():
+            # The first claim is how every mission begins.
+            return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
+        case MissionReleased():
+            return f"released by {event.worker} for another worker to resume" if event.worker else ""
     return None
 
 

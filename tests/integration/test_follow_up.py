@@ -1,0 +1,194 @@
+"""Missions that ended and go on with what a person adds (`mission continue`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository, shell
+from msgspec.structs import replace
+from tests.conftest import git
+from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
+
+from chargehand.app.missions import FollowUp, follow_up_mission
+from chargehand.core.errors import UsageError
+from chargehand.core.state import MissionState
+from chargehand.missions.transcript import read_transcript
+from chargehand.models.contract import Usage
+
+pytestmark = pytest.mark.needs_bwrap
+
+# Writes down what it is told: the request, and each message on a line of its own.
+LISTENS = shell(
+    "echo $CHARGEHAND_REQUEST > sub/asked.txt; "
+    "test -z $CHARGEHAND_REPORT || grep -o 'word[0-9]' $CHARGEHAND_REPORT > sub/told.txt; true"
+)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "desk")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo")
+
+
+class TestCommands:
+    def test_a_refused_one_goes_on_from_what_it_left(self, desk: Desk, repo: Path) -> None:
+        said = desk.say(
+            "run", "first", "--agent", LISTENS, "--only-check", "test $(cat sub/* | grep -c word) = 2", cwd=repo
+        )
+        assert (said.code, said.document["status"]) == (1, "refused")
+        mission = said.document["mission"]
+        again = desk.say("mission", "continue", mission, "word1", cwd=repo)
+        assert (again.code, again.document["mission"], again.document["status"]) == (1, mission, "refused")
+        done = desk.say("mission", "continue", mission[-6:], "word2", cwd=repo)
+        assert (done.code, done.document["mission"], done.document["status"]) == (0, mission, "promoted")
+        assert [attempt["status"] for attempt in done.document["attempts"]] == ["refused", "refused", "succeeded"]
+        branch = done.document["branch"]
+        assert git(repo, "show", f"{branch}:sub/told.txt").split() == ["word1", "word2"]
+        assert git(repo, "show", f"{branch}:sub/asked.txt") == "first"
+        assert desk.say("audit", "verify", cwd=repo).code == 0
+        log = [json.loads(line) for line in desk.say("mission", "log", mission, cwd=repo).stdout.splitlines()]
+        assert [line["payload"]["after"] for line in log if line["type"] == "mission.continued"] == [1, 2]
+
+    def test_more_attempts_may_be_given(self, desk: Desk, repo: Path) -> None:
+        """Each of them sees the report on the one before, as those of one run do."""
+        agent = shell("echo x >> sub/tries.txt")
+        check = "test $(cat sub/* | grep -c x) = 4"
+        said = desk.say("run", "count", "--agent", agent, "--only-check", check, cwd=repo)
+        assert said.document["status"] == "refused"
+        words = ("mission", "continue", "last", "again", "--attempts", "2")
+        assert desk.say(*words, cwd=repo).document["status"] == "refused"
+        done = desk.say(*words, cwd=repo).document
+        assert (done["status"], len(done["attempts"])) == ("promoted", 4)
+
+    def test_what_was_promoted_stays_and_a_new_mission_stands_on_it(self, desk: Desk, repo: Path) -> None:
+        first = desk.say("run", "first", "--agent", LISTENS, "--only-check", "true", cwd=repo).document
+        second = desk.say("mission", "continue", "last", "and second", cwd=repo).document
+        assert second["mission"] != first["mission"]
+        assert (second["status"], second["base"]) == ("promoted", first["commit"])
+        assert second["branch"] == "chargehand/and-second"
+        assert git(repo, "rev-parse", f"{second['branch']}^") == first["commit"]
+        assert git(repo, "show", f"{second['branch']}:sub/asked.txt") == "and second"
+        assert git(repo, "log", "-1", "--format=%s", second["branch"]) == "and second"
+        shown = desk.say("mission", "show", first["mission"], cwd=repo).document
+        assert (shown["status"], shown["commit"]) == ("promoted", first["commit"])
+        # A third one goes on from the second, with three attempts in one conversation.
+        third = desk.say("mission", "continue", "last", "third", cwd=repo).document
+        assert (third["status"], third["base"], len(third["attempts"])) == ("promoted", second["commit"], 3)
+        assert desk.say("audit", "verify", cwd=repo).code == 0
+
+    def test_it_is_applied_where_the_first_one_was(self, desk: Desk, repo: Path) -> None:
+        first = desk.say("run", "first", "--agent", LISTENS, "--only-check", "true", "--apply", cwd=repo).document
+        assert git(repo, "rev-parse", "HEAD") == first["commit"]
+        # The person works on in between: both come together.
+        (repo / "mine.txt").write_text("mine\n")
+        git(repo, "add", "mine.txt")
+        git(repo, "commit", "-qm", "mine")
+        second = desk.say("mission", "continue", "last", "second", cwd=repo).document
+        assert second["status"] == "promoted"
+        assert (repo / "sub" / "asked.txt").read_text() == "second\n"
+        assert (repo / "mine.txt").read_text() == "mine\n"
+        assert git(repo, "rev-parse", "HEAD") == second["commit"]
+
+    def test_after_a_roll_back_it_begins_where_that_led(self, desk: Desk, repo: Path) -> None:
+        first = desk.say("run", "first", "--agent", shell("echo 1 > one.txt"), "--only-check", "true", cwd=repo)
+        assert desk.say("mission", "rollback", "last", cwd=repo).code == 0
+        again = desk.say("mission", "continue", first.document["mission"], "again", cwd=repo).document
+        assert again["status"] == "promoted"
+        assert git(repo, "diff", "--name-only", "HEAD", again["branch"]) == "one.txt"
+
+    def test_what_it_does_not_go_on_from(self, desk: Desk, repo: Path) -> None:
+        desk.refused("not_found", 2, "mission", "continue", "last", "x", cwd=repo)
+        desk.say("run", "first", "--agent", "command:true", "--only-check", "true", cwd=repo)
+        for words in (
+            ("last", ""),
+            ("last", "x", "--attempts", "0"),
+            ("last", "x", "--time", "never"),
+            ("last", "x", "--budget", "-1"),
+            ("nobody", "x"),
+        ):
+            error = desk.say("mission", "continue", *words, cwd=repo)
+            assert (error.code, error.stdout) == (2, ""), words
+        desk.say("mission", "discard", "last", cwd=repo)
+        desk.refused("not_continuable", 1, "mission", "continue", "last", "x", cwd=repo)
+
+
+class TestConversations:
+    @pytest.fixture
+    def shop(self, tmp_path: Path) -> NativeShop:
+        return NativeShop(tmp_path)
+
+    def follow_up(self, shop: NativeShop, mission: str, text: str, **limits: str) -> str:
+        with shop.opened() as app:
+            return follow_up_mission(app, FollowUp(mission=mission, text=text, **limits))
+
+    def told(self, shop: NativeShop, mission: str) -> list[tuple[str, int]]:
+        with shop.opened() as app:
+            state = app.mission_reader.state(mission)
+            return [(line.speaker, line.attempt) for line in read_transcript(app.store, state)]
+
+    def test_a_promoted_one_goes_on_in_the_same_conversation(self, shop: NativeShop) -> None:
+        more = (says("also a file", call("bash", command="echo more > more.txt")), FINISH)
+        shop.model("scripted", scripted(MENDS, more))
+        first = shop.native()
+        assert first.status == "promoted"
+        second = shop.work(self.follow_up(shop, first.id, "also write more.txt"))
+        assert second.status == "promoted", second.reasons
+        assert second.forked_from == first.id
+        assert second.base is not None
+        assert second.base.commit == first.commit
+        # What was said before is part of the conversation, and paid for once.
+        assert [attempt.calls for attempt in second.attempts] == [0, 2]
+        assert second.attempts[0].cost_usd == 0
+        speakers = self.told(shop, second.id)
+        assert {number for _, number in speakers} == {1, 2}
+
+    def test_a_cancelled_one_goes_on_where_it_was_broken_off(self, shop: NativeShop) -> None:
+        steps = (says("", call("bash", command="echo one > one.txt")), says("", call("ask", question="Go?")))
+        shop.model("scripted", scripted((*steps, *MENDS)))
+        state = shop.native()
+        assert state.status == "waiting"
+        with shop.opened() as app:
+            with pytest.raises(UsageError, match="empty"):
+                follow_up_mission(app, FollowUp(mission=state.id, text=" "))
+            app.steering.answer(state.id, "go")
+            app.steering.cancel(state.id)
+        made = self.follow_up(shop, state.id, "mind the gap", time="5m")
+        assert made == state.id
+        again = shop.work(made)
+        assert again.status == "promoted", again.reasons
+        assert [attempt.calls for attempt in again.attempts] == [4]  # none of them twice
+        with shop.opened() as app:
+            lines = read_transcript(app.store, again)
+            assert any("mind the gap" in line.text for line in lines if line.speaker == "person")
+
+    def test_one_that_spent_its_budget_needs_a_larger_one(self, shop: NativeShop) -> None:
+        dear = replace(MENDS[0], usage=Usage(input=1000, output=8000))
+        shop.model("scripted", scripted((dear, FINISH), (FINISH,), (FINISH,)), price=100.0)
+        shop.write("[limits]\nbudget_usd = 1.05")
+        state = shop.native()
+        assert state.status == "exhausted", state.reasons
+        with shop.opened() as app:
+            spent = app.mission_reader.state(state.id).attempts[0].cost_usd
+            assert spent is not None
+        with pytest.raises(UsageError, match="has spent"):
+            self.follow_up(shop, state.id, "go on", budget="0.05")
+        assert self.as_recorded(shop, self.follow_up(shop, state.id, "go on")).status == "exhausted"
+        again = self.as_recorded(shop, self.follow_up(shop, state.id, "go on", budget="1000"))
+        assert again.status == "promoted", again.reasons
+
+    def as_recorded(self, shop: NativeShop, mission: str) -> MissionState:
+        """Run a mission as a worker does: by the configuration that it was asked for with."""
+
+        async def work() -> MissionState:
+            with shop.opened() as app:
+                async with app.mission_session(mission, recorded=True) as (_, session):
+                    return await session.missions.run(mission)
+
+        return asyncio.run(work())
