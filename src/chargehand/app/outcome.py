@@ -158,8 +158,9 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
         state.status == "failed" and cause is not None and cause.kind in ("engine", "provider")
     ):
         yield mission.format("resume")
-    elif state.status in ("planned", "running"):
-        yield mission.format("watch")
+    elif state.status in ("planned", "running", "refused", "exhausted"):
+        ended = state.status in ("refused", "exhausted")
+        yield mission.format("continue") + " TEXT" if ended else mission.format("watch")
 
 
 def _commands_to_look(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
