@@ -73,17 +73,14 @@ def test_what_is_meant_asks_nobody(desk: Desk, tmp_path: Path, aim: str) -> None
 
 
 def test_a_test_that_the_request_names_is_the_aim(desk: Desk, tmp_path: Path) -> None:
-    place = repository(
-        tmp_path / "repo",
-        {
-            "go.mod": "module x\n\ngo 1.20\n",
-            "x.go": "package x\n\nfunc Add(a, b int) int { return a - b }\n",
-            "x_test.go": (
-                'package x\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {\n'
-                "\tif Add(2, 1) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
-            ),
-        },
+    test = (
+        "from calc import add\nimport unittest\n\n\nclass TestAdd(unittest.TestCase):\n    def test_adds(self):\n"
     )
-    script = "sed -i 's/a - b/a + b/' x.go"
-    words = ("--agent", shell(script), "--only-check", "go test ./...", "--red-base", "ask")
-    assert desk.say("run", "make TestAdd pass", *words, cwd=place).document["status"] == "promoted"
+    files = {
+        "calc.py": "def add(a, b):\n    return a - b\n",
+        "test_calc.py": f"{test}        self.assertEqual(add(2, 1), 3)\n",
+    }
+    place = repository(tmp_path / "repo", files)
+    script = "sed -i 's/a - b/a + b/' calc.py"
+    words = ("--agent", shell(script), "--only-check", "python3 -m unittest -v", "--red-base", "ask")
+    assert desk.say("run", "make test_adds pass", *words, cwd=place).document["status"] == "promoted"
