@@ -29,8 +29,8 @@ from tests.gateway_kit import (
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import Usage
 from chargehand.models.metering import MemoryLedger
-from chargehand.models.replay import Divergence
 from chargehand.models.replay_cache import ReplayCache, read_kept_calls
+from chargehand.models.request_matching import Divergence
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
 OTHER = "cht-fedcba9876543210fedcba9876543210"

@@ -21,8 +21,8 @@ from chargehand.models.contract import ModelCall, ModelUpstream, UpstreamReply
 from chargehand.models.faults import Faults, FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
-from chargehand.models.replay import Divergence, ReplayUpstream, script_from_recording
-from chargehand.models.request_matching import find_difference
+from chargehand.models.replay import ReplayUpstream, script_from_recording
+from chargehand.models.request_matching import Divergence, find_difference
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
 

@@ -31,7 +31,8 @@ from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
-from chargehand.models.replay import Divergence, ReplayUpstream, load_script
+from chargehand.models.replay import ReplayUpstream, load_script
+from chargehand.models.request_matching import Divergence
 from chargehand.models.scripts import ScriptUpstream
 
 if TYPE_CHECKING:

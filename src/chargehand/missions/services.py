@@ -31,7 +31,7 @@ from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 
 if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
-    from chargehand.models.replay import Divergence
+    from chargehand.models.request_matching import Divergence
 
 # Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed.
 SlotName = Literal["attempts", "checks", "probes"]

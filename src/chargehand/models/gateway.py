@@ -39,8 +39,8 @@ from chargehand.models.dialects.base import (
     estimate_tokens,
     is_bare,
 )
-from chargehand.models.dialects.embeddings import embeddings_format, embeddings_upstream
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.embeddings import embeddings_upstream
+from chargehand.models.dialects.table import DIALECTS, embeddings_format
 from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.metering import DEFAULT_OUTPUT, CallBound

@@ -26,6 +26,7 @@ from chargehand.models.recording import (
 )
 from chargehand.models.redaction import Redactor
 from chargehand.models.request_matching import (
+    Divergence,
     RunPairs,
     find_difference,
     normalise_request,
@@ -43,22 +44,6 @@ from chargehand.models.scripts import Script, ScriptLine
 
 # Operation and number of the attempt.
 _TurnKey = tuple[Operation, int]
-
-
-class Divergence(Struct, frozen=True, kw_only=True):
-    """The first place (a JSON pointer) where a call is not what was recorded, with both values, shortened."""
-
-    attempt: int
-    turn: int
-    pointer: str
-    recorded: str
-    sent: str
-
-    def __str__(self) -> str:
-        return (
-            f"attempt {self.attempt}, turn {self.turn} differs from the recording at {self.pointer or '/'}: "
-            f"recorded {self.recorded}, sent {self.sent}"
-        )
 
 
 class _RecordedTurn(Struct, kw_only=True):

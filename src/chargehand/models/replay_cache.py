@@ -18,8 +18,8 @@ from chargehand.core.codec import convert_to
 from chargehand.models.contract import Dialect, Operation, Usage
 from chargehand.models.recording import recorded_pieces, redact_body, to_recorded_body
 from chargehand.models.redaction import Redactor
-from chargehand.models.replay import Divergence
 from chargehand.models.request_matching import (
+    Divergence,
     RunNames,
     RunPairs,
     describe_difference,

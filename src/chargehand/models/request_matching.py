@@ -300,6 +300,22 @@ def find_difference(
     return None
 
 
+class Divergence(Struct, frozen=True, kw_only=True):
+    """The first place (a JSON pointer) where a call is not what was recorded, with both values, shortened."""
+
+    attempt: int
+    turn: int
+    pointer: str
+    recorded: str
+    sent: str
+
+    def __str__(self) -> str:
+        return (
+            f"attempt {self.attempt}, turn {self.turn} differs from the recording at {self.pointer or '/'}: "
+            f"recorded {self.recorded}, sent {self.sent}"
+        )
+
+
 def describe_difference(
     recorded: Any, sent: Any, *, alike: Callable[[str, str], bool] = operator.eq
 ) -> tuple[str, str, str]:

@@ -22,8 +22,7 @@ from chargehand.models.conversation import (
     reply_deltas,
 )
 from chargehand.models.dialects.base import EmbeddingVectors, estimate_tokens
-from chargehand.models.dialects.embeddings import embeddings_format
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.table import DIALECTS, embeddings_format
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, parse_events
 
 # What tells official clients not to try again: by default they do after 409.

@@ -65,7 +65,7 @@ from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace
 
 if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
-    from chargehand.models.replay import Divergence
+    from chargehand.models.request_matching import Divergence
 
 
 @dataclass(eq=False, slots=True)

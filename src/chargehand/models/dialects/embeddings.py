@@ -21,18 +21,11 @@ from chargehand.models.contract import (
 )
 from chargehand.models.conversation import UntranslatableError
 from chargehand.models.dialects.base import EmbeddingsFormat, EmbeddingTexts, EmbeddingVectors, read_vector
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.table import DIALECTS, embeddings_format
 from chargehand.models.dialects.translation import LEFT_OUT, join_left_out, parse_reply, read_error_message
 
 # How an Ollama without OpenAI's endpoint answers there.
 _ABSENT = frozenset({404, 405, 501})
-
-
-def embeddings_format(dialect: Dialect) -> EmbeddingsFormat:
-    """Return the form in which clients of a dialect that has an endpoint for embeddings ask for them."""
-    form = DIALECTS[dialect].embeddings
-    assert form is not None
-    return form
 
 
 def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any]) -> str:
