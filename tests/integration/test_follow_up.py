@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from desk import Desk, finish, repository, shell
 from msgspec.structs import replace
 from tests.conftest import git
+from tests.crash_kit import command_line, descendants, wait_until
 from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
 
 from chargehand.app.missions import FollowUp, follow_up_mission
@@ -102,6 +103,23 @@ class TestCommands:
         again = desk.say("mission", "continue", first.document["mission"], "again", cwd=repo).document
         assert again["status"] == "promoted"
         assert git(repo, "diff", "--name-only", "HEAD", again["branch"]) == "one.txt"
+
+    @pytest.mark.parametrize("first", ["true", "false"])
+    def test_killed_in_the_middle_another_worker_goes_on(self, desk: Desk, repo: Path, first: str) -> None:
+        """Both ways: in the mission itself, and in a new one on what was promoted."""
+        told = "echo $CHARGEHAND_REQUEST > sub/told; cat $CHARGEHAND_REPORT >> sub/told"
+        agent = shell(f"{told}; grep -q wait sub/told && sleep 3.03; true")
+        check = f"cat sub/* | grep -q wait || {first}"
+        desk.say("run", "begin", "--agent", agent, "--only-check", check, cwd=repo)
+        process = desk.start("mission", "continue", "last", "wait", cwd=repo)
+        wait_until(lambda: any("3.03" in command_line(pid) for pid in descendants(process.pid)))
+        process.kill()
+        finish(process)
+        assert desk.say("worker", "--until-idle", cwd=repo).code == 0
+        ended = desk.say("mission", "show", "last", cwd=repo).document
+        assert (ended["status"], len(ended["attempts"])) == ("promoted", 2), ended
+        log = [json.loads(line) for line in desk.say("mission", "log", "last", cwd=repo).stdout.splitlines()]
+        assert [line["type"] for line in log].count("mission.continued") == 1
 
     def test_what_it_does_not_go_on_from(self, desk: Desk, repo: Path) -> None:
         desk.refused("not_found", 2, "mission", "continue", "last", "x", cwd=repo)
