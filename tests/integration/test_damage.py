@@ -274,6 +274,17 @@ class TestGoingBack:
         assert ask("mission", "cancel", PAUSED)["status"] == "cancelled"
         assert ask("audit", "verify")["ok"] is True
 
+    def test_a_directory_that_is_not_ours_is_not_replaced(
+        self, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copy, home = tmp_path / "copy", tmp_path / "home"
+        ask("store", "backup", str(copy))
+        home.mkdir()
+        (home / "letter").touch()
+        monkeypatch.setenv("CHARGEHAND_HOME", str(home))
+        refused = CliRunner().invoke(chargehand, ["store", "restore", str(copy), "--yes"])
+        assert (refused.exit_code, sorted(os.listdir(tmp_path))) == (2, ["copy", "home"])
+
     def test_a_damaged_copy_is_not_gone_back_to(self, saved: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy"
         ask("store", "backup", str(copy))

@@ -256,6 +256,28 @@ def test_a_directory_that_others_may_read_is_closed_to_them(tmp_path: Path) -> N
             assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
+def test_a_place_that_is_no_state_directory_keeps_its_rights(tmp_path: Path) -> None:
+    """By a slip it may be /tmp, a home, or a device: closing those harms all who use the machine."""
+    for name, mode in (("shared", 0o1777), ("home", 0o755)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "somebody's").touch()
+        place.chmod(mode)
+        with pytest.raises(StoreError, match="holds other files") as caught, open_store(place):
+            pass
+        assert caught.value.code == "store_exposed"
+        assert stat.S_IMODE(place.stat().st_mode) == mode
+        assert [path.name for path in place.iterdir()] == ["somebody's"]
+    file = tmp_path / "file"
+    file.touch(mode=0o644)
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    for place in (file, link):
+        with pytest.raises(StoreError, match="Not a directory"), open_store(place):
+            pass
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
 def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "state"
     home.mkdir()

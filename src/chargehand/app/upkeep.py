@@ -19,7 +19,7 @@ from chargehand.core.fold import fold
 from chargehand.core.state import MissionState
 from chargehand.store.audit import AuditReport, verify
 from chargehand.store.chain import AuditProblem, audit_problem
-from chargehand.store.store import Store, open_store
+from chargehand.store.store import Store, is_state_directory, open_store
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _PROJECTS, _DEPOT, _WORKSPACES = "projects", "depot.git", "refs/chargehand/workspaces/"
@@ -260,6 +260,11 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     report = _check_backup(backup)
     _refuse_beside_workers(reader)
     home = reader.home
+    if home.is_dir() and not is_state_directory(home):
+        raise UsageError(
+            f"{str(home)!r} is no state directory, and holds files",
+            hint="name a directory of its own in CHARGEHAND_HOME; it need not exist yet",
+        )
     before = home.with_name(f"{home.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
     confirm(
         f"the state directory {str(home)!r} is replaced by the copy in {str(backup)!r};"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
+import stat
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +24,11 @@ from chargehand.store.heads import Heads, SignedHead, sign_head
 from chargehand.store.ledger import Spending
 from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
+
+# What commands that need no store may write before there is one.
+_BEFORE_THE_STORE = frozenset(
+    {"toolchain.json", "toolchain-found.json", "probe.json", "probe-container.json", "probe-vm.json", "vm", "logs"}
+)
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -154,18 +161,30 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
     return Store(database, clock=clock or SystemClock())
 
 
+def is_state_directory(path: Path) -> bool:
+    """Tell whether an existing directory is Chargehand's own, or empty: by a slip it may be /tmp, or a home."""
+    names = set(os.listdir(path))
+    return names <= _BEFORE_THE_STORE or not names.isdisjoint(("store.db", "migrate.lock"))
+
+
 def _close_to_others(home: Path) -> None:
     """Take the rights of group and others away: every project's sources, prompts and keys lie below."""
     with suppress(FileNotFoundError):
-        if home.stat().st_mode & 0o077:
+        mode = home.stat().st_mode
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(home))
+        ours = is_state_directory(home)
+        if mode & 0o077 and ours:
             with suppress(OSError):
                 home.chmod(0o700)
-            if home.stat().st_mode & 0o077:
-                raise StoreError(
-                    f"other users may read the state directory {str(home)!r}, and it cannot be closed to them",
-                    code="store_exposed",
-                    hint=f"chmod 700 {home}, as its owner; or name another directory in CHARGEHAND_HOME",
-                )
+        if home.stat().st_mode & 0o077:
+            what = "cannot be closed to them" if ours else "holds other files than Chargehand's"
+            close = f"chmod 700 {home}, as its owner; or " if ours else ""
+            raise StoreError(
+                f"other users may read the state directory {str(home)!r}, and it {what}",
+                code="store_exposed",
+                hint=f"{close}name a directory of its own in CHARGEHAND_HOME",
+            )
 
 
 def _make_file(path: Path) -> None:
