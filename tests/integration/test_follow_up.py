@@ -82,6 +82,7 @@ class TestCommands:
         # A third one goes on from the second, with three attempts in one conversation.
         third = desk.say("mission", "continue", "last", "third", cwd=repo).document
         assert (third["status"], third["base"], len(third["attempts"])) == ("promoted", second["commit"], 3)
+        assert desk.say("stats", cwd=repo).document["attempts"]["ended"] == 3  # none counted twice
         assert desk.say("audit", "verify", cwd=repo).code == 0
 
     def test_it_is_applied_where_the_first_one_was(self, desk: Desk, repo: Path) -> None:

@@ -249,7 +249,7 @@ class App(StateReader):
         request, config = state.request, state.config
         if request is None or config is None or state.base is None:  # damaged: told where it is read
             return
-        found = replace(self.find(Path(state.repository), revision=state.base.commit), start=request.directory)
+        found = replace(self.find(repository_of(state), revision=state.base.commit), start=request.directory)
         first = model or request.model
         models = (*((first,) if first else ()), *request.fallback)
         self.require_ready_agent(found, ResolvedConfig(config=config, origins={}), request.agent, models)
@@ -470,17 +470,23 @@ class App(StateReader):
         """
         found = self.store.log.find(mission)
         state = self.mission_reader.state(found)
-        if not Path(state.repository).is_dir():
-            raise RepositoryError(
-                f"the repository of mission {found!r} is gone: {state.repository!r}", code="repository_gone"
-            )
+        repository = repository_of(state)
         # The recorded commit and not the branch, which may have moved on.
         revision = state.base.commit if state.base else None
         config = state.config if recorded else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         choice = state.tier if recorded else None
-        at = await asyncio.to_thread(self.find, Path(state.repository), revision=revision)
+        at = await asyncio.to_thread(self.find, repository, revision=revision)
         # Where it was asked for to work, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
         async with self.session(revision=revision, found=at, config=config, choice=choice, watch=watch) as session:
             yield found, session
+
+
+def repository_of(state: MissionState) -> Path:
+    """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
+    if not Path(state.repository).is_dir():
+        raise RepositoryError(
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}", code="repository_gone"
+        )
+    return Path(state.repository)

@@ -30,7 +30,7 @@ from chargehand.app.documents import (
     listed_mission,
     mission_details,
 )
-from chargehand.app.outcome import explain_failures
+from chargehand.app.outcome import explain_failures, exported_branch
 from chargehand.app.progress.live_output import OutputReader
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
@@ -429,6 +429,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     That is the mission itself, or a new one on top of what it promoted: a promotion stays what it was. Raises
     `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
     """
+    from chargehand.app.composition import repository_of
     from chargehand.app.runs import RunRequest, allowed_attempts, request_text
 
     state = app.mission_state(request.mission)
@@ -439,7 +440,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         hint = f"chargehand mission answer {state.id} TEXT" if state.open_question else "start a new mission"
         raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
     app.require_recorded_agent(state)
-    found = app.find(Path(state.repository), revision=base.commit)
+    found = app.find(repository_of(state), revision=base.commit)
     resolved = app.configuration(found, options=given.configuration(), head=False)
     limits, attempts = resolved.config.limits, allowed_attempts(resolved, before.agent)
     budget = _new_budget(state, limits.budget_usd if request.budget is not None else None)
@@ -464,6 +465,7 @@ def _new_budget(state: MissionState, budget: float | None) -> float | None:
 def _follow_up_promoted(
     app: App, state: MissionState, text: str, *, attempts: int, seconds: float, budget: float | None
 ) -> str:
+    from chargehand.app.composition import repository_of
     from chargehand.app.runs import branch_slug
     from chargehand.missions.fork import create_follow_up
     from chargehand.missions.reading import is_applied
@@ -472,7 +474,7 @@ def _follow_up_promoted(
     assert state.request is not None
     assert state.base is not None
     assert state.commit is not None
-    depot = app.depot(app.project(Path(state.repository)))
+    depot = app.depot(app.project(repository_of(state)))
     applied = state.base.branch if state.request.apply and is_applied(state) else None
     after = last_whole_attempt(state)
     continued = MissionContinued(
@@ -482,7 +484,10 @@ def _follow_up_promoted(
         seconds=state.seconds_of() + seconds,
         budget_usd=budget,
         base=Base(
-            commit=state.commit, tree=depot.tree_of(state.commit), revision=applied or state.commit, branch=applied
+            commit=state.commit,
+            tree=depot.tree_of(state.commit),
+            revision=applied or exported_branch(state) or f"mission {state.id}",
+            branch=applied,
         ),
     )
     request = replace(

@@ -302,6 +302,8 @@ def _finish_attempt(state: MissionSummary, event: m.AttemptFinished) -> None:
         cost_usd=event.cost_usd,
         cost_known=event.cost_known,
         reasons=event.reasons,
+        # What ended before anybody worked on this mission came with the log that a fork or follow-up begins with.
+        copied=state.forked_from is not None and state.claims == 0,
     )
 
 

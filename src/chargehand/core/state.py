@@ -152,7 +152,7 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     `calls` counts its calls to models, `unknown_calls` those of unknown cost, `model` is the last that answered,
     `booked_usd` what the limits count. `reported_usd` and `computed_usd` add up the calls whose cost is known both
     by the provider's word and by tokens and price. `captured` is the artifact that shows what was going on when it
-    ended badly.
+    ended badly. `copied`: it ended in the mission that this one goes on from.
     """
 
     id: str
@@ -172,6 +172,7 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     computed_usd: float = 0.0
     reasons: tuple[Reason, ...] = ()
     captured: str | None = None
+    copied: bool = False
     usage: AttemptUsage = AttemptUsage()
 
 

@@ -275,7 +275,7 @@ class MissionTally:
         ended = state.status in ENDED
         for attempt in state.attempts:
             # A lost attempt counts once its mission has ended: until then another worker may go on with it.
-            if attempt.status == "running" or (attempt.status == "lost" and not ended):
+            if attempt.copied or attempt.status == "running" or (attempt.status == "lost" and not ended):
                 continue
             cause = attempt_cause(attempt)
             self._attempts.add(attempt, cause)
