@@ -77,7 +77,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "policy": "show test why allow",
         "project": "list show setup trust log",
         "sandbox": "setup",
-        "audit": "verify export",
+        "audit": "verify export provenance",
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show set",

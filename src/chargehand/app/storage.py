@@ -11,10 +11,12 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import LAST, StateReader
 from chargehand.app.upkeep import find_lost_content
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.missions.provenance import CommitProvenance, verify_commit, verify_mission
+from chargehand.missions.reading import not_promoted_error
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem
 from chargehand.store.export import export_log, verify_export
@@ -113,6 +115,49 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
         code="output_unwritable",
         hint="choose a file in a directory that you may write to",
     )
+
+
+class ProvenanceDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
+
+    `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
+    commits.
+    """
+
+    ok: bool
+    mission: str | None
+    commits: tuple[CommitProvenance, ...]
+    problems: tuple[AuditProblem, ...]
+
+
+def verify_provenance(
+    reader: StateReader, mission: str | None, *, commit: str | None = None
+) -> ProvenanceDocument:
+    """Verify the signed provenance of a mission's promotions, or of one commit of the repository one is in.
+
+    Raises `RefusedError` (`not_promoted`), `NotFoundError`, `RepositoryError`.
+    """
+    from chargehand.app.checkpoints import mission_depot
+
+    if commit is not None:
+        depot = reader.depot(reader.project())
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+        # One that was not exported is in the depot alone.
+        named = next(
+            (done for git in (depot.repository.git, depot.git) if not (done := git.run(*words)).code), None
+        )
+        if named is None:
+            raise NotFoundError(
+                f"there is no commit {commit!r} here", hint="run this in the repository that has it"
+            )
+        found: tuple[CommitProvenance, ...] = (verify_commit(reader.store, depot, named.text),)
+    else:
+        state = reader.mission_state(mission or LAST)
+        if state.commit is None:
+            raise not_promoted_error(state)
+        found = verify_mission(reader.store, mission_depot(reader, state), state.id)
+    problems = tuple(problem for each in found for problem in each.problems)
+    return ProvenanceDocument(ok=not problems, mission=found[-1].mission or None, commits=found, problems=problems)
 
 
 _SHORTEST_NAME = 4

@@ -347,8 +347,8 @@ class Depot:
     def annotate(self, commit: str, text: str, *, provenance: str = "") -> bool:
         """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.
 
-        Those of `provenance` go to a note of their own, in the same step. On the disk when this returns, beside the
-        notes of others who do so at the same time. Raises `NotFoundError` for an unknown commit, `UsageError`
+        Those of `provenance` go to a note of their own, in the same step. On the disk when this returns, beside
+        the notes of others who do so at the same time. Raises `NotFoundError` for an unknown commit, `UsageError`
         (`note_empty`), `InfrastructureError` (`no_space`).
         """
         notes = {NOTES: note_bytes(text)} | ({PROVENANCE: note_bytes(provenance)} if provenance else {})

@@ -135,8 +135,8 @@ def export_notes(depot: Depot, commit: str) -> bool:
 
     Returns whether that changed them. All notes there stay, those of the commit too: only lines that they lack are
     added. No other ref is touched, no hook is run. Done already is done; a commit without a note is nothing to do.
-    The commit itself has to be exported before. Raises `RepositoryError` (`notes_unusable`) when something there is
-    in the way: nothing is changed then, and the call can be made again; `InfrastructureError` (`no_space`).
+    The commit itself has to be exported before. Raises `RepositoryError` (`notes_unusable`) when something there
+    is in the way: nothing is changed then, and the call can be made again; `InfrastructureError` (`no_space`).
     """
     texts = {NOTES: depot.annotation(commit), PROVENANCE: depot.provenance(commit)}
     notes = {ref: note_bytes(text) for ref, text in texts.items() if text is not None}

@@ -1,8 +1,8 @@
 """Commits, refs and notes of a repository: written in process, refs moved by git in one step.
 
-Notes stand under refs of their own, in a repository of ours or the user's; their lines are added and never lost. The
-notes tree is edited in process and its ref moved by compare-and-swap: `git notes` reads and writes the ref without
-comparing, so of two at once one would lose its note.
+Notes stand under refs of their own, in a repository of ours or the user's; their lines are added and never lost.
+The notes tree is edited in process and its ref moved by compare-and-swap: `git notes` reads and writes the ref
+without comparing, so of two at once one would lose its note.
 """
 
 from __future__ import annotations
@@ -205,9 +205,9 @@ def read_note(place: NotesPlace, commit: str, ref: str = NOTES) -> bytes | None:
 def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fault: Fault = no_fault) -> bool:
     """Add to the commit's note under each ref the lines that it does not have yet; return whether there were any.
 
-    All refs move in one step, and are on the disk when this returns. Raises `NotFoundError` for a commit that is not
-    there, `RepositoryError` (`notes_unusable`), `RefMovedError` when others were faster time and again, `GitError`,
-    `OSError`, `InfrastructureError` (`no_space`).
+    All refs move in one step, and are on the disk when this returns. Raises `NotFoundError` for a commit that is
+    not there, `RepositoryError` (`notes_unusable`), `RefMovedError` when others were faster time and again,
+    `GitError`, `OSError`, `InfrastructureError` (`no_space`).
     """
     reader = ObjectReader(place.objects)
     read_commit(reader, commit)
