@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.attempt_events import ActionJudged, AttemptStarted, ModelCalled, RoleChosen, TierChosen
 from chargehand.core.errors import ChargehandError, StoreError
@@ -222,8 +224,7 @@ def verify_mission(store: Store, depot: Depot, mission: str) -> tuple[CommitProv
     """Verify the provenance of each commit that a mission's branch was ever moved to, in order."""
     payloads = map(read_payload, store.log.read(mission, types=[kind.type for kind in _MOVES]))
     commits = dict.fromkeys(move.commit for move in payloads if isinstance(move, _MOVES))
-    found = [verify_commit(store, depot, commit, mission=mission) for commit in commits]
-    return tuple(found)
+    return tuple(verify_commit(store, depot, commit, mission=mission) for commit in commits)
 
 
 def verify_commit(store: Store, depot: Depot, commit: str, *, mission: str = "") -> CommitProvenance:
@@ -233,86 +234,96 @@ def verify_commit(store: Store, depot: Depot, commit: str, *, mission: str = "")
     this store's, a statement of another commit or tree, one that the log does not tell so, and a moved branch.
     """
     problems: list[AuditProblem] = []
-    texts = [depot.provenance(commit) or ""]
-    try:
-        texts.append(exported_provenance(depot, commit) or "")
-    except ChargehandError as error:
-        problems.append(audit_problem(mission, None, "provenance_malformed", error.message))
-    found = CommitProvenance(commit=commit, mission=mission)
+    texts: list[str] = []
+    for read in (depot.provenance, partial(exported_provenance, depot)):
+        try:
+            texts.append(read(commit) or "")
+        except ChargehandError as error:
+            problems.append(audit_problem(mission, None, "provenance_malformed", error.message))
+    found = blank = CommitProvenance(commit=commit, mission=mission)
     lines = dict.fromkeys(chain.from_iterable(text.splitlines() for text in texts))
     for line in lines:
-        checked = _verify_line(store, depot, line, found)
+        checked = _verify_line(store, depot, line, blank)
         problems += checked.problems
         if not checked.problems or found.envelope is None:
             found = checked
-    if not lines:
+    if not lines and not problems:
         told = f"commit {commit} has no note of its provenance"
         problems.append(audit_problem(mission, None, "provenance_missing", told))
-    return CommitProvenance(
-        commit=commit,
-        mission=found.mission,
-        key=found.key,
-        envelope=found.envelope,
-        statement=found.statement,
-        problems=tuple(problems),
-    )
+    return replace(found, problems=tuple(problems))
 
 
 def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance) -> CommitProvenance:
     """Return what one line of a note holds, and what is wrong with it; the first thing wrong ends the search."""
     commit, mission = about.commit, about.mission
-    envelope: Envelope | None = None
-    statement: Any = None
+    found = about
 
     def conclude(kind: ProblemKind, message: str) -> CommitProvenance:
         problem = audit_problem(mission, None, kind, f"provenance of {commit[:12]}: {message}")
-        return CommitProvenance(
-            commit=commit, mission=mission, envelope=envelope, statement=statement, problems=(problem,)
-        )
+        return replace(found, key=None, problems=(problem,))
 
     try:
         envelope = Envelope.decode(line.encode())
-        statement = json.loads(envelope.body)
-        signer, run = envelope.signer(store.known_keys()), statement["predicate"]["runDetails"]
-        told = str(run["metadata"]["invocationId"]).partition("/")[0]
-        version = str(run["builder"]["version"]["chargehand"])
-        (digest,) = (part["digest"] for part in statement["subject"])
-        kept = next(part for part in run["byproducts"] if part["name"] == _HEAD)
-        head = LogHead(seq=int(kept["uri"].rpartition(":")[2]), hash=str(kept["digest"]["sha256"]))
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        signer = envelope.signer(store.known_keys())
+        found = replace(about, envelope=envelope, key=signer, problems=())
+        # What nobody signed says nothing, so it is not even read.
+        if signer is None:
+            return conclude("provenance_forged", "the signature is not its key's")
+        if not signer:
+            keys = ", ".join(each.keyid for each in envelope.signatures) or "none"
+            return conclude("key_unknown", f"it is signed by key {keys!r:.80}, which is not this log's")
+        claim = _read_claim(envelope)
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         return conclude("provenance_malformed", f"it holds no signed statement of ours: {error!r:.80}")
-    if signer is None:
-        return conclude("provenance_forged", "the signature is not its key's")
-    if not signer:
-        keys = ", ".join(each.keyid for each in envelope.signatures) or "none"
-        return conclude("key_unknown", f"it is signed by key {keys!r:.80}, which is not this log's")
-    if digest.get("gitCommit") != commit:
-        return conclude("provenance_differs", f"it is of commit {digest.get('gitCommit')!r:.50}")
-    mission = mission or told
-    if problem := _disagreement(store, depot, mission, statement, head, version):
-        return conclude(*problem)
-    return CommitProvenance(commit=commit, mission=mission, key=signer, envelope=envelope, statement=statement)
+    found = replace(found, mission=mission or claim.mission, statement=claim.statement)
+    if claim.commit != commit:
+        return conclude("provenance_differs", f"it is of commit {claim.commit!r:.50}")
+    problem = _disagreement(store, depot, found.mission, claim)
+    return conclude(*problem) if problem else found
 
 
-def _disagreement(
-    store: Store, depot: Depot, mission: str, statement: Any, head: LogHead, version: str
-) -> tuple[ProblemKind, str] | None:
-    """Return where a statement, the log and the depot's branch do not tell the same, `None` where they do."""
-    lines = store.log.read(mission)
+class _Claim(Struct, frozen=True, kw_only=True):
+    """A statement, and what of it tells where in which log to look."""
+
+    statement: Any
+    commit: str
+    tree: str
+    mission: str
+    head: LogHead
+    version: str
+
+
+def _read_claim(envelope: Envelope) -> _Claim:
+    """Return what an envelope states; raises errors of all kinds where that is no statement of ours."""
+    if envelope.payload_type != MEDIA_TYPE:
+        raise ValueError(f"it is {envelope.payload_type!r}")
+    statement = json.loads(envelope.body)
+    (subject,) = statement["subject"]
+    run = statement["predicate"]["runDetails"]
+    kept = next(part for part in run["byproducts"] if part["name"] == _HEAD)
+    return _Claim(
+        statement=statement,
+        commit=subject["digest"]["gitCommit"],
+        tree=subject["digest"]["gitTree"],
+        mission=run["metadata"]["invocationId"].partition("/")[0],
+        head=LogHead(seq=int(kept["uri"].rpartition(":")[2]), hash=kept["digest"]["sha256"]),
+        version=run["builder"]["version"]["chargehand"],
+    )
+
+
+def _disagreement(store: Store, depot: Depot, mission: str, claim: _Claim) -> tuple[ProblemKind, str] | None:
+    """Return where a statement, the log and the depot do not tell the same, `None` where they do."""
+    lines, head = store.log.read(mission), claim.head
     if not any((line.seq, line.hash) == (head.seq, head.hash) for line in lines):
         return "provenance_differs", f"the log of {mission!r} has no line {head.seq} with the hash that was signed"
     try:
-        own = json.loads(encode_json(build_statement(lines, head, version=version)))
-    except StoreError as error:
-        return "provenance_differs", error.message
-    if own != statement:
-        return "provenance_differs", f"the log tells another {_first_difference(own, statement)}"
-    digest = statement["subject"][0]["digest"]
-    try:
-        tree = depot.tree_of(digest["gitCommit"])
+        own = json.loads(encode_json(build_statement(lines, head, version=claim.version)))
+        tree = depot.tree_of(claim.commit)
     except ChargehandError as error:
-        return "depot_damaged", error.message
-    if tree != digest["gitTree"]:
+        return "provenance_differs", error.message
+    if own != claim.statement:
+        return "provenance_differs", f"the log tells another {_first_difference(own, claim.statement)}"
+    if tree != claim.tree:
         return "provenance_differs", f"the commit's tree is {tree}"
     moves = [move for move in map(read_payload, lines) if isinstance(move, _MOVES)]
     tip = depot.read_ref(mission_ref(mission))
