@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,15 +28,16 @@ from chargehand.app.documents import (
     QuestionDocument,
     SandboxKind,
     TranscriptDocument,
+    damaged_lines,
     listed_mission,
     mission_details,
 )
-from chargehand.app.outcome import explain_failures
+from chargehand.app.outcome import explain_check, explain_failures
 from chargehand.app.progress.live_output import OutputReader
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
-from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
@@ -46,6 +48,7 @@ from chargehand.durable.actions import OutputLine
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.projects import ConfirmTrust
+    from chargehand.app.reporting.report import MissionReport
     from chargehand.app.runs import RunObserver, RunRequest
     from chargehand.missions.fork import ReplyEdit
 
@@ -126,6 +129,52 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     waits = waiting_reason(state, reader.mission_reader.waits())
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
     return state, mission_details(state, places, waits, problems, failures)
+
+
+class ReportFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`mission report --output`: the file that was written, and its size."""
+
+    mission: str
+    output: str
+    bytes: int
+
+
+def mission_report(reader: StateReader, name: str) -> MissionReport:
+    """Return the report on a mission as it stands. Raises `NotFoundError`, `UsageError`."""
+    from chargehand.app.checkpoints import mission_difference
+    from chargehand.app.reporting.report import ReportSource, build_report
+    from chargehand.app.storage import list_artifacts
+
+    state, store = reader.mission_state(name), reader.store
+    try:
+        files = mission_difference(reader, state.id, checkpoint=None).line_counts()
+    except ChargehandError:  # no base, no repository, no such tree any more: the rest can be told all the same
+        files = None
+    source = ReportSource(
+        state=state,
+        events=store.log.read(state.id),
+        files=files,
+        evidence=list_artifacts(reader, state.id).artifacts,
+        damaged=damaged_lines(store.log.problems(state.id)),
+        failures=explain_failures(store, state),
+        explain=partial(explain_check, store),
+    )
+    return build_report(source)
+
+
+def render_report(report: MissionReport) -> str:
+    """Return a report as Markdown."""
+    from chargehand.app.reporting.markdown import render_report
+
+    return render_report(report)
+
+
+def write_report(report: MissionReport, content: bytes, path: Path) -> ReportFile:
+    """Write a report to a new file. Raises `UsageError` (`output_exists`, `output_unwritable`)."""
+    from chargehand.app.storage import write_new_file
+
+    write_new_file(path, content)
+    return ReportFile(mission=report.mission, output=str(path), bytes=len(content))
 
 
 def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -93,9 +95,7 @@ def export_to_file(reader: StateReader, mission: str | None, path: Path) -> Audi
     try:
         file = path.open("xb")
     except FileExistsError as error:
-        raise UsageError(
-            f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"
-        ) from error
+        raise _exists(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
@@ -107,6 +107,36 @@ def export_to_file(reader: StateReader, mission: str | None, path: Path) -> Audi
             raise _unwritable(path, error) from error
         raise
     return AuditExport(output=str(path), missions=names, bytes=size)
+
+
+def write_new_file(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, whole or not at all, whatever ends this process on the way.
+
+    Raises `UsageError` (`output_exists`, `output_unwritable`).
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".chargehand-") as part:
+            part.write(content)
+            part.flush()
+            os.fsync(part.fileno())
+            os.chmod(part.name, 0o666 & ~_umask())
+            os.link(part.name, path)  # unlike a rename, it takes the place of nothing
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(
+        f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

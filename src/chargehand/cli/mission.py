@@ -111,6 +111,31 @@ def show(mission: str, out: Output) -> int:
 
 @mission.command()
 @mission_argument
+@click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
+@json_option
+def report(mission: str, output: Path | None, out: Output) -> int:
+    """Report what was asked, done, refused, checked, decided and spent, and how to undo it, as Markdown.
+
+    With --json as one document. It can be filed or sent: text from agents and files cannot pass for anything else.
+    """
+    from chargehand.app.missions import mission_report, render_report, write_report
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = mission_report(reader, mission)
+    if output is None:
+        out.document(made)
+        if not out.as_json:
+            out.raw(render_report(made).encode())
+        return 0
+    written = write_report(made, out.encode(made) if out.as_json else render_report(made).encode(), output)
+    out.document(written)
+    out.text(f"Wrote the report on {written.mission} to {written.output} ({written.bytes} bytes).")
+    return 0
+
+
+@mission.command()
+@mission_argument
 @detail_options
 @json_option
 def watch(mission: str, out: Output) -> int:

@@ -29,8 +29,11 @@ from chargehand.app.documents import (
     QuestionDocument,
     TranscriptDocument,
 )
+from chargehand.app.missions import ReportFile
+from chargehand.app.reporting.report import MissionReport
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
+from chargehand.app.storage import ProvenanceDocument
 from chargehand.core.codec import json_schema
 
 # Which command prints which record.
@@ -39,6 +42,9 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     "`discard`, `promote`, `rollback`",
     MissionListDocument: "`mission list`",
     MissionDetails: "`mission show`",
+    MissionReport: "`mission report`",
+    ReportFile: "`mission report --output`",
+    ProvenanceDocument: "`audit provenance`",
     EventDocument: "`mission log`, `mission watch`, `project log`, one line for each event",
     TranscriptDocument: "`mission log --transcript`, one line for each thing said or done",
     QuestionDocument: "`mission answer` without an answer",

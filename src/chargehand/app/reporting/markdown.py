@@ -1,0 +1,290 @@
+"""A report as Markdown (CommonMark), in which no text from elsewhere can be anything but text.
+
+What comes from a person, an agent, a file's name or a check stands in code, where Markdown has no meaning: between
+backticks that are more than any run of them within. There it is no heading, table, link or HTML, and no site makes
+a mention or a reference of it. Every other word is the renderer's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from chargehand.app.outcome import FailureDocument
+from chargehand.app.reporting.report import AttemptReport, MissionReport, ReportedEvent
+from chargehand.core.records import CheckResult, Export, Finding, Reason, Verdict
+from chargehand.core.text import printable, shown_path
+
+_TICKS = re.compile("`+")
+_MOST_ARTIFACTS = 50
+_DECISIONS = {
+    "approval.given": "approved",
+    "question.answered": "answered",
+    "message.sent": "sent a message",
+    "mission.paused": "paused it",
+    "mission.resumed": "let it go on",
+    "mission.cancel_asked": "cancelled it",
+}
+
+
+def code(text: str) -> str:
+    """Return text on one line as a code span; control characters are shown as escapes, bytes as `\\xNN`."""
+    shown = printable(shown_path(text))
+    if not shown.strip(" "):
+        return "(empty)"
+    fence = _fence(shown, 1)
+    # A space at both ends is taken off again, so that the text may begin or end with a backtick or a space.
+    return f"{fence} {shown} {fence}" if shown[0] in "` " or shown[-1] in "` " else f"{fence}{shown}{fence}"
+
+
+def words(text: str) -> str:
+    """Return a sentence as a code span, its line breaks as spaces."""
+    return code(" ".join(text.split()))
+
+
+def block(text: str, *, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a text as a fenced code block, without control characters."""
+    shown = printable(text).expandtabs(4)
+    fence = _fence(shown, 3)
+    for line in (fence, *shown.split("\n"), fence):
+        yield f"{indent}{line}".rstrip()
+
+
+def _fence(text: str, least: int) -> str:
+    return "`" * max(least, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+
+
+def render_report(report: MissionReport) -> str:
+    """Return a report as Markdown, with a newline at its end."""
+    lines: list[str] = []
+    for title, part in (
+        (None, _head(report)),
+        ("What was asked", _asked(report)),
+        ("What was done", _done(report)),
+        ("Checks that judged the promoted tree", _judged(report)),
+        ("Attempts, and what was refused", _attempts(report)),
+        ("Who decided what", _events(report.decisions, "No person decided anything.")),
+        ("Cost and time", _spent(report)),
+        ("Evidence", _evidence(report)),
+        ("How to undo it", _undo(report)),
+    ):
+        lines += [f"## {title}", ""] if title else []
+        lines += [*part, ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _head(report: MissionReport) -> Iterator[str]:
+    status = "rolled back" if report.rolled_back else report.status
+    yield f"# Mission {code(report.mission)}: {status}"
+    if not report.final:
+        yield ""
+        yield "**This is not the end of it:** the mission is not settled, and this is how it stands now."
+    if report.damaged:
+        yield ""
+        yield "**Its log is damaged:** this is what the lines tell that can still be read."
+        yield ""
+        for line in report.damaged:
+            where = "the log" if line.seq is None else f"line {line.seq}"
+            yield f"- {where}: {words(line.message)}"
+    elif report.unknown_events:
+        yield ""
+        yield f"{_count(report.unknown_events, 'line')} of its log cannot be read: erased, or of a later version."
+    if report.reasons:
+        yield ""
+    yield from _reasons(report.reasons)
+
+
+def _reasons(reasons: Iterable[Reason], indent: str = "") -> Iterator[str]:
+    for reason in reasons:
+        yield f"{indent}- reason {code(reason.code)}: {words(reason.message)}"
+
+
+def _asked(report: MissionReport) -> Iterator[str]:
+    asked = report.asked
+    yield from block(asked.text) if asked.text is not None else ("The request is not known.",)
+    yield ""
+    yield f"- by {_known(asked.user)}, at {_known(asked.created)}"
+    yield f"- in {code(asked.repository)}"
+    if asked.forked_from:
+        yield f"- continues mission {code(asked.forked_from)} from one of its replies"
+    if asked.base is None:
+        yield "- base not known"
+    else:
+        dirty = "; uncommitted changes were not part of it" if asked.base.dirty else ""
+        yield f"- base {code(asked.base.commit)} ({code(asked.base.branch or asked.base.revision)}){dirty}"
+    role = f"{code(asked.role)}" if asked.role else "none"
+    yield f"- role {role}" + (f", file {code(asked.role_digest)}" if asked.role_digest else "")
+    yield f"- agent {_known(asked.agent)}, model {code(asked.model) if asked.model else 'none named'}"
+    if asked.why:
+        yield f"- chosen because: {words(asked.why)}"
+
+
+def _known(text: str | None) -> str:
+    return code(text) if text else "not known"
+
+
+def _done(report: MissionReport) -> Iterator[str]:
+    if report.files is None:
+        yield "- which files changed is not known: the trees cannot be read"
+    else:
+        yield f"- {_count(len(report.files), 'file')} changed"
+        for each in report.files:
+            binary = each.added is None or each.removed is None
+            counts = "binary" if binary else f"{_count(each.added, 'line')} added, {each.removed} removed"
+            yield f"  - {code(each.path)}: {counts}"
+    yield f"- {_count(report.checkpoints, 'checkpoint')} kept"
+    if report.role_report is not None:
+        yield "- its report:"
+        yield from block(report.role_report, indent="  ")
+    if report.promoted is None:
+        yield "- nothing was promoted"
+    else:
+        yield f"- promoted commit {code(report.promoted.commit)}, tree {code(report.promoted.tree)}"
+        if report.promoted.undone_by:
+            yield f"- undone by commit {code(report.promoted.undone_by)}"
+    if report.branch:
+        yield f"- branch {code(report.branch)} in the repository"
+    yield from _delivery("export", report.export)
+    yield from _delivery("apply", report.applied)
+
+
+def _count(number: int | None, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _delivery(name: str, export: Export | None) -> Iterator[str]:
+    if export is not None:
+        why = f": {words(export.reason)}" if export.reason else ""
+        yield f"- {name} to {code(export.ref)} {export.state}{why}"
+
+
+def _judged(report: MissionReport) -> Iterator[str]:
+    if report.promoted is None:
+        yield "Nothing was promoted, so none did."
+    elif report.promoted.verdict is None:
+        yield "The log no longer has a verdict on that tree."
+    else:
+        yield from _verdict(report.promoted.verdict)
+    if report.only_checks is not None:
+        yield "- the project's own checks were replaced by `--only-check`"
+    if report.on_base:
+        yield "- on the base, before any work:"
+        yield from (_check(check, "  ") for check in report.on_base)
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    yield f"- verdict {verdict.status} on the {verdict.scope} tree {code(verdict.tree)}"
+    if not verdict.checks:
+        yield "- no check ran"
+    yield from map(_check, verdict.checks)
+    yield from _findings(verdict.findings)
+    yield from _unread(verdict.unread)
+    for path in verdict.elsewhere:
+        yield f"- loaded from outside the tree in place of changed code: {code(path)}"
+
+
+def _check(check: CheckResult, indent: str = "") -> str:
+    told = [check.status, "tests not counted" if check.tests is None else _count(check.tests, "test")]
+    told.append(f"{check.seconds:.1f} s")
+    told += ["from outside the tree"] if check.outside else []
+    told += ["with the base's own tests"] if check.base_tests else []
+    told += ["started warm, with what compilers cached on the base"] if check.warm else []
+    output = f", output {code(check.artifact)}" if check.artifact else ""
+    why = f": {words(check.reason)}" if check.reason else ""
+    return f"{indent}- check {code(check.name)}: {', '.join(told)}{output}{why}"
+
+
+def _findings(findings: Iterable[Finding], indent: str = "") -> Iterator[str]:
+    for found in findings:
+        line = f" line {found.line}" if found.line is not None else ""
+        person = ", needs a person" if found.needs_person else ""
+        place = f"{code(found.path)}{line}: " if found.path else ""
+        yield f"{indent}- {found.severity} {code(found.rule)}{person}: {place}{words(found.message)}"
+
+
+def _unread(unread: Sequence[str] | None, indent: str = "") -> Iterator[str]:
+    if unread is None:
+        yield f"{indent}- which changed code the checks opened was not observed"
+    for path in unread or ():
+        yield f"{indent}- changed code that no check opened: {code(path)}"
+
+
+def _attempts(report: MissionReport) -> Iterator[str]:
+    if not report.attempts:
+        yield "No attempt began."
+    for attempt in report.attempts:
+        yield from _attempt(attempt)
+    for verdict in report.judged_again:
+        yield f"- judged apart from an attempt, tree {code(verdict.tree)}: {verdict.status}"
+        yield from _findings(verdict.findings, "  ")
+
+
+def _attempt(attempt: AttemptReport) -> Iterator[str]:
+    spent = "time not known yet" if attempt.seconds is None else f"{attempt.seconds:.1f} s"
+    who = code(attempt.agent) + (f" with {code(attempt.model)}" if attempt.model else "")
+    verdict = f"verdict {attempt.verdict}" if attempt.verdict else "no verdict"
+    cost = _money(attempt.cost_usd)
+    yield f"- attempt {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}"
+    if attempt.unknown_calls:
+        yield f"  - {attempt.unknown_calls} of {attempt.calls} calls have no known cost"
+    yield from _reasons(attempt.reasons, "  ")
+    for each in attempt.reverted:
+        yield f"  - reverted {code(each.path)} by rule {code(each.rule)}"
+    yield from _findings(attempt.findings, "  ")
+    if attempt.verdict:
+        yield from _unread(attempt.unread, "  ")
+    for failure in attempt.failures:
+        yield from _failure(failure)
+
+
+def _failure(failure: FailureDocument) -> Iterator[str]:
+    output = f", all output {code(failure.artifact)}" if failure.artifact else ""
+    yield f"  - {failure.kind} {code(failure.name)} {failure.status.replace('_', ' ')}{output}"
+    for test in failure.tests:
+        yield f"    - test {code(test.name)}"
+        if test.lines:
+            yield from block("\n".join(test.lines), indent="      ")
+    if failure.lines:
+        yield from block("\n".join(failure.lines), indent="    ")
+
+
+def _events(events: Sequence[ReportedEvent], none: str) -> Iterator[str]:
+    if not events:
+        yield none
+    for each in events:
+        what = _DECISIONS.get(each.kind, "interrupted") if each.identity else "interruption"
+        who = f"{code(each.identity)} " if each.identity else ""
+        about = f" ({words(each.about)})" if each.about else ""
+        yield f"- {code(each.time)}: {who}{what}{about}" + (f": {words(each.text)}" if each.text else "")
+
+
+def _spent(report: MissionReport) -> Iterator[str]:
+    yield f"- {_money(report.cost_usd)}"
+    spent = "not known" if report.seconds is None else f"{report.seconds:.1f} s from the first event to the last"
+    yield f"- time {spent}"
+    yield from _events(report.interruptions, "- no interruption")
+
+
+def _money(cost: float | None) -> str:
+    return "cost not known" if cost is None else f"cost {cost:.4f} USD"
+
+
+def _evidence(report: MissionReport) -> Iterator[str]:
+    yield f"- the log: {code(f'chargehand mission log {report.mission}')}"
+    yield f"- proof that nobody changed it: {code(f'chargehand audit verify {report.mission}')}"
+    if report.promoted is not None:
+        command = code(f"chargehand audit provenance {report.mission}")
+        yield f"- signed provenance of each promoted commit: {command}"
+    for each in report.evidence[:_MOST_ARTIFACTS]:
+        yield f"- {code(each.kind)} {code(each.id)}, {each.size} bytes"
+    more = len(report.evidence) - _MOST_ARTIFACTS
+    if more > 0:
+        yield f"- {more} more: {code(f'chargehand artifact list {report.mission}')}"
+    yield "- `chargehand artifact show ID` prints one"
+
+
+def _undo(report: MissionReport) -> Iterator[str]:
+    yield report.undo.text
+    for command in report.undo.commands:
+        yield ""
+        yield from block(command)
