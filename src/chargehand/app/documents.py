@@ -370,13 +370,8 @@ def mission_details(
         unknown_events=state.unknown_events,
         places=places,
         waits=waits,
-        damaged=damaged_lines(damaged),
+        damaged=tuple(DamagedLine(seq=each.seq, kind=each.kind, message=each.message) for each in damaged),
     )
-
-
-def damaged_lines(problems: Sequence[AuditProblem]) -> tuple[DamagedLine, ...]:
-    """Return where a log is not what was written, as documents tell it."""
-    return tuple(DamagedLine(seq=each.seq, kind=each.kind, message=each.message) for each in problems)
 
 
 def _outline(state: MissionSummary) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from chargehand.app.documents import (
     QuestionDocument,
     SandboxKind,
     TranscriptDocument,
-    damaged_lines,
     listed_mission,
     mission_details,
 )
@@ -131,50 +130,29 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     return state, mission_details(state, places, waits, problems, failures)
 
 
-class ReportFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`mission report --output`: the file that was written, and its size."""
-
-    mission: str
-    output: str
-    bytes: int
-
-
-def mission_report(reader: StateReader, name: str) -> MissionReport:
-    """Return the report on a mission as it stands. Raises `NotFoundError`, `UsageError`."""
+def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
+    """Return the report on a mission as it stands, and the same as Markdown; raises as `show_mission`."""
     from chargehand.app.checkpoints import mission_difference
+    from chargehand.app.reporting.markdown import render_report
     from chargehand.app.reporting.report import ReportSource, build_report
     from chargehand.app.storage import list_artifacts
 
-    state, store = reader.mission_state(name), reader.store
+    state, details = show_mission(reader, name)
     try:
         files = mission_difference(reader, state.id, checkpoint=None).line_counts()
     except ChargehandError:  # no base, no repository, no such tree any more: the rest can be told all the same
         files = None
-    source = ReportSource(
-        state=state,
-        events=store.log.read(state.id),
-        files=files,
-        evidence=list_artifacts(reader, state.id).artifacts,
-        damaged=damaged_lines(store.log.problems(state.id)),
-        failures=explain_failures(store, state),
-        explain=partial(explain_check, store),
+    report = build_report(
+        ReportSource(
+            state=state,
+            details=details,
+            events=reader.store.log.read(state.id),
+            files=files,
+            evidence=list_artifacts(reader, state.id).artifacts,
+            explain=partial(explain_check, reader.store),
+        )
     )
-    return build_report(source)
-
-
-def render_report(report: MissionReport) -> str:
-    """Return a report as Markdown."""
-    from chargehand.app.reporting.markdown import render_report
-
-    return render_report(report)
-
-
-def write_report(report: MissionReport, content: bytes, path: Path) -> ReportFile:
-    """Write a report to a new file. Raises `UsageError` (`output_exists`, `output_unwritable`)."""
-    from chargehand.app.storage import write_new_file
-
-    write_new_file(path, content)
-    return ReportFile(mission=report.mission, output=str(path), bytes=len(content))
+    return report, render_report(report)
 
 
 def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -87,56 +87,34 @@ def exported_lines(reader: StateReader, mission: str | None) -> Iterator[bytes]:
 
 
 def export_to_file(reader: StateReader, mission: str | None, path: Path) -> AuditExport:
-    """Write an export to a new file, whole or not at all.
-
-    Raises `UsageError` (`output_exists`, `output_unwritable`).
-    """
+    """Write an export to a new file; raises as `write_new_file`."""
     names = missions_to_export(reader, mission)
-    try:
-        file = path.open("xb")
-    except FileExistsError as error:
-        raise _exists(path) from error
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        with file:
-            size = sum(map(file.write, export_log(reader.store, list(names))))
-    except BaseException as error:
-        path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(path, error) from error
-        raise
-    return AuditExport(output=str(path), missions=names, bytes=size)
-
-
-def write_new_file(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet, whole or not at all, whatever ends this process on the way.
-
-    Raises `UsageError` (`output_exists`, `output_unwritable`).
-    """
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".chargehand-") as part:
-            part.write(content)
-            part.flush()
-            os.fsync(part.fileno())
-            os.chmod(part.name, 0o666 & ~_umask())
-            os.link(part.name, path)  # unlike a rename, it takes the place of nothing
-    except FileExistsError as error:
-        raise _exists(path) from error
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _exists(path: Path) -> UsageError:
-    return UsageError(
-        f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"
+    return AuditExport(
+        output=str(path), missions=names, bytes=write_new_file(path, export_log(reader.store, names))
     )
+
+
+def write_new_file(path: Path, content: Iterable[bytes]) -> int:
+    """Write a file that is not there yet, whole or not at all, however this process ends; return its size.
+
+    Raises `UsageError` (`output_exists`, `output_unwritable`), and what `content` does.
+    """
+    part = path.with_name(f".chargehand-{secrets.token_hex(8)}.part")
+    try:
+        with part.open("xb") as file:
+            size = sum(map(file.write, content))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(part, path)  # unlike a rename, it takes the place of nothing
+    except FileExistsError as error:
+        raise UsageError(
+            f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"
+        ) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+    return size
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

@@ -118,19 +118,19 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 
     With --json as one document. It can be filed or sent: text from agents and files cannot pass for anything else.
     """
-    from chargehand.app.missions import mission_report, render_report, write_report
+    from chargehand.app.missions import report_mission
     from chargehand.app.reading import StateReader
+    from chargehand.app.storage import AuditExport, write_new_file
 
     with StateReader.open() as reader:
-        made = mission_report(reader, mission)
+        made, markdown = report_mission(reader, mission)
+    content = out.encode(made) if out.as_json else markdown.encode()
     if output is None:
-        out.document(made)
-        if not out.as_json:
-            out.raw(render_report(made).encode())
+        out.raw(content)
         return 0
-    written = write_report(made, out.encode(made) if out.as_json else render_report(made).encode(), output)
-    out.document(written)
-    out.text(f"Wrote the report on {written.mission} to {written.output} ({written.bytes} bytes).")
+    size = write_new_file(output, [content])
+    out.document(AuditExport(output=str(output), missions=(made.mission,), bytes=size))
+    out.text(f"Wrote the report on {made.mission} to {output} ({size} bytes).")
     return 0
 
 

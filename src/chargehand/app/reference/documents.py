@@ -29,7 +29,6 @@ from chargehand.app.documents import (
     QuestionDocument,
     TranscriptDocument,
 )
-from chargehand.app.missions import ReportFile
 from chargehand.app.reporting.report import MissionReport
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
@@ -43,7 +42,6 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     MissionListDocument: "`mission list`",
     MissionDetails: "`mission show`",
     MissionReport: "`mission report`",
-    ReportFile: "`mission report --output`",
     ProvenanceDocument: "`audit provenance`",
     EventDocument: "`mission log`, `mission watch`, `project log`, one line for each event",
     TranscriptDocument: "`mission log --transcript`, one line for each thing said or done",

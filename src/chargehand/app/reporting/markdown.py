@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from chargehand.app.documents import AttemptDetails
 from chargehand.app.outcome import FailureDocument
 from chargehand.app.reporting.report import AttemptReport, MissionReport, ReportedEvent
-from chargehand.core.records import CheckResult, Export, Finding, Reason, Verdict
+from chargehand.core.records import CheckResult, Finding, Reason, Verdict
 from chargehand.core.text import printable, shown_path
 
 _TICKS = re.compile("`+")
@@ -74,24 +75,24 @@ def render_report(report: MissionReport) -> str:
 
 
 def _head(report: MissionReport) -> Iterator[str]:
-    status = "rolled back" if report.rolled_back else report.status
-    yield f"# Mission {code(report.mission)}: {status}"
+    yield f"# Mission {code(report.mission)}: {report.status}"
     if not report.final:
         yield ""
         yield "**This is not the end of it:** the mission is not settled, and this is how it stands now."
-    if report.damaged:
+    details = report.details
+    if details.damaged:
         yield ""
         yield "**Its log is damaged:** this is what the lines tell that can still be read."
         yield ""
-        for line in report.damaged:
+        for line in details.damaged:
             where = "the log" if line.seq is None else f"line {line.seq}"
             yield f"- {where}: {words(line.message)}"
-    elif report.unknown_events:
+    elif details.unknown_events:
         yield ""
-        yield f"{_count(report.unknown_events, 'line')} of its log cannot be read: erased, or of a later version."
-    if report.reasons:
+        yield f"{_count(details.unknown_events, 'line')} of its log cannot be read: erased, or of a later version."
+    if details.reasons:
         yield ""
-    yield from _reasons(report.reasons)
+    yield from _reasons(details.reasons)
 
 
 def _reasons(reasons: Iterable[Reason], indent: str = "") -> Iterator[str]:
@@ -100,27 +101,27 @@ def _reasons(reasons: Iterable[Reason], indent: str = "") -> Iterator[str]:
 
 
 def _asked(report: MissionReport) -> Iterator[str]:
-    asked = report.asked
-    yield from block(asked.text) if asked.text is not None else ("The request is not known.",)
+    details = report.details
+    request, base, role = details.request, details.base, details.role_chosen
+    yield from block(request.text) if request else ("The request is not known.",)
     yield ""
-    yield f"- by {_known(asked.user)}, at {_known(asked.created)}"
-    yield f"- in {code(asked.repository)}"
-    if asked.forked_from:
-        yield f"- continues mission {code(asked.forked_from)} from one of its replies"
-    if asked.base is None:
+    yield f"- by {_known(report.user)}, at {_known(details.created)}"
+    yield f"- in {_known(details.repository)}"
+    if report.forked_from:
+        yield f"- continues mission {code(report.forked_from)} from one of its replies"
+    if base is None:
         yield "- base not known"
     else:
-        dirty = "; uncommitted changes were not part of it" if asked.base.dirty else ""
-        yield f"- base {code(asked.base.commit)} ({code(asked.base.branch or asked.base.revision)}){dirty}"
-    role = f"{code(asked.role)}" if asked.role else "none"
-    yield f"- role {role}" + (f", file {code(asked.role_digest)}" if asked.role_digest else "")
-    yield f"- agent {_known(asked.agent)}, model {code(asked.model) if asked.model else 'none named'}"
-    if asked.why:
-        yield f"- chosen because: {words(asked.why)}"
+        dirty = "; uncommitted changes were not part of it" if base.dirty else ""
+        yield f"- base {code(base.commit)} ({code(base.branch or base.revision)}){dirty}"
+    yield f"- role {_known(details.role)}" + (f", file {code(role.digest)}" if role else "")
+    yield f"- agent {_known(request and request.agent)}, model {_known(request and request.model)}"
+    if request and request.why:
+        yield f"- chosen because: {words(request.why)}"
 
 
 def _known(text: str | None) -> str:
-    return code(text) if text else "not known"
+    return code(text) if text else "not named"
 
 
 def _done(report: MissionReport) -> Iterator[str]:
@@ -132,30 +133,24 @@ def _done(report: MissionReport) -> Iterator[str]:
             binary = each.added is None or each.removed is None
             counts = "binary" if binary else f"{_count(each.added, 'line')} added, {each.removed} removed"
             yield f"  - {code(each.path)}: {counts}"
-    yield f"- {_count(report.checkpoints, 'checkpoint')} kept"
-    if report.role_report is not None:
+    yield f"- {_count(len(report.details.checkpoints), 'checkpoint')} kept"
+    if report.details.report is not None:
         yield "- its report:"
-        yield from block(report.role_report, indent="  ")
+        yield from block(report.details.report.text, indent="  ")
     if report.promoted is None:
         yield "- nothing was promoted"
     else:
         yield f"- promoted commit {code(report.promoted.commit)}, tree {code(report.promoted.tree)}"
         if report.promoted.undone_by:
             yield f"- undone by commit {code(report.promoted.undone_by)}"
-    if report.branch:
-        yield f"- branch {code(report.branch)} in the repository"
-    yield from _delivery("export", report.export)
-    yield from _delivery("apply", report.applied)
+    for name, export in (("export", report.details.export), ("apply", report.details.applied)):
+        if export is not None and export.ref:
+            why = f": {words(export.reason)}" if export.reason else ""
+            yield f"- {name} to {code(export.ref)} {export.state}{why}"
 
 
 def _count(number: int | None, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _delivery(name: str, export: Export | None) -> Iterator[str]:
-    if export is not None:
-        why = f": {words(export.reason)}" if export.reason else ""
-        yield f"- {name} to {code(export.ref)} {export.state}{why}"
 
 
 def _judged(report: MissionReport) -> Iterator[str]:
@@ -165,11 +160,11 @@ def _judged(report: MissionReport) -> Iterator[str]:
         yield "The log no longer has a verdict on that tree."
     else:
         yield from _verdict(report.promoted.verdict)
-    if report.only_checks is not None:
+    if report.details.request is not None and report.details.request.only_checks is not None:
         yield "- the project's own checks were replaced by `--only-check`"
     if report.on_base:
         yield "- on the base, before any work:"
-        yield from (_check(check, "  ") for check in report.on_base)
+        yield from (_check(check, "  ") for check in report.on_base.checks)
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
@@ -212,27 +207,27 @@ def _unread(unread: Sequence[str] | None, indent: str = "") -> Iterator[str]:
 def _attempts(report: MissionReport) -> Iterator[str]:
     if not report.attempts:
         yield "No attempt began."
-    for attempt in report.attempts:
-        yield from _attempt(attempt)
+    for attempt, details in zip(report.attempts, report.details.attempts, strict=True):
+        yield from _attempt(attempt, details)
     for verdict in report.judged_again:
         yield f"- judged apart from an attempt, tree {code(verdict.tree)}: {verdict.status}"
         yield from _findings(verdict.findings, "  ")
 
 
-def _attempt(attempt: AttemptReport) -> Iterator[str]:
-    spent = "time not known yet" if attempt.seconds is None else f"{attempt.seconds:.1f} s"
-    who = code(attempt.agent) + (f" with {code(attempt.model)}" if attempt.model else "")
-    verdict = f"verdict {attempt.verdict}" if attempt.verdict else "no verdict"
-    cost = _money(attempt.cost_usd)
-    yield f"- attempt {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}"
-    if attempt.unknown_calls:
-        yield f"  - {attempt.unknown_calls} of {attempt.calls} calls have no known cost"
-    yield from _reasons(attempt.reasons, "  ")
+def _attempt(attempt: AttemptReport, details: AttemptDetails) -> Iterator[str]:
+    spent = "time not known yet" if details.seconds is None else f"{details.seconds:.1f} s"
+    who = code(details.agent) + (f" with {code(details.model)}" if details.model else "")
+    verdict = f"verdict {details.verdict}" if details.verdict else "no verdict"
+    cost = _money(details.cost_usd)
+    yield f"- attempt {attempt.number} by {who}: {details.status}, {verdict}, {spent}, {cost}"
+    if details.money.unknown_calls:
+        yield f"  - {details.money.unknown_calls} of {details.money.calls} calls have no known cost"
+    yield from _reasons(details.reasons, "  ")
     for each in attempt.reverted:
         yield f"  - reverted {code(each.path)} by rule {code(each.rule)}"
-    yield from _findings(attempt.findings, "  ")
-    if attempt.verdict:
-        yield from _unread(attempt.unread, "  ")
+    if attempt.verdict is not None:
+        yield from _findings(attempt.verdict.findings, "  ")
+        yield from _unread(attempt.verdict.unread, "  ")
     for failure in attempt.failures:
         yield from _failure(failure)
 
@@ -259,9 +254,9 @@ def _events(events: Sequence[ReportedEvent], none: str) -> Iterator[str]:
 
 
 def _spent(report: MissionReport) -> Iterator[str]:
-    yield f"- {_money(report.cost_usd)}"
-    spent = "not known" if report.seconds is None else f"{report.seconds:.1f} s from the first event to the last"
-    yield f"- time {spent}"
+    yield f"- {_money(report.details.cost_usd)}"
+    seconds = report.details.seconds
+    yield f"- time {'not known' if seconds is None else f'{seconds:.1f} s from the first event to the last'}"
     yield from _events(report.interruptions, "- no interruption")
 
 
