@@ -105,7 +105,11 @@ def write_new_file(path: Path, content: Iterable[bytes]) -> int:
             size = sum(map(file.write, content))
             file.flush()
             os.fsync(file.fileno())
-        os.link(part, path)  # unlike a rename, it takes the place of nothing
+        try:
+            os.link(part, path)  # unlike a rename, it takes the place of nothing
+        except PermissionError:  # a file system without links, as on a memory stick: its place is taken first
+            path.open("xb").close()
+            part.replace(path)
     except FileExistsError as error:
         raise UsageError(
             f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"

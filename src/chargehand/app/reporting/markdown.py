@@ -115,7 +115,8 @@ def _asked(report: MissionReport) -> Iterator[str]:
         dirty = "; uncommitted changes were not part of it" if base.dirty else ""
         yield f"- base {code(base.commit)} ({code(base.branch or base.revision)}){dirty}"
     yield f"- role {_known(details.role)}" + (f", file {code(role.digest)}" if role else "")
-    yield f"- agent {_known(request and request.agent)}, model {_known(request and request.model)}"
+    agent, model = (request.agent, request.model) if request else (None, None)
+    yield f"- agent {_known(agent)}, model {_known(model)}"
     if request and request.why:
         yield f"- chosen because: {words(request.why)}"
 
