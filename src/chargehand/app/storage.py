@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -117,7 +118,8 @@ def write_new_file(path: Path, content: Iterable[bytes]) -> int:
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # it is gone, or never was
+            part.unlink()
     return size
 
 
