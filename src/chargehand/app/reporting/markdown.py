@@ -59,22 +59,22 @@ def render_report(report: MissionReport) -> str:
     """Return a report as Markdown, with a newline at its end."""
     lines: list[str] = []
     for title, part in (
-        (None, _head(report)),
-        ("What was asked", _asked(report)),
-        ("What was done", _done(report)),
-        ("Checks that judged the promoted tree", _judged(report)),
-        ("Attempts, and what was refused", _attempts(report)),
-        ("Who decided what", _events(report.decisions, "No person decided anything.")),
-        ("Cost and time", _spent(report)),
-        ("Evidence", _evidence(report)),
-        ("How to undo it", _undo(report)),
+        (None, _tell_status(report)),
+        ("What was asked", _tell_request(report)),
+        ("What was done", _tell_changes(report)),
+        ("Checks that judged the promoted tree", _tell_checks(report)),
+        ("Attempts, and what was refused", _tell_attempts(report)),
+        ("Who decided what", _tell_events(report.decisions, "No person decided anything.")),
+        ("Cost and time", _tell_cost(report)),
+        ("Evidence", _tell_evidence(report)),
+        ("How to undo it", _tell_undo(report)),
     ):
         lines += [f"## {title}", ""] if title else []
         lines += [*part, ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _head(report: MissionReport) -> Iterator[str]:
+def _tell_status(report: MissionReport) -> Iterator[str]:
     yield f"# Mission {code(report.mission)}: {report.status}"
     if not report.final:
         yield ""
@@ -92,15 +92,15 @@ def _head(report: MissionReport) -> Iterator[str]:
         yield f"{_count(details.unknown_events, 'line')} of its log cannot be read: erased, or of a later version."
     if details.reasons:
         yield ""
-    yield from _reasons(details.reasons)
+    yield from _tell_reasons(details.reasons)
 
 
-def _reasons(reasons: Iterable[Reason], indent: str = "") -> Iterator[str]:
+def _tell_reasons(reasons: Iterable[Reason], indent: str = "") -> Iterator[str]:
     for reason in reasons:
         yield f"{indent}- reason {code(reason.code)}: {words(reason.message)}"
 
 
-def _asked(report: MissionReport) -> Iterator[str]:
+def _tell_request(report: MissionReport) -> Iterator[str]:
     details = report.details
     request, base, role = details.request, details.base, details.role_chosen
     yield from block(request.text) if request else ("The request is not known.",)
@@ -125,7 +125,7 @@ def _known(text: str | None) -> str:
     return code(text) if text else "not named"
 
 
-def _done(report: MissionReport) -> Iterator[str]:
+def _tell_changes(report: MissionReport) -> Iterator[str]:
     if report.files is None:
         yield "- which files changed is not known: the trees cannot be read"
     else:
@@ -154,32 +154,32 @@ def _count(number: int | None, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _judged(report: MissionReport) -> Iterator[str]:
+def _tell_checks(report: MissionReport) -> Iterator[str]:
     if report.promoted is None:
         yield "Nothing was promoted, so none did."
     elif report.promoted.verdict is None:
         yield "The log no longer has a verdict on that tree."
     else:
-        yield from _verdict(report.promoted.verdict)
+        yield from _tell_verdict(report.promoted.verdict)
     if report.details.request is not None and report.details.request.only_checks is not None:
         yield "- the project's own checks were replaced by `--only-check`"
     if report.on_base:
         yield "- on the base, before any work:"
-        yield from (_check(check, "  ") for check in report.on_base.checks)
+        yield from (_tell_check(check, "  ") for check in report.on_base.checks)
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
+def _tell_verdict(verdict: Verdict) -> Iterator[str]:
     yield f"- verdict {verdict.status} on the {verdict.scope} tree {code(verdict.tree)}"
     if not verdict.checks:
         yield "- no check ran"
-    yield from map(_check, verdict.checks)
-    yield from _findings(verdict.findings)
-    yield from _unread(verdict.unread)
+    yield from map(_tell_check, verdict.checks)
+    yield from _tell_findings(verdict.findings)
+    yield from _tell_unread(verdict.unread)
     for path in verdict.elsewhere:
         yield f"- loaded from outside the tree in place of changed code: {code(path)}"
 
 
-def _check(check: CheckResult, indent: str = "") -> str:
+def _tell_check(check: CheckResult, indent: str = "") -> str:
     told = [check.status, "tests not counted" if check.tests is None else _count(check.tests, "test")]
     told.append(f"{check.seconds:.1f} s")
     told += ["from outside the tree"] if check.outside else []
@@ -190,7 +190,7 @@ def _check(check: CheckResult, indent: str = "") -> str:
     return f"{indent}- check {code(check.name)}: {', '.join(told)}{output}{why}"
 
 
-def _findings(findings: Iterable[Finding], indent: str = "") -> Iterator[str]:
+def _tell_findings(findings: Iterable[Finding], indent: str = "") -> Iterator[str]:
     for found in findings:
         line = f" line {found.line}" if found.line is not None else ""
         person = ", needs a person" if found.needs_person else ""
@@ -198,24 +198,24 @@ def _findings(findings: Iterable[Finding], indent: str = "") -> Iterator[str]:
         yield f"{indent}- {found.severity} {code(found.rule)}{person}: {place}{words(found.message)}"
 
 
-def _unread(unread: Sequence[str] | None, indent: str = "") -> Iterator[str]:
+def _tell_unread(unread: Sequence[str] | None, indent: str = "") -> Iterator[str]:
     if unread is None:
         yield f"{indent}- which changed code the checks opened was not observed"
     for path in unread or ():
         yield f"{indent}- changed code that no check opened: {code(path)}"
 
 
-def _attempts(report: MissionReport) -> Iterator[str]:
+def _tell_attempts(report: MissionReport) -> Iterator[str]:
     if not report.attempts:
         yield "No attempt began."
     for attempt, details in zip(report.attempts, report.details.attempts, strict=True):
-        yield from _attempt(attempt, details)
+        yield from _tell_attempt(attempt, details)
     for verdict in report.judged_again:
         yield f"- judged apart from an attempt, tree {code(verdict.tree)}: {verdict.status}"
-        yield from _findings(verdict.findings, "  ")
+        yield from _tell_findings(verdict.findings, "  ")
 
 
-def _attempt(attempt: AttemptReport, details: AttemptDetails) -> Iterator[str]:
+def _tell_attempt(attempt: AttemptReport, details: AttemptDetails) -> Iterator[str]:
     spent = "time not known yet" if details.seconds is None else f"{details.seconds:.1f} s"
     who = code(details.agent) + (f" with {code(details.model)}" if details.model else "")
     verdict = f"verdict {details.verdict}" if details.verdict else "no verdict"
@@ -223,17 +223,17 @@ def _attempt(attempt: AttemptReport, details: AttemptDetails) -> Iterator[str]:
     yield f"- attempt {attempt.number} by {who}: {details.status}, {verdict}, {spent}, {cost}"
     if details.money.unknown_calls:
         yield f"  - {details.money.unknown_calls} of {details.money.calls} calls have no known cost"
-    yield from _reasons(details.reasons, "  ")
+    yield from _tell_reasons(details.reasons, "  ")
     for each in attempt.reverted:
         yield f"  - reverted {code(each.path)} by rule {code(each.rule)}"
     if attempt.verdict is not None:
-        yield from _findings(attempt.verdict.findings, "  ")
-        yield from _unread(attempt.verdict.unread, "  ")
+        yield from _tell_findings(attempt.verdict.findings, "  ")
+        yield from _tell_unread(attempt.verdict.unread, "  ")
     for failure in attempt.failures:
-        yield from _failure(failure)
+        yield from _tell_failure(failure)
 
 
-def _failure(failure: FailureDocument) -> Iterator[str]:
+def _tell_failure(failure: FailureDocument) -> Iterator[str]:
     output = f", all output {code(failure.artifact)}" if failure.artifact else ""
     yield f"  - {failure.kind} {code(failure.name)} {failure.status.replace('_', ' ')}{output}"
     for test in failure.tests:
@@ -244,7 +244,7 @@ def _failure(failure: FailureDocument) -> Iterator[str]:
         yield from block("\n".join(failure.lines), indent="    ")
 
 
-def _events(events: Sequence[ReportedEvent], none: str) -> Iterator[str]:
+def _tell_events(events: Sequence[ReportedEvent], none: str) -> Iterator[str]:
     if not events:
         yield none
     for each in events:
@@ -254,18 +254,18 @@ def _events(events: Sequence[ReportedEvent], none: str) -> Iterator[str]:
         yield f"- {code(each.time)}: {who}{what}{about}" + (f": {words(each.text)}" if each.text else "")
 
 
-def _spent(report: MissionReport) -> Iterator[str]:
+def _tell_cost(report: MissionReport) -> Iterator[str]:
     yield f"- {_money(report.details.cost_usd)}"
     seconds = report.details.seconds
     yield f"- time {'not known' if seconds is None else f'{seconds:.1f} s from the first event to the last'}"
-    yield from _events(report.interruptions, "- no interruption")
+    yield from _tell_events(report.interruptions, "- no interruption")
 
 
 def _money(cost: float | None) -> str:
     return "cost not known" if cost is None else f"cost {cost:.4f} USD"
 
 
-def _evidence(report: MissionReport) -> Iterator[str]:
+def _tell_evidence(report: MissionReport) -> Iterator[str]:
     yield f"- the log: {code(f'chargehand mission log {report.mission}')}"
     yield f"- proof that nobody changed it: {code(f'chargehand audit verify {report.mission}')}"
     if report.promoted is not None:
@@ -279,7 +279,7 @@ def _evidence(report: MissionReport) -> Iterator[str]:
     yield "- `chargehand artifact show ID` prints one"
 
 
-def _undo(report: MissionReport) -> Iterator[str]:
+def _tell_undo(report: MissionReport) -> Iterator[str]:
     yield report.undo.text
     for command in report.undo.commands:
         yield ""
