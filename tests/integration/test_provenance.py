@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +201,20 @@ class TestTampering:
         files.private.write_bytes(key.to_pem())
         files.public.write_text(key.public.pem)
         assert place.kinds() == {"key_unknown"}
+
+
+def test_what_the_how_to_says_verifies_it_without_us(place: Place) -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/reports-and-provenance.md"
+    script = re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.S)[-1].replace("COMMIT", BRANCH)
+    shutil.copy(place.desk.home / "keys/audit.pub", place.repository)
+    done = subprocess.run(["sh", "-ec", script], cwd=place.repository, capture_output=True, text=True, check=True)
+    assert "Verified Successfully" in done.stdout
+    signed = place.repository / "signed"
+    signed.write_bytes(signed.read_bytes().replace(b"green", b"grean"))
+    command = script.strip().splitlines()[-1]
+    assert subprocess.run(
+        ["sh", "-ec", command], cwd=place.repository, capture_output=True, check=False
+    ).returncode
 
 
 def test_a_failure_to_sign_undoes_no_promotion(tmp_path: Path) -> None:
