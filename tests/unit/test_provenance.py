@@ -100,9 +100,13 @@ def test_what_the_log_has_and_has_not_is_told() -> None:
 
 
 def test_lines_after_the_head_are_not_looked_at() -> None:
-    log = lines(CREATED, BaseResolved(base=BASE), DONE, BACK, DONE)
+    later = BaseResolved(base=Base(commit="d" * 40, tree="e" * 40, revision="HEAD"))
+    log = lines(CREATED, BaseResolved(base=BASE), DONE, later, BACK, DONE)
     first = build_statement(log, LogHead(seq=3, hash="x"), version="1")
-    back = build_statement(log, LogHead(seq=4, hash="x"), version="1")
+    back = build_statement(log, LogHead(seq=5, hash="x"), version="1")
+    again = build_statement(log, HEAD, version="1")
+    bases = [each["predicate"]["buildDefinition"]["externalParameters"]["base"] for each in (first, back, again)]
+    assert bases == ["b" * 40, "b" * 40, "d" * 40]
     assert first["predicate"]["buildDefinition"]["buildType"] == "urn:chargehand:promotion:v1"
     definition = back["predicate"]["buildDefinition"]
     assert definition["buildType"] == "urn:chargehand:rollback:v1"

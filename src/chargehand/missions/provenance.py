@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -88,8 +89,9 @@ class _Facts:
     def all(self, kind: type[_P]) -> list[_P]:
         return [payload for _, payload in self.read if isinstance(payload, kind)]
 
-    def last(self, kind: type[_P]) -> _P | None:
-        return next(reversed(self.all(kind)), None)
+    def last(self, kind: type[_P], *, before: int = sys.maxsize) -> _P | None:
+        found = (each for line, each in reversed(self.read) if line.seq < before and isinstance(each, kind))
+        return next(found, None)
 
     def resource(self, kind: type[Payload], name: str) -> list[dict[str, Any]]:
         """Return all lines of one type as a resource, its digest over those of their payloads in order."""
@@ -105,10 +107,11 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
     Raises `StoreError` (`log_changed`) where the lines that it is made of are not there.
     """
     facts = _Facts(line for line in lines if line.seq <= head.seq)
-    created, base = facts.last(MissionCreated), facts.last(BaseResolved)
     moves = [(line, payload) for line, payload in facts.read if isinstance(payload, _MOVES)]
-    # A roll-back without what it undoes is none.
-    if created is None or base is None or not any(isinstance(move, PromotionDone) for _, move in moves):
+    # A roll-back without what it undoes is none; the base may have moved on since that was promoted.
+    promoted = max((line.seq for line, move in moves if isinstance(move, PromotionDone)), default=0)
+    created, base = facts.last(MissionCreated), facts.last(BaseResolved, before=promoted)
+    if created is None or base is None:
         raise StoreError("the log holds no whole promotion", code="log_changed")
     line, move = moves[-1]
     since = moves[-2][0].seq if len(moves) > 1 else 0
