@@ -100,7 +100,7 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
         path.write_text(text)
 
 
-EXPORTED = r"refs/(heads/chargehand/|notes/chargehand$)"
+EXPORTED = r"refs/(heads/chargehand/|notes/chargehand(-provenance)?$)"
 """The refs that a promotion writes into the user's repository."""
 
 

@@ -66,7 +66,7 @@ def test_help_can_be_written_in_any_encoding(encoding: str) -> None:
 
 def test_every_command_of_this_version_is_there() -> None:
     groups = {
-        "mission": "list show watch diff log pause resume send answer continue fork cancel rollback promote "
+        "mission": "list show report watch diff log pause resume send answer continue fork cancel rollback promote "
         "discard",
         "gateway": "serve record replay",
         "secret": "set list remove",
@@ -78,7 +78,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "policy": "show test why allow",
         "project": "list show setup trust log",
         "sandbox": "setup",
-        "audit": "verify export",
+        "audit": "verify export provenance",
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show set",

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,12 +31,12 @@ from chargehand.app.documents import (
     listed_mission,
     mission_details,
 )
-from chargehand.app.outcome import explain_failures, exported_branch
+from chargehand.app.outcome import explain_check, explain_failures, exported_branch
 from chargehand.app.progress.live_output import OutputReader
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
-from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
@@ -47,6 +48,7 @@ from chargehand.durable.actions import OutputLine
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.projects import ConfirmTrust
+    from chargehand.app.reporting.report import MissionReport
     from chargehand.app.runs import RunObserver, RunRequest
     from chargehand.missions.fork import ReplyEdit
 
@@ -127,6 +129,31 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     waits = waiting_reason(state, reader.mission_reader.waits())
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
     return state, mission_details(state, places, waits, problems, failures)
+
+
+def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
+    """Return the report on a mission as it stands, and the same as Markdown; raises as `show_mission`."""
+    from chargehand.app.checkpoints import mission_difference
+    from chargehand.app.reporting.markdown import render_report
+    from chargehand.app.reporting.report import ReportSource, build_report
+    from chargehand.app.storage import list_artifacts
+
+    state, details = show_mission(reader, name)
+    try:
+        files = mission_difference(reader, state.id, checkpoint=None).line_counts()
+    except ChargehandError:  # no base, no repository, no such tree any more: the rest can be told all the same
+        files = None
+    report = build_report(
+        ReportSource(
+            state=state,
+            details=details,
+            events=reader.store.log.read(state.id),
+            files=files,
+            evidence=list_artifacts(reader, state.id).artifacts,
+            explain=partial(explain_check, reader.store),
+        )
+    )
+    return report, render_report(report)
 
 
 def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:

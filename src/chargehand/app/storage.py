@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import LAST, StateReader
 from chargehand.app.upkeep import find_lost_content
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.missions.provenance import CommitProvenance, verify_commit, verify_mission
+from chargehand.missions.reading import not_promoted_error
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem
 from chargehand.store.export import export_log, verify_export
@@ -83,28 +88,39 @@ def exported_lines(reader: StateReader, mission: str | None) -> Iterator[bytes]:
 
 
 def export_to_file(reader: StateReader, mission: str | None, path: Path) -> AuditExport:
-    """Write an export to a new file, whole or not at all.
-
-    Raises `UsageError` (`output_exists`, `output_unwritable`).
-    """
+    """Write an export to a new file; raises as `write_new_file`."""
     names = missions_to_export(reader, mission)
+    return AuditExport(
+        output=str(path), missions=names, bytes=write_new_file(path, export_log(reader.store, names))
+    )
+
+
+def write_new_file(path: Path, content: Iterable[bytes]) -> int:
+    """Write a file that is not there yet, whole or not at all, however this process ends; return its size.
+
+    Raises `UsageError` (`output_exists`, `output_unwritable`), and what `content` does.
+    """
+    part = path.with_name(f".chargehand-{secrets.token_hex(8)}.part")
     try:
-        file = path.open("xb")
+        with part.open("xb") as file:
+            size = sum(map(file.write, content))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(part, path)  # unlike a rename, it takes the place of nothing
+        except PermissionError:  # a file system without links, as on a memory stick: its place is taken first
+            path.open("xb").close()
+            part.replace(path)
     except FileExistsError as error:
         raise UsageError(
             f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"
         ) from error
     except OSError as error:
         raise _unwritable(path, error) from error
-    try:
-        with file:
-            size = sum(map(file.write, export_log(reader.store, list(names))))
-    except BaseException as error:
-        path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(path, error) from error
-        raise
-    return AuditExport(output=str(path), missions=names, bytes=size)
+    finally:
+        with suppress(OSError):  # it is gone, or never was
+            part.unlink()
+    return size
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
@@ -113,6 +129,49 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
         code="output_unwritable",
         hint="choose a file in a directory that you may write to",
     )
+
+
+class ProvenanceDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
+
+    `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
+    commits.
+    """
+
+    ok: bool
+    mission: str | None
+    commits: tuple[CommitProvenance, ...]
+    problems: tuple[AuditProblem, ...]
+
+
+def verify_provenance(
+    reader: StateReader, mission: str | None, *, commit: str | None = None
+) -> ProvenanceDocument:
+    """Verify the signed provenance of a mission's promotions, or of one commit of the repository one is in.
+
+    Raises `RefusedError` (`not_promoted`), `NotFoundError`, `RepositoryError`.
+    """
+    from chargehand.app.checkpoints import mission_depot
+
+    if commit is not None:
+        depot = reader.depot(reader.project())
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+        # One that was not exported is in the depot alone.
+        named = next(
+            (done for git in (depot.repository.git, depot.git) if not (done := git.run(*words)).code), None
+        )
+        if named is None:
+            raise NotFoundError(
+                f"there is no commit {commit!r} here", hint="run this in the repository that has it"
+            )
+        found: tuple[CommitProvenance, ...] = (verify_commit(reader.store, depot, named.text),)
+    else:
+        state = reader.mission_state(mission or LAST)
+        if state.commit is None:
+            raise not_promoted_error(state)
+        found = verify_mission(reader.store, mission_depot(reader, state), state.id)
+    problems = tuple(problem for each in found for problem in each.problems)
+    return ProvenanceDocument(ok=not problems, mission=found[-1].mission or None, commits=found, problems=problems)
 
 
 _SHORTEST_NAME = 4

@@ -13,6 +13,7 @@ from chargehand.cli.terminal.options import json_option
 if TYPE_CHECKING:
     from chargehand.app.storage import AuditView
     from chargehand.cli.terminal.output import Output
+    from chargehand.missions.provenance import CommitProvenance
 
 
 @click.group()
@@ -95,3 +96,56 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
     out.document(written)
     out.text(f"Exported {len(written.missions)} missions to {written.output} ({written.bytes} bytes).")
     return 0
+
+
+@audit.command()
+@click.argument("mission", required=False)
+@click.option("--commit", metavar="COMMIT", help="Verify this commit of the repository you are in.")
+@json_option
+def provenance(mission: str | None, commit: str | None, out: Output) -> int:
+    """Show and verify the signed provenance of what a mission promoted. Exits 1 where it does not hold.
+
+    It is a note on each promoted commit: what was asked of whom, on which base, judged by which checks.
+
+    \b
+    The signed statement itself (an in-toto statement in a DSSE envelope):
+      git notes --ref chargehand-provenance show COMMIT
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.storage import verify_provenance
+    from chargehand.core.errors import UsageError
+
+    if mission is not None and commit is not None:
+        raise UsageError(f"{mission!r} and --commit were both given", hint="give either MISSION or --commit")
+    with StateReader.open() as reader:
+        found = verify_provenance(reader, mission, commit=commit)
+    out.document(found)
+    for each in found.commits:
+        _show_provenance(out, each)
+    show_problems(out, found.problems)
+    out.text("Provenance holds." if found.ok else f"Provenance does not hold: {len(found.problems)} problems.")
+    return 0 if found.ok else 1
+
+
+def _show_provenance(out: Output, found: CommitProvenance) -> None:
+    out.text(f"commit    {found.commit}", bold=True)
+    if found.statement is None or found.key is None:  # what nobody signed is not shown as if it were so
+        return
+    definition = found.statement["predicate"]["buildDefinition"]
+    run = found.statement["predicate"]["runDetails"]
+    asked, metadata = definition["externalParameters"], run["metadata"]
+    who = f"{asked['agent']}" + (f" ({asked['model']})" if asked["model"] else "")
+    out.text(f"mission   {metadata['invocationId']}, {definition['buildType']}")
+    out.text(f"tree      {found.statement['subject'][0]['digest']['gitTree']}")
+    out.text(f"base      {asked['base']}")
+    out.text(f"role      {asked['role'] or 'none'}, by {who}")
+    out.text(f"time      {metadata['startedOn']} to {metadata['finishedOn']}")
+    for part in run["byproducts"]:
+        told = part.get("annotations", {})
+        if part["name"].startswith("check:"):
+            out.text(f"check     {told['status']}  {part['name'].removeprefix('check:')}")
+        elif part["name"] == "approval":
+            out.text(f"approval  {told['identity']}, {told['time']}")
+    for name, why in definition["internalParameters"]["absent"].items():
+        out.text(f"absent    {name}: {why}")
+    out.text(f"signed    by key {found.key}")

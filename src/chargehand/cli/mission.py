@@ -112,6 +112,31 @@ def show(mission: str, out: Output) -> int:
 
 @mission.command()
 @mission_argument
+@click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
+@json_option
+def report(mission: str, output: Path | None, out: Output) -> int:
+    """Report what was asked, done, refused, checked, decided and spent, and how to undo it, as Markdown.
+
+    With --json as one document. It can be filed or sent: text from agents and files cannot pass for anything else.
+    """
+    from chargehand.app.missions import report_mission
+    from chargehand.app.reading import StateReader
+    from chargehand.app.storage import AuditExport, write_new_file
+
+    with StateReader.open() as reader:
+        made, markdown = report_mission(reader, mission)
+    content = out.encode(made) if out.as_json else markdown.encode()
+    if output is None:
+        out.raw(content)
+        return 0
+    size = write_new_file(output, [content])
+    out.document(AuditExport(output=str(output), missions=(made.mission,), bytes=size))
+    out.text(f"Wrote the report on {made.mission} to {output} ({size} bytes).")
+    return 0
+
+
+@mission.command()
+@mission_argument
 @detail_options
 @json_option
 def watch(mission: str, out: Output) -> int:

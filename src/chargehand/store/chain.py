@@ -41,6 +41,11 @@ ProblemKind = Literal[
     "artifact_damaged",  # content that a mission kept is lost or not what it was
     "depot_damaged",  # a commit of a mission cannot be read whole
     "project_missing",  # missions of a project that has no row; the next command in its repository makes it anew
+    "provenance_missing",  # a promoted commit without a note of its provenance
+    "provenance_malformed",  # a note that holds no signed statement
+    "provenance_forged",  # a statement whose signature is not its key's
+    "provenance_differs",  # a statement of another commit, or one that the log does not agree with
+    "branch_moved",  # the mission's branch is not where the log says
     "engine_damaged",  # the database of the workers' queue is broken
 ]
 

@@ -10,6 +10,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,11 +20,15 @@ from chargehand.store.artifacts import Artifacts
 from chargehand.store.database import summaries
 from chargehand.store.database.caches import Inspections, Verdicts
 from chargehand.store.database.connection import Database, typed_errors
+from chargehand.store.database.keys import KeyFiles, KnownKeys
 from chargehand.store.database.migrate import ensure_current
 from chargehand.store.heads import Heads, SignedHead, sign_head
 from chargehand.store.ledger import Spending
 from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
+
+if TYPE_CHECKING:  # who only reads signs nothing
+    from chargehand.store.envelopes import Envelope
 
 # What commands that need no store may write before there is one.
 _BEFORE_THE_STORE = frozenset(
@@ -91,6 +96,17 @@ class Store:
         otherwise, `key_missing`, `key_damaged`.
         """
         return sign_head(self.database, mission, clock=self._clock)
+
+    def sign_envelope(self, body: bytes, *, kind: str) -> Envelope:
+        """Sign a body of media type `kind` with the key that signs heads; see `envelopes.sign_envelope`."""
+        from chargehand.store.envelopes import sign_envelope
+
+        return sign_envelope(self.database, body, kind=kind)
+
+    def known_keys(self) -> KnownKeys:
+        """Return the keys that signatures are checked against. Raises `StoreError`."""
+        with typed_errors(self.home):
+            return KeyFiles(self.home).known()
 
     def backup(self, target: Path) -> None:
         """Write a copy to `target`, which must not exist, that opens as a store; others may write meanwhile.

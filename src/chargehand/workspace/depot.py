@@ -21,10 +21,12 @@ from chargehand.workspace.repository import Repository, find_repository, resolve
 from chargehand.workspace.tags import read_tags, tags_key
 from chargehand.workspace.tree.attributes import find_lfs_pointers, find_stale
 from chargehand.workspace.tree.history import (
+    NOTES,
+    PROVENANCE,
     Author,
     Commit,
     NotesPlace,
-    add_note,
+    add_notes,
     is_id,
     note_bytes,
     read_commit,
@@ -342,18 +344,25 @@ class Depot:
         """Merge commit `theirs` into `ours` without a working tree; nothing but objects is written."""
         return merge_commits(self.git, self.path, reader=self.reader, ours=ours, theirs=theirs, base=base)
 
-    def annotate(self, commit: str, text: str) -> bool:
+    def annotate(self, commit: str, text: str, *, provenance: str = "") -> bool:
         """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.
 
-        On the disk when this returns, beside the notes of others who do so at the same time. Raises
-        `NotFoundError` for an unknown commit, `UsageError` (`note_empty`), `InfrastructureError` (`no_space`).
+        Those of `provenance` go to a note of their own, in the same step. On the disk when this returns, beside
+        the notes of others who do so at the same time. Raises `NotFoundError` for an unknown commit, `UsageError`
+        (`note_empty`), `InfrastructureError` (`no_space`).
         """
+        notes = {NOTES: note_bytes(text)} | ({PROVENANCE: note_bytes(provenance)} if provenance else {})
         with hold_lock(self.notes_lock):
-            return add_note(self._notes, commit, note_bytes(text), fault=self.fault)
+            return add_notes(self._notes, commit, notes, fault=self.fault)
 
     def annotation(self, commit: str) -> str | None:
         """Return the note of a commit, each line with its newline, `None` where there is none."""
         note = read_note(self._notes, commit)
+        return None if note is None else note.decode("utf-8", "replace")
+
+    def provenance(self, commit: str) -> str | None:
+        """Return the note of a commit's provenance, as `annotation` does its own."""
+        note = read_note(self._notes, commit, PROVENANCE)
         return None if note is None else note.decode("utf-8", "replace")
 
     def tree_of(self, commit: str) -> str:

@@ -15,7 +15,15 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import GitError, RefMovedError, disk_errors
 from chargehand.workspace.host.files import hold_lock
 from chargehand.workspace.host.git import Git
-from chargehand.workspace.tree.history import NOTES, NotesPlace, add_note, note_bytes, swap_ref
+from chargehand.workspace.tree.history import (
+    NOTES,
+    PROVENANCE,
+    NotesPlace,
+    add_notes,
+    note_bytes,
+    read_note,
+    swap_ref,
+)
 
 _PREFIX = "tmp_objdir-chargehand-"  # git's own gc removes what a crash leaves under such a name
 _PLAIN_BRANCH = re.compile(r"(?!-)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
@@ -123,25 +131,38 @@ def bring_objects(depot: Depot, commit: str) -> str:
 
 
 def export_notes(depot: Depot, commit: str) -> bool:
-    """Add the depot's note of `commit` to the user's `refs/notes/chargehand`; return whether that changed it.
+    """Add the depot's notes of `commit` to the user's `refs/notes/chargehand` and `…-provenance`.
 
-    All notes there stay, that of the commit too: only lines that it lacks are added. No other ref is touched, no
-    hook is run. Done already is done; a commit without a note is nothing to do. The commit itself has to be
-    exported before. Raises `RepositoryError` (`notes_unusable`) when something there is in the way: nothing is
-    changed then, and the call can be made again; `InfrastructureError` (`no_space`).
+    Returns whether that changed them. All notes there stay, those of the commit too: only lines that they lack are
+    added. No other ref is touched, no hook is run. Done already is done; a commit without a note is nothing to do.
+    The commit itself has to be exported before. Raises `RepositoryError` (`notes_unusable`) when something there
+    is in the way: nothing is changed then, and the call can be made again; `InfrastructureError` (`no_space`).
     """
-    text = depot.annotation(commit)
-    if text is None:
+    texts = {NOTES: depot.annotation(commit), PROVENANCE: depot.provenance(commit)}
+    notes = {ref: note_bytes(text) for ref, text in texts.items() if text is not None}
+    if not notes:
         return False
-    place = NotesPlace(depot.repository.git, depot.repository.common_dir / "objects")
     try:
         # The lock keeps our own processes from losing rounds to each other; others are seen by compare-and-swap.
         with hold_lock(depot.notes_lock):
-            return add_note(place, commit, note_bytes(text), fault=depot.fault)
+            return add_notes(_notes_place(depot), commit, notes, fault=depot.fault)
     except (GitError, RefMovedError, NotFoundError) as problem:
         raise _notes_unusable(depot, commit, problem.message) from problem
     except OSError as problem:
         raise _notes_unusable(depot, commit, str(problem)) from problem
+
+
+def exported_provenance(depot: Depot, commit: str) -> str | None:
+    """Return the note of a commit's provenance in the user's repository, `None` where there is none.
+
+    Raises `NotFoundError`, `RepositoryError` (`notes_unusable`).
+    """
+    note = read_note(_notes_place(depot), commit, PROVENANCE)
+    return None if note is None else note.decode("utf-8", "replace")
+
+
+def _notes_place(depot: Depot) -> NotesPlace:
+    return NotesPlace(depot.repository.git, depot.repository.common_dir / "objects")
 
 
 def _notes_unusable(depot: Depot, commit: str, why: str) -> RepositoryError:

@@ -29,8 +29,10 @@ from chargehand.app.documents import (
     QuestionDocument,
     TranscriptDocument,
 )
+from chargehand.app.reporting.report import MissionReport
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
+from chargehand.app.storage import ProvenanceDocument
 from chargehand.core.codec import json_schema
 
 # Which command prints which record.
@@ -39,6 +41,8 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     "`discard`, `promote`, `rollback`",
     MissionListDocument: "`mission list`",
     MissionDetails: "`mission show`",
+    MissionReport: "`mission report`",
+    ProvenanceDocument: "`audit provenance`",
     EventDocument: "`mission log`, `mission watch`, `project log`, one line for each event",
     TranscriptDocument: "`mission log --transcript`, one line for each thing said or done",
     QuestionDocument: "`mission answer` without an answer",

@@ -58,8 +58,13 @@ class Output:
     def document(self, value: object) -> None:
         """Write one JSON document, on one line."""
         if self.as_json:
-            # ASCII alone: it can be written whatever the locale says, and no terminal acts on it.
-            self._write(json.dumps(to_json(value)) + "\n")
+            self._write(self.encode(value))
+
+    @staticmethod
+    def encode(value: object) -> bytes:
+        """Return a JSON document on one line, as `document` writes it."""
+        # ASCII alone: it can be written whatever the locale says, and no terminal acts on it.
+        return json.dumps(to_json(value)).encode() + b"\n"
 
     def text(self, text: str = "", **style: Any) -> None:
         """Write lines for a person; whatever they hold is made safe to show.

@@ -25,6 +25,7 @@ from chargehand.core.records import Base, Export, Verdict
 from chargehand.core.text import printable
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.rebase import conflict_event, name_paths
+from chargehand.missions.provenance import sign_provenance
 from chargehand.missions.reading import (
     already_rolled_back_error,
     is_applied,
@@ -193,19 +194,22 @@ class Promoter:
             await self.apply()
 
     async def _sign(self, commit: str) -> None:
-        """Sign the log and note that on the commit, once; a failure is recorded and undoes no promotion."""
+        """Sign the log, and of it the provenance of the commit, and note both on it, once.
+
+        A failure is recorded and undoes no promotion.
+        """
         if self._journal.state.signed == commit:
             return
-        depot, mission = self._services.depot, self._journal.mission
+        depot, store, mission = self._services.depot, self._services.store, self._journal.mission
 
         def annotate() -> SignedHead:
-            # A note that was put there before a crash is taken as it is: one commit has one signature.
-            for line in (depot.annotation(commit) or "").splitlines():
-                head = SignedHead.decode(line.encode())
-                if head.mission == mission:
-                    return head
-            head = self._services.store.sign_head(mission)
-            depot.annotate(commit, head.encode().decode())
+            # Notes that were put there before a crash are taken as they are: one commit has one of each.
+            noted = map(SignedHead.decode, (depot.annotation(commit) or "").encode().splitlines())
+            head = next((each for each in noted if each.mission == mission), None) or store.sign_head(mission)
+            known = depot.provenance(commit)
+            provenance = "" if known else sign_provenance(store, head, version=self._services.version)
+            self._fault("attested")
+            depot.annotate(commit, head.encode().decode(), provenance=provenance)
             return head
 
         try:
@@ -247,7 +251,7 @@ class Promoter:
             try:
                 await asyncio.to_thread(export_notes, depot, commit)
             except ChargehandError as error:  # the branch is there all the same
-                reason = f"without the note of the signed log: {error.message}"
+                reason = f"without the notes of signed log and provenance: {error.message}"
             return replace(export, reason=reason)
         except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
             return Export(ref=f"{_HEADS}{branch}", state="blocked", reason=error.message)

@@ -1,13 +1,14 @@
 """Commits, refs and notes of a repository: written in process, refs moved by git in one step.
 
-Notes stand under one ref, in a repository of ours or the user's; their lines are added and never lost. The notes
-tree is edited in process and its ref moved by compare-and-swap: `git notes` reads and writes the ref without
-comparing, so of two at once one would lose its note.
+Notes stand under refs of their own, in a repository of ours or the user's; their lines are added and never lost.
+The notes tree is edited in process and its ref moved by compare-and-swap: `git notes` reads and writes the ref
+without comparing, so of two at once one would lose its note.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -167,7 +168,9 @@ def swap_durably(git: Git, git_dir: Path, ref: str, *, new: str | None, old: str
     sync_file_system(git_dir)
 
 
+# Signed heads of logs, and statements of provenance: whoever reads one need not know of the other.
 NOTES = "refs/notes/chargehand"
+PROVENANCE = "refs/notes/chargehand-provenance"
 _TRIES = 64  # each one that fails means that somebody else's note is in
 
 
@@ -178,42 +181,73 @@ class NotesPlace(Struct, frozen=True):
     objects: Path
 
 
-def read_note(place: NotesPlace, commit: str) -> bytes | None:
+class RefMove(Struct, frozen=True):
+    """A ref, where it is to be, and where it must be before (`None`: absent)."""
+
+    ref: str
+    new: str
+    old: str | None
+
+
+def read_note(place: NotesPlace, commit: str, ref: str = NOTES) -> bytes | None:
     """Return the note of a commit, `None` where there is none.
 
     Raises `NotFoundError` and `RepositoryError` (`notes_unusable`) for a ref that holds no notes.
     """
     reader = ObjectReader(place.objects)
-    tip = _notes_tip(place)
+    tip = _notes_tip(place, ref)
     if tip is None:
         return None
     entry = _find_note(reader, _notes_tree(reader, tip), commit)[1]
     return None if entry is None else reader.blob(entry.id)
 
 
-def add_note(place: NotesPlace, commit: str, note: bytes, *, fault: Fault = no_fault) -> bool:
-    """Add the lines of `note` that the commit's note does not have yet; return whether there were any.
+def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fault: Fault = no_fault) -> bool:
+    """Add to the commit's note under each ref the lines that it does not have yet; return whether there were any.
 
-    On the disk when this returns. Raises `NotFoundError` for a commit that is not there, `RepositoryError`
-    (`notes_unusable`), `RefMovedError` when others were faster time and again, `GitError`, `OSError`,
-    `InfrastructureError` (`no_space`).
+    All refs move in one step, and are on the disk when this returns. Raises `NotFoundError` for a commit that is
+    not there, `RepositoryError` (`notes_unusable`), `RefMovedError` when others were faster time and again,
+    `GitError`, `OSError`, `InfrastructureError` (`no_space`).
     """
     reader = ObjectReader(place.objects)
     read_commit(reader, commit)
     for left in reversed(range(_TRIES)):
-        tip = _notes_tip(place)
-        new = _write_note(reader, tip, commit, note)
-        if new is None:
+        moves = []
+        for ref, note in notes.items():
+            tip = _notes_tip(place, ref)
+            new = _write_note(reader, tip, commit, note)
+            if new is not None:
+                moves.append(RefMove(ref, new, tip))
+        if not moves:
             return False
         fault("notes:written")
         try:
-            swap_durably(place.git, place.objects, NOTES, new=new, old=tip)
+            # As in `swap_durably`: the objects are on the disk before the refs.
+            sync_file_system(place.objects)
+            _swap_refs(place.git, moves)
+            sync_file_system(place.objects)
         except RefMovedError:
             if not left:
                 raise
         else:
             return True
     raise AssertionError
+
+
+def _swap_refs(git: Git, moves: Sequence[RefMove]) -> None:
+    """`swap_ref` of several refs, all or none, by one process of git."""
+    if len(moves) == 1:
+        swap_ref(git, moves[0].ref, new=moves[0].new, old=moves[0].old)
+        return
+    lines = [f"option no-deref\nupdate {move.ref} {move.new} {move.old or ZERO}\n" for move in moves]
+    done = git.run("update-ref", "--stdin", input="".join(lines).encode())
+    if done.code == 0:
+        return
+    for move in moves:
+        actual = read_ref(git, move.ref)
+        if actual != move.old:
+            raise RefMovedError(move.ref, expected=move.old, actual=actual)
+    raise GitError(f"could not set {[move.ref for move in moves]!r}: {done.error!r}", exit_status=done.code)
 
 
 def note_bytes(text: str) -> bytes:
@@ -224,17 +258,17 @@ def note_bytes(text: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
-def _notes_tip(place: NotesPlace) -> str | None:
+def _notes_tip(place: NotesPlace, ref: str) -> str | None:
     with suppress(LookupError):
-        return read_ref_file(place.objects.parent, NOTES)
-    link = place.git.run("symbolic-ref", "--quiet", NOTES)
+        return read_ref_file(place.objects.parent, ref)
+    link = place.git.run("symbolic-ref", "--quiet", ref)
     if link.code == 0:
         raise RepositoryError(
-            f"{NOTES!r} is a symbolic ref to {link.text!r}",
+            f"{ref!r} is a symbolic ref to {link.text!r}",
             code="notes_unusable",
-            hint=f"git symbolic-ref --delete {NOTES}",
+            hint=f"git symbolic-ref --delete {ref}",
         )
-    return read_ref(place.git, NOTES)
+    return read_ref(place.git, ref)
 
 
 def _notes_tree(reader: ObjectReader, tip: str | None) -> bytes:

@@ -1,0 +1,223 @@
+"""The report on a mission, of its state and log: what was asked, done, refused, judged, decided and spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from chargehand.app.documents import Document, MissionDetails
+from chargehand.app.outcome import FailureDocument, ended_with_report, exported_branch, was_rolled_back
+from chargehand.app.progress.event_text import describe
+from chargehand.app.storage import ArtifactEntry
+from chargehand.core.attempt_events import AttemptResumed, ReplayDiverged
+from chargehand.core.events import Event, Payload
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import (
+    CLOCK,
+    ApprovalGiven,
+    CancelAsked,
+    ChangesReverted,
+    MessageSent,
+    MissionInterrupted,
+    MissionPaused,
+    MissionResumed,
+    PromotionDone,
+    QuestionAnswered,
+    VerdictGiven,
+)
+from chargehand.core.records import CheckResult, Reverted, Verdict
+from chargehand.core.state import SETTLED, MissionState
+from chargehand.workspace.depot import LineCount
+
+_P = TypeVar("_P", bound=Payload)
+_BY_A_PERSON = (ApprovalGiven, CancelAsked, MessageSent, MissionPaused, MissionResumed, QuestionAnswered)
+_INTERRUPTIONS = (MissionInterrupted, AttemptResumed, ReplayDiverged)
+
+
+class AttemptReport(Document, frozen=True):
+    """Why what an attempt left was not taken, or what was noted of it.
+
+    `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and the agent's
+    own end.
+    """
+
+    number: int
+    verdict: Verdict | None
+    failures: tuple[FailureDocument, ...]
+    reverted: tuple[Reverted, ...]
+
+
+class PromotedTree(Document, frozen=True):
+    """What was promoted last, with the verdict on exactly that tree, null where the log no longer has one.
+
+    `undone_by` is the commit of a roll-back.
+    """
+
+    commit: str
+    tree: str
+    verdict: Verdict | None
+    undone_by: str | None
+
+
+class ReportedEvent(Document, frozen=True):
+    """Something that a person decided, or that broke into the mission; `text` is all that they wrote."""
+
+    time: str
+    kind: str
+    identity: str | None
+    about: str
+    text: str
+
+
+class UndoAdvice(Document, frozen=True):
+    """How to take back what the mission did, as it stands now; no commands where there is nothing to undo."""
+
+    text: str
+    commands: tuple[str, ...]
+
+
+class MissionReport(Document, frozen=True):
+    """`mission report`: what a person files at the end. What is not known is null, never 0 or empty.
+
+    `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the
+    trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for.
+    """
+
+    mission: str
+    status: str
+    final: bool
+    user: str
+    forked_from: str | None
+    files: tuple[LineCount, ...] | None
+    promoted: PromotedTree | None
+    on_base: Verdict | None
+    attempts: tuple[AttemptReport, ...]
+    judged_again: tuple[Verdict, ...]
+    decisions: tuple[ReportedEvent, ...]
+    interruptions: tuple[ReportedEvent, ...]
+    evidence: tuple[ArtifactEntry, ...]
+    undo: UndoAdvice
+    details: MissionDetails
+
+
+class ReportSource(Struct, frozen=True, kw_only=True):
+    """All that a report is made of; `explain` gives a failed check with the lines that matter."""
+
+    state: MissionState
+    details: MissionDetails
+    events: Sequence[Event]
+    files: tuple[LineCount, ...] | None
+    evidence: tuple[ArtifactEntry, ...]
+    explain: Callable[[CheckResult], FailureDocument]
+
+
+def build_report(source: ReportSource) -> MissionReport:
+    """Return the report on a mission as it stands."""
+    state = source.state
+    log = [(line, payload) for line in source.events if (payload := read_payload(line)) is not None]
+    given, moves = _payloads(log, VerdictGiven), _payloads(log, PromotionDone)
+    on_base = [each.verdict for each in given if each.verdict.scope == "base"]
+    own = [each for each in given if each.verdict.scope != "base"]
+    promoted = None
+    if moves:
+        of_tree = [each.verdict for each in own if each.verdict.tree == moves[-1].tree]
+        promoted = PromotedTree(
+            commit=moves[-1].commit,
+            tree=moves[-1].tree,
+            verdict=of_tree[-1] if of_tree else None,
+            undone_by=state.commit if was_rolled_back(state) else None,
+        )
+    known = {attempt.id for attempt in state.attempts}
+    return MissionReport(
+        mission=state.id,
+        status="rolled back" if was_rolled_back(state) else state.status,
+        final=state.status in SETTLED - {"waiting", "paused"},
+        user=state.user,
+        forked_from=state.forked_from,
+        files=source.files,
+        promoted=promoted,
+        on_base=on_base[-1] if on_base else None,
+        attempts=tuple(_report_attempts(source, log)),
+        judged_again=tuple(each.verdict for each in own if each.attempt not in known),
+        decisions=tuple(_decisions(state, log)),
+        interruptions=tuple(
+            ReportedEvent(time=line.time, kind=payload.type, identity=None, about="", text=describe(payload))
+            for line, payload in log
+            if isinstance(payload, _INTERRUPTIONS)
+        ),
+        evidence=source.evidence,
+        undo=advise_undo(state),
+        details=source.details,
+    )
+
+
+def _payloads(log: Sequence[tuple[Event, Payload]], kind: type[_P]) -> list[_P]:
+    return [payload for _, payload in log if isinstance(payload, kind)]
+
+
+def _report_attempts(source: ReportSource, log: Sequence[tuple[Event, Payload]]) -> Iterator[AttemptReport]:
+    # The mission's own failures are those of its last attempt: how its agent ended is known for that one alone.
+    ended = [failure for failure in source.details.failures if failure.kind == "agent"]
+    for attempt in source.state.attempts:
+        given = [each.verdict for each in _payloads(log, VerdictGiven) if each.attempt == attempt.id]
+        failed = [check for check in given[-1].checks if check.status != "passed"] if given else []
+        reverted = [each.reverted for each in _payloads(log, ChangesReverted) if each.attempt == attempt.id]
+        yield AttemptReport(
+            number=attempt.number,
+            verdict=given[-1] if given else None,
+            failures=(*map(source.explain, failed), *(ended if attempt is source.state.attempts[-1] else ())),
+            reverted=tuple(path for paths in reverted for path in paths),
+        )
+
+
+def _decisions(state: MissionState, log: Sequence[tuple[Event, Payload]]) -> Iterator[ReportedEvent]:
+    """Yield what persons decided: approvals, answers, messages, and orders to pause, resume and cancel."""
+    for line, payload in log:
+        if not isinstance(payload, _BY_A_PERSON) or payload.identity == CLOCK:
+            continue
+        about = text = ""
+        match payload:
+            case MessageSent(again=True):
+                continue
+            case QuestionAnswered():
+                asked = state.questions.get(payload.question)
+                about, text = asked.text if asked else payload.question, payload.text
+            case ApprovalGiven():
+                about, text = f"tree {payload.tree}", payload.reason
+            case MessageSent():
+                text = payload.text
+            case MissionPaused():
+                text = payload.reason
+        yield ReportedEvent(time=line.time, kind=payload.type, identity=payload.identity, about=about, text=text)
+
+
+def advise_undo(state: MissionState) -> UndoAdvice:
+    """Return how to undo a mission, with commands that are right in the state that it is in."""
+    branch = exported_branch(state)
+    commands: tuple[str, ...] = ()
+    if was_rolled_back(state):
+        text = "It was rolled back: the branch has the tree of its base again. To take the change in again:"
+        commands = (f"chargehand mission promote {state.id}",)
+    elif state.commit is not None:
+        commands = (f"chargehand mission rollback {state.id}",)
+        if state.applied is not None and state.applied.state == "done" and state.promoted_on is not None:
+            text = "It was applied to a branch of yours. Either puts commits on top of it, and moves nothing back:"
+            commands += (f"git revert {state.promoted_on.commit}..{state.commit}",)
+        elif branch is not None:
+            text = "By a commit on the mission's branch; or delete that, where nothing was merged from it:"
+            commands += (f"git branch -D {branch}",)
+        else:
+            text = "By a commit on the mission's branch; nothing was written into your repository:"
+    elif state.status in ("planned", "running", "paused"):
+        text = "Nothing of it is in your repository yet. To end it:"
+        commands = (f"chargehand mission cancel {state.id}",)
+    elif state.status == "waiting":
+        text = "Nothing of it is in your repository yet. To settle it as not wanted:"
+        commands = (f"chargehand mission discard {state.id}",)
+    elif ended_with_report(state):
+        text = "There is nothing to undo: it ended with a report and changed no file."
+    else:
+        text = "There is nothing to undo: nothing of it reached your repository."
+    return UndoAdvice(text=text, commands=commands)

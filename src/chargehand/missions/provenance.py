@@ -1,0 +1,348 @@
+"""Provenance of a promotion: what was built of what, by whom, judged how, as the log tells up to a signed head.
+
+An in-toto Statement v1 (github.com/in-toto/attestation, spec/v1/statement.md) with the predicate of SLSA
+Provenance v1 (slsa.dev/spec/v1.0/provenance), signed in an envelope of `store.envelopes`. It is a pure function of
+the log: whoever has the log builds it again and compares. It holds digests and names, no request, prompt, reply or
+reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.core.attempt_events import ActionJudged, AttemptStarted, ModelCalled, RoleChosen, TierChosen
+from chargehand.core.errors import ChargehandError, StoreError
+from chargehand.core.events import Event, Payload, encode_json
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import (
+    ApprovalGiven,
+    BaseResolved,
+    MissionCreated,
+    MissionRolledBack,
+    PromotionDone,
+    StepFinished,
+    VerdictGiven,
+)
+from chargehand.missions.reading import mission_ref
+from chargehand.store.chain import AuditProblem, ProblemKind, audit_problem
+from chargehand.store.envelopes import Envelope
+from chargehand.store.heads import LogHead, SignedHead
+from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.export import exported_provenance
+
+MEDIA_TYPE = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+# Names, not addresses: nothing is fetched by them. A statement of another form gets another build type.
+BUILD_TYPES = {PromotionDone: "urn:chargehand:promotion:v1", MissionRolledBack: "urn:chargehand:rollback:v1"}
+BUILDER = "urn:chargehand:builder:v1"
+_HEAD = "log-head"
+_MOVES = (PromotionDone, MissionRolledBack)
+_READ = (MissionCreated, BaseResolved, RoleChosen, TierChosen, AttemptStarted, ModelCalled, ActionJudged)
+_FACTS = frozenset(kind.type for kind in (*_READ, *_MOVES, VerdictGiven, ApprovalGiven, StepFinished))
+_P = TypeVar("_P", bound=Payload)
+
+
+class CommitProvenance(Struct, frozen=True, kw_only=True):
+    """The provenance of one promoted commit: its signed statement, who signed it, and what is wrong with it.
+
+    `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
+    """
+
+    commit: str
+    mission: str
+    key: str | None = None
+    envelope: Envelope | None = None
+    statement: Any = None
+    problems: tuple[AuditProblem, ...] = ()
+
+
+def sign_provenance(store: Store, head: SignedHead, *, version: str) -> str:
+    """Return the signed statement of a mission's last promotion or roll-back, one line, from its log up to `head`.
+
+    Raises `StoreError`.
+    """
+    lines = store.log.read(head.mission, types=_FACTS)
+    statement = build_statement(lines, LogHead(seq=head.seq, hash=head.hash), version=version)
+    return store.sign_envelope(encode_json(statement), kind=MEDIA_TYPE).encode().decode()
+
+
+class _Facts:
+    """What the lines of a log tell that a statement is made of."""
+
+    def __init__(self, lines: Iterable[Event]) -> None:
+        self.lines = tuple(lines)
+        # Steps hold whole replies: only their digests are needed, and those the lines have.
+        known = ((line, read_payload(line)) for line in self.lines if line.type != StepFinished.type)
+        self.read = [(line, payload) for line, payload in known if payload is not None]
+
+    def all(self, kind: type[_P]) -> list[_P]:
+        return [payload for _, payload in self.read if isinstance(payload, kind)]
+
+    def last(self, kind: type[_P], *, before: int = sys.maxsize) -> _P | None:
+        found = (each for line, each in reversed(self.read) if line.seq < before and isinstance(each, kind))
+        return next(found, None)
+
+    def resource(self, kind: type[Payload], name: str) -> list[dict[str, Any]]:
+        """Return all lines of one type as a resource, its digest over those of their payloads in order."""
+        digests = [line.digest for line in self.lines if line.type == kind.type]
+        digest = hashlib.sha256("".join(f"{each}\n" for each in digests).encode()).hexdigest()
+        counted = {"name": name, "digest": {"sha256": digest}, "annotations": {"lines": len(digests)}}
+        return [counted] if digests else []
+
+
+def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> dict[str, Any]:
+    """Return the statement of the last promotion or roll-back in the lines up to `head`.
+
+    Raises `StoreError` (`log_changed`) where the lines that it is made of are not there.
+    """
+    facts = _Facts(line for line in lines if line.seq <= head.seq)
+    moves = [(line, payload) for line, payload in facts.read if isinstance(payload, _MOVES)]
+    # A roll-back without what it undoes is none; the base may have moved on since that was promoted.
+    promoted = max((line.seq for line, move in moves if isinstance(move, PromotionDone)), default=0)
+    created, base = facts.last(MissionCreated), facts.last(BaseResolved, before=promoted)
+    if created is None or base is None:
+        raise StoreError("the log holds no whole promotion", code="log_changed")
+    line, move = moves[-1]
+    since = moves[-2][0].seq if len(moves) > 1 else 0
+    # A roll-back has the tree of the base, which its own reverted promotion was not judged for.
+    judged = isinstance(move, PromotionDone)
+    number = max((each.number for each in facts.all(AttemptStarted)), default=0)
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": move.ref, "digest": {"gitCommit": move.commit, "gitTree": move.tree}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPES[type(move)],
+                "externalParameters": _external(facts, created, base),
+                "internalParameters": _internal(facts, created),
+                "resolvedDependencies": [
+                    {"name": "base", "digest": {"gitCommit": base.base.commit, "gitTree": base.base.tree}},
+                    *([] if judged else [{"name": "reverted", "digest": {"gitCommit": moves[-2][1].commit}}]),
+                    *_dependencies(facts, created),
+                ],
+            },
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": {"chargehand": version}},
+                "metadata": {
+                    "invocationId": f"{line.mission}/attempt/{number}",
+                    "startedOn": lines[0].time,
+                    "finishedOn": line.time,
+                },
+                "byproducts": [
+                    *(_judgement(facts, move.tree) if judged else []),
+                    *(_approvals(facts, since) if judged else []),
+                    _line_resource(_HEAD, line.mission, head.seq, head.hash),
+                ],
+            },
+        },
+    }
+
+
+def _external(facts: _Facts, created: MissionCreated, base: BaseResolved) -> dict[str, Any]:
+    """Return what a person asked for, as far as it can be told without its words."""
+    request, role, attempt = created.request, facts.last(RoleChosen), facts.last(AttemptStarted)
+    answered = [call.model for call in facts.all(ModelCalled) if call.status in ("ok", "replayed")]
+    return {
+        "request": {"sha256": hashlib.sha256(request.text.encode("utf-8", "surrogatepass")).hexdigest()},
+        "base": base.base.commit,
+        "role": role.role if role else request.role or None,
+        "agent": attempt.agent if attempt else request.agent,
+        "model": answered[-1] if answered else request.model,
+    }
+
+
+def _internal(facts: _Facts, created: MissionCreated) -> dict[str, Any]:
+    tier, rules = facts.last(TierChosen), sorted({each.rules for each in facts.all(ActionJudged) if each.rules})
+    absent = {"prompts": "no request to a model is recorded with a digest of its own"}
+    if facts.last(RoleChosen) is None:
+        absent["role"] = "no role was chosen"
+    if not rules:
+        absent["policy"] = "no action was judged"
+    if not any(line.type == StepFinished.type for line in facts.lines):
+        absent["recorded-steps"] = "no step is recorded"
+    return {
+        "tier": tier.choice.tier if tier else created.request.tier,
+        "policy": rules,
+        "configuration": {"sha256": hashlib.sha256(encode_json(created.config.get("values"))).hexdigest()},
+        "absent": absent,
+    }
+
+
+def _dependencies(facts: _Facts, created: MissionCreated) -> Iterator[dict[str, Any]]:
+    role = facts.last(RoleChosen)
+    if role is not None:
+        yield {"name": "role", "digest": {"sha256": role.digest}, "annotations": {"role": role.role}}
+    request = created.request
+    for artifact, path in (*request.check_files, *request.outside_files):
+        yield {"name": f"check-file:{path}", "digest": {"sha256": artifact}}
+    # What was said between agent and model, and what was done, where the agent records it.
+    yield from facts.resource(StepFinished, "recorded-steps")
+    yield from facts.resource(ModelCalled, "model-calls")
+
+
+def _judgement(facts: _Facts, tree: str) -> Iterator[dict[str, Any]]:
+    """Yield the verdict on the exact tree, and each of its checks with the artifact that has its output."""
+    given = [(line, payload.verdict) for line, payload in facts.read if isinstance(payload, VerdictGiven)]
+    of_tree = [(line, verdict) for line, verdict in given if verdict.tree == tree and verdict.scope != "base"]
+    for line, verdict in of_tree[-1:]:
+        told: dict[str, Any] = {"status": verdict.status, "scope": verdict.scope, "tree": tree}
+        place = _line_resource("verdict", line.mission, line.seq, line.hash, **told)
+        yield place
+        for check in verdict.checks:
+            kept = {"digest": {"sha256": check.artifact}} if check.artifact else {}
+            told = {"status": check.status, "tests": check.tests, "exitCode": check.exit_code}
+            told |= {"baseTests": check.base_tests, "outside": check.outside, "warm": check.warm}
+            yield {"name": f"check:{check.name}", "uri": place["uri"], **kept, "annotations": told}
+
+
+def _approvals(facts: _Facts, since: int) -> Iterator[dict[str, Any]]:
+    for line, payload in facts.read:
+        if isinstance(payload, ApprovalGiven) and line.seq > since:
+            told = {"identity": payload.identity, "tree": payload.tree, "time": line.time}
+            yield _line_resource("approval", line.mission, line.seq, line.hash, **told)
+
+
+def _line_resource(name: str, mission: str, seq: int, hash: str, **annotations: object) -> dict[str, Any]:
+    """Return a line of the log as a resource; its digest is the hash that chains it to all lines before."""
+    place = {"name": name, "uri": f"urn:chargehand:log:{mission}:{seq}", "digest": {"sha256": hash}}
+    return place | ({"annotations": annotations} if annotations else {})
+
+
+# --- verification
+
+
+def verify_mission(store: Store, depot: Depot, mission: str) -> tuple[CommitProvenance, ...]:
+    """Verify the provenance of each commit that a mission's branch was ever moved to, in order."""
+    payloads = map(read_payload, store.log.read(mission, types=[kind.type for kind in _MOVES]))
+    commits = dict.fromkeys(move.commit for move in payloads if isinstance(move, _MOVES))
+    return tuple(verify_commit(store, depot, commit, mission=mission) for commit in commits)
+
+
+def verify_commit(store: Store, depot: Depot, commit: str, *, mission: str = "") -> CommitProvenance:
+    """Verify the notes of a commit's provenance, in the depot and in the user's repository.
+
+    Told are: no note, one that holds no signed statement, a signature that is not its key's, a key that is not
+    this store's, a statement of another commit or tree, one that the log does not tell so, and a moved branch.
+    """
+    problems: list[AuditProblem] = []
+    texts: list[str] = []
+    for read in (depot.provenance, partial(exported_provenance, depot)):
+        try:
+            texts.append(read(commit) or "")
+        except ChargehandError as error:
+            problems.append(audit_problem(mission, None, "provenance_malformed", error.message))
+    found = blank = CommitProvenance(commit=commit, mission=mission)
+    lines = dict.fromkeys(chain.from_iterable(text.splitlines() for text in texts))
+    for line in lines:
+        checked = _verify_line(store, depot, line, blank)
+        problems += checked.problems
+        if not checked.problems or found.envelope is None:
+            found = checked
+    if not lines and not problems:
+        told = f"commit {commit} has no note of its provenance"
+        problems.append(audit_problem(mission, None, "provenance_missing", told))
+    return replace(found, problems=tuple(problems))
+
+
+def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance) -> CommitProvenance:
+    """Return what one line of a note holds, and what is wrong with it; the first thing wrong ends the search."""
+    commit, mission = about.commit, about.mission
+    found = about
+
+    def conclude(kind: ProblemKind, message: str) -> CommitProvenance:
+        problem = audit_problem(mission, None, kind, f"provenance of {commit[:12]}: {message}")
+        return replace(found, key=None, problems=(problem,))
+
+    try:
+        envelope = Envelope.decode(line.encode())
+        signer = envelope.signer(store.known_keys())
+        found = replace(about, envelope=envelope, key=signer, problems=())
+        # What nobody signed says nothing, so it is not even read.
+        if signer is None:
+            return conclude("provenance_forged", "the signature is not its key's")
+        if not signer:
+            keys = ", ".join(each.keyid for each in envelope.signatures) or "none"
+            return conclude("key_unknown", f"it is signed by key {keys!r:.80}, which is not this log's")
+        claim = _read_claim(envelope)
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return conclude("provenance_malformed", f"it holds no signed statement of ours: {error!r:.80}")
+    found = replace(found, mission=mission or claim.mission, statement=claim.statement)
+    if claim.commit != commit:
+        return conclude("provenance_differs", f"it is of commit {claim.commit!r:.50}")
+    problem = _disagreement(store, depot, found.mission, claim)
+    return conclude(*problem) if problem else found
+
+
+class _Claim(Struct, frozen=True, kw_only=True):
+    """A statement, and what of it tells where in which log to look."""
+
+    statement: Any
+    commit: str
+    tree: str
+    mission: str
+    head: LogHead
+    version: str
+
+
+def _read_claim(envelope: Envelope) -> _Claim:
+    """Return what an envelope states; raises errors of all kinds where that is no statement of ours."""
+    if envelope.payload_type != MEDIA_TYPE:
+        raise ValueError(f"it is {envelope.payload_type!r}")
+    statement = json.loads(envelope.body)
+    (subject,) = statement["subject"]
+    run = statement["predicate"]["runDetails"]
+    kept = next(part for part in run["byproducts"] if part["name"] == _HEAD)
+    return _Claim(
+        statement=statement,
+        commit=subject["digest"]["gitCommit"],
+        tree=subject["digest"]["gitTree"],
+        mission=run["metadata"]["invocationId"].partition("/")[0],
+        head=LogHead(seq=int(kept["uri"].rpartition(":")[2]), hash=kept["digest"]["sha256"]),
+        version=run["builder"]["version"]["chargehand"],
+    )
+
+
+def _disagreement(store: Store, depot: Depot, mission: str, claim: _Claim) -> tuple[ProblemKind, str] | None:
+    """Return where a statement, the log and the depot do not tell the same, `None` where they do."""
+    lines, head = store.log.read(mission), claim.head
+    if not any((line.seq, line.hash) == (head.seq, head.hash) for line in lines):
+        return "provenance_differs", f"the log of {mission!r} has no line {head.seq} with the hash that was signed"
+    try:
+        own = json.loads(encode_json(build_statement(lines, head, version=claim.version)))
+        tree = depot.tree_of(claim.commit)
+    except ChargehandError as error:
+        return "provenance_differs", error.message
+    if own != claim.statement:
+        return "provenance_differs", f"the log tells another {_first_difference(own, claim.statement)}"
+    if tree != claim.tree:
+        return "provenance_differs", f"the commit's tree is {tree}"
+    moves = [move for move in map(read_payload, lines) if isinstance(move, _MOVES)]
+    tip = depot.read_ref(mission_ref(mission))
+    if tip != moves[-1].commit:
+        return "branch_moved", f"the mission's branch is at {tip}, not at {moves[-1].commit}"
+    return None
+
+
+def _first_difference(own: Any, other: Any, where: str = "") -> str:
+    """Return the JSON pointer of the first value that differs."""
+    if isinstance(own, dict) and isinstance(other, dict):
+        for key in sorted(own.keys() | other.keys()):
+            if own.get(key) != other.get(key):
+                return _first_difference(own.get(key), other.get(key), f"{where}/{key}")
+    if isinstance(own, list) and isinstance(other, list) and len(own) == len(other):
+        for index, (mine, theirs) in enumerate(zip(own, other, strict=True)):
+            if mine != theirs:
+                return _first_difference(mine, theirs, f"{where}/{index}")
+    return where or "/"

@@ -1,0 +1,227 @@
+"""The pure parts of provenance and reports: signed envelopes, the statement of a log, advice on undoing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from tests.conftest import git
+from tests.workspace_kit import Yard
+
+from chargehand.app.reporting.report import advise_undo
+from chargehand.core.attempt_events import ActionJudged, AttemptStarted, ModelCalled, RoleChosen
+from chargehand.core.errors import StoreError
+from chargehand.core.events import Event, Payload, encode
+from chargehand.core.mission_events import (
+    ApprovalGiven,
+    BaseResolved,
+    MissionCreated,
+    MissionRolledBack,
+    PromotionDone,
+    StepFinished,
+    VerdictGiven,
+)
+from chargehand.core.records import Base, CheckResult, Export, MissionRequest, MissionStatus, Verdict
+from chargehand.core.state import MissionState
+from chargehand.missions.provenance import build_statement
+from chargehand.store.database.keys import AuditKey, KnownKeys
+from chargehand.store.envelopes import Envelope, _signed_bytes
+from chargehand.store.heads import LogHead
+from chargehand.store.store import open_store
+from chargehand.workspace.export import export_branch, export_notes, exported_provenance
+from chargehand.workspace.tree.history import NOTES, PROVENANCE
+
+BASE = Base(commit="b" * 40, tree="c" * 40, revision="HEAD")
+REQUEST = MissionRequest(
+    text="mend \udcff it", agent="native", command=(), slug="x", check_files=(("aa", "t.py"),)
+)
+HEAD = LogHead(seq=99, hash="f" * 64)
+
+
+def lines(*payloads: Payload) -> list[Event]:
+    return [
+        Event("m-1", seq, f"2026-01-01T00:00:{seq:02}+00:00", each.type, encode(each), f"d{seq}", "", f"h{seq}")
+        for seq, each in enumerate(payloads, 1)
+    ]
+
+
+def verdict(tree: str, scope: str = "attempt", status: str = "green", **check: object) -> VerdictGiven:
+    checks = (CheckResult(name="pytest", status="passed", seconds=1.0, **check),)  # type: ignore[arg-type]
+    return VerdictGiven(verdict=Verdict(tree=tree, scope=scope, status=status, checks=checks))  # type: ignore[arg-type]
+
+
+CREATED = MissionCreated(project="p", repository="/r", request=REQUEST, config={"values": {"a": 1}})
+STARTED = AttemptStarted(attempt="a-1", number=1, agent="native", workspace="w", tree="c" * 40)
+DONE = PromotionDone(ref="refs/x", commit="1" * 40, tree="2" * 40)
+BACK = MissionRolledBack(ref="refs/x", commit="3" * 40, tree="c" * 40)
+
+
+def test_the_verdict_is_that_of_the_promoted_tree_and_no_other() -> None:
+    log = lines(
+        *(CREATED, BaseResolved(base=BASE), STARTED),
+        verdict("2" * 40, "base", artifact="99"),
+        verdict("2" * 40, artifact="77", warm=True, outside=True),
+        verdict("4" * 40, status="red"),
+        DONE,
+    )
+    run = build_statement(log, HEAD, version="1")["predicate"]["runDetails"]
+    (judged, check, head) = run["byproducts"]
+    assert (judged["uri"], judged["digest"]) == ("urn:chargehand:log:m-1:5", {"sha256": "h5"})
+    assert check["digest"] == {"sha256": "77"}
+    assert check["annotations"]["warm"]
+    assert check["annotations"]["outside"]
+    assert head["digest"] == {"sha256": HEAD.hash}
+    assert run["metadata"]["finishedOn"] == "2026-01-01T00:00:07+00:00"
+
+
+def test_what_the_log_has_and_has_not_is_told() -> None:
+    bare = build_statement(lines(CREATED, BaseResolved(base=BASE), DONE), HEAD, version="1")
+    absent = bare["predicate"]["buildDefinition"]["internalParameters"]["absent"]
+    assert set(absent) == {"prompts", "role", "policy", "recorded-steps"}
+    role = RoleChosen(
+        role="tester", digest="dd", artifact="a", origin="/o", agent="native", models=(), writes=True, why=""
+    )
+    judged = ActionJudged(attempt="a-1", kind="shell", text="ls", effect="allow", rule="r", reason="", rules="rr")
+    called = ModelCalled(
+        call="c", attempt="a-1", turn=1, model="m-9", upstream="u", status="ok", http_status=200, seconds=1.0
+    )
+    step = StepFinished(step="s", input="i", output="o", seconds=1.0)
+    log = lines(CREATED, BaseResolved(base=BASE), role, STARTED, judged, called, step, DONE)
+    definition = build_statement(log, HEAD, version="1")["predicate"]["buildDefinition"]
+    assert set(definition["internalParameters"]["absent"]) == {"prompts"}
+    assert definition["internalParameters"]["policy"] == ["rr"]
+    asked = definition["externalParameters"]
+    assert (asked["role"], asked["agent"], asked["model"]) == ("tester", "native", "m-9")
+    names = [part["name"] for part in definition["resolvedDependencies"]]
+    assert names == ["base", "role", "check-file:t.py", "recorded-steps", "model-calls"]
+    assert "mend" not in json.dumps(definition)
+
+
+def test_lines_after_the_head_are_not_looked_at() -> None:
+    later = BaseResolved(base=Base(commit="d" * 40, tree="e" * 40, revision="HEAD"))
+    log = lines(CREATED, BaseResolved(base=BASE), DONE, later, BACK, DONE)
+    first = build_statement(log, LogHead(seq=3, hash="x"), version="1")
+    back = build_statement(log, LogHead(seq=5, hash="x"), version="1")
+    again = build_statement(log, HEAD, version="1")
+    bases = [each["predicate"]["buildDefinition"]["externalParameters"]["base"] for each in (first, back, again)]
+    assert bases == ["b" * 40, "b" * 40, "d" * 40]
+    assert first["predicate"]["buildDefinition"]["buildType"] == "urn:chargehand:promotion:v1"
+    definition = back["predicate"]["buildDefinition"]
+    assert definition["buildType"] == "urn:chargehand:rollback:v1"
+    assert definition["resolvedDependencies"][1] == {"name": "reverted", "digest": {"gitCommit": "1" * 40}}
+    assert [part["name"] for part in back["predicate"]["runDetails"]["byproducts"]] == ["log-head"]
+
+
+def test_an_approval_belongs_to_the_promotion_that_it_was_given_for() -> None:
+    approval = ApprovalGiven(tree="2" * 40, identity="os:ada", reason="secret")
+    log = lines(CREATED, BaseResolved(base=BASE), approval, DONE, BACK, DONE)
+    first = build_statement(log, LogHead(seq=4, hash="x"), version="1")["predicate"]["runDetails"]["byproducts"]
+    assert [part["annotations"]["identity"] for part in first if part["name"] == "approval"] == ["os:ada"]
+    again = build_statement(log, HEAD, version="1")
+    assert "os:ada" not in json.dumps(again)
+    assert "secret" not in json.dumps(first)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_no_statement_without_the_lines_that_it_is_made_of(missing: int) -> None:
+    log = lines(CREATED, BaseResolved(base=BASE), DONE)
+    del log[missing]
+    with pytest.raises(StoreError):
+        build_statement(log, HEAD, version="1")
+
+
+def test_an_envelope_is_signed_as_dsse_says(tmp_path: Path) -> None:
+    assert _signed_bytes("http://example.com/HelloWorld", b"hello world") == (
+        b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    )
+    with open_store(tmp_path / "state") as store:
+        made, known = store.sign_envelope(b"body", kind="a/b"), store.known_keys()
+    assert Envelope.decode(made.encode()) == made
+    (key,) = known.keys.values()
+    assert key.verifies(base64.b64decode(made.signatures[0].sig), b"DSSEv1 3 a/b 4 body")
+    assert made.signer(known) == key.id
+    other = AuditKey.generate().public
+    assert made.signer(KnownKeys(keys={other.id: other})) == ""
+    document = json.loads(made.encode())
+    assert set(document) == {"payload", "payloadType", "signatures"}
+    document["payloadType"] = "a/c"
+    assert Envelope.decode(json.dumps(document).encode()).signer(known) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"payload":"=","payloadType":"a","signatures":[]}', b"\xff"]
+)
+def test_what_is_no_envelope(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Envelope.decode(content)
+
+
+# --- notes of two kinds
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path)
+
+
+def test_both_notes_come_in_one_step_and_go_out_together(yard: Yard) -> None:
+    commit = yard.depot().commit(yard.base().tree, (yard.base().commit,), "work")
+    assert yard.depot().annotate(commit, "head", provenance="statement")
+    assert not yard.depot().annotate(commit, "head", provenance="statement")
+    assert (yard.depot().annotation(commit), yard.depot().provenance(commit)) == ("head\n", "statement\n")
+    assert export_branch(yard.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert exported_provenance(yard.depot(), commit) is None
+    assert export_notes(yard.depot(), commit)
+    assert exported_provenance(yard.depot(), commit) == "statement\n"
+    assert git(yard.repository, "notes", "--ref", NOTES, "show", commit) == "head"
+    assert git(yard.repository, "notes", "--ref", PROVENANCE, "show", commit) == "statement"
+    assert not export_notes(yard.depot(), commit)
+
+
+def test_neither_note_is_written_where_one_cannot_be(yard: Yard) -> None:
+    """Somebody else moves one of the refs between the look at it and the step: both are made again on top."""
+    commit = yard.depot().commit(yard.base().tree, (yard.base().commit,), "work")
+    seen: list[tuple[str | None, str | None]] = []
+
+    def interfere(point: str) -> None:
+        if point == "notes:written":
+            seen.append((yard.depot().read_ref(NOTES), yard.depot().read_ref(PROVENANCE)))
+            if len(seen) == 1:
+                git(yard.depot().path, "notes", "--ref", PROVENANCE, "add", "-m", "theirs", commit)
+
+    assert yard.open(fault=interfere).annotate(commit, "head", provenance="statement")
+    assert len(seen) == 2
+    assert seen[1][0] is None
+    assert yard.depot().provenance(commit) == "theirs\nstatement\n"
+    assert yard.depot().annotation(commit) == "head\n"
+
+
+# --- advice
+
+
+@pytest.mark.parametrize(
+    ("status", "verb"),
+    [
+        *(("planned", "cancel"), ("running", "cancel"), ("paused", "cancel"), ("waiting", "discard")),
+        *(("refused", ""), ("failed", ""), ("exhausted", ""), ("cancelled", ""), ("discarded", "")),
+    ],
+)
+def test_what_was_not_promoted_is_ended_or_has_nothing_to_undo(status: MissionStatus, verb: str) -> None:
+    advice = advise_undo(MissionState(id="m-1", status=status))
+    assert advice.commands == ((f"chargehand mission {verb} m-1",) if verb else ())
+
+
+def test_what_was_promoted_is_undone_by_what_fits_how_far_it_went() -> None:
+    promoted = {"id": "m-1", "status": "promoted", "commit": "1" * 40, "tree": "2" * 40, "base": BASE}
+    back = "chargehand mission rollback m-1"
+    blocked = MissionState(**promoted, promoted_on=BASE)  # type: ignore[arg-type]
+    assert advise_undo(blocked).commands == (back,)
+    done = Export(ref="refs/heads/chargehand/x", state="done")
+    exported = MissionState(**promoted, promoted_on=BASE, export=done, exported="1" * 40)  # type: ignore[arg-type]
+    assert advise_undo(exported).commands == (back, "git branch -D chargehand/x")
+    applied = MissionState(**promoted, promoted_on=BASE, applied=done)  # type: ignore[arg-type]
+    assert advise_undo(applied).commands == (back, f"git revert {'b' * 40}..{'1' * 40}")
+    undone = MissionState(**(promoted | {"tree": BASE.tree}), promoted_on=BASE)  # type: ignore[arg-type]
+    assert advise_undo(undone).commands == ("chargehand mission promote m-1",)
