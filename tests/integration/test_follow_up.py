@@ -79,6 +79,13 @@ class TestCommands:
         assert git(repo, "log", "-1", "--format=%s", second["branch"]) == "and second"
         shown = desk.say("mission", "show", first["mission"], cwd=repo).document
         assert (shown["status"], shown["commit"]) == ("promoted", first["commit"])
+        told = desk.say("mission", "report", second["mission"], cwd=repo).document
+        assert (told["forked_from"], [each["kind"] for each in told["decisions"]]) == (
+            first["mission"],
+            ["mission.continued"],
+        )
+        proved = desk.say("audit", "provenance", second["mission"], cwd=repo)
+        assert (proved.code, first["commit"] in proved.stdout) == (0, True), proved
         # A third one goes on from the second, with three attempts in one conversation.
         third = desk.say("mission", "continue", "last", "third", cwd=repo).document
         assert (third["status"], third["base"], len(third["attempts"])) == ("promoted", second["commit"], 3)

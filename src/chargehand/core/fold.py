@@ -215,7 +215,6 @@ def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
     ]
     if state.request is not None:
         state.request = replace(state.request, attempts=event.attempts, seconds=event.seconds)
-    state.base = event.base or state.base
     state.status, state.reasons = "planned", ()
     state.finished, state.cancel_asked = "", False
     state.fruitless_claims = 0

@@ -145,9 +145,11 @@ def create_follow_up(
     made = new_id("mission")
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
-    copied = [*_copy_until(None, source, made), continued]
+    copied = list(_copy_until(None, source, made))
     if continued.base is not None:  # what it stands on outlives the branch of the mission it comes from
         depot.swap(f"refs/chargehand/forks/{made}-base", continued.base.commit, None)
+        copied.append(BaseResolved(base=continued.base))
+    copied.append(continued)
     _record_copy(store, depot, made, created, copied)
     return made
 

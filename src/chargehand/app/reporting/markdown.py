@@ -108,7 +108,7 @@ def _tell_request(report: MissionReport) -> Iterator[str]:
     yield f"- by {_known(report.user)}, at {_known(details.created)}"
     yield f"- in {_known(details.repository)}"
     if report.forked_from:
-        yield f"- continues mission {code(report.forked_from)} from one of its replies"
+        yield f"- goes on from mission {code(report.forked_from)}"
     if base is None:
         yield "- base not known"
     else:

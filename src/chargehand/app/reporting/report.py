@@ -20,6 +20,7 @@ from chargehand.core.mission_events import (
     CancelAsked,
     ChangesReverted,
     MessageSent,
+    MissionContinued,
     MissionInterrupted,
     MissionPaused,
     MissionResumed,
@@ -32,7 +33,10 @@ from chargehand.core.state import SETTLED, MissionState
 from chargehand.workspace.depot import LineCount
 
 _P = TypeVar("_P", bound=Payload)
-_BY_A_PERSON = (ApprovalGiven, CancelAsked, MessageSent, MissionPaused, MissionResumed, QuestionAnswered)
+_BY_A_PERSON = (
+    *(ApprovalGiven, CancelAsked, MessageSent, MissionContinued, MissionPaused, MissionResumed),
+    QuestionAnswered,
+)
 _INTERRUPTIONS = (MissionInterrupted, AttemptResumed, ReplayDiverged)
 
 
@@ -188,6 +192,8 @@ def _decisions(state: MissionState, log: Sequence[tuple[Event, Payload]]) -> Ite
                 about, text = f"tree {payload.tree}", payload.reason
             case MessageSent():
                 text = payload.text
+            case MissionContinued():
+                about = f"after attempt {payload.after}"
             case MissionPaused():
                 text = payload.reason
         yield ReportedEvent(time=line.time, kind=payload.type, identity=payload.identity, about=about, text=text)
