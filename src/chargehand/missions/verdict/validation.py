@@ -36,13 +36,14 @@ from chargehand.checks.reads import (
 from chargehand.checks.soft_tests import (
     changed_tests,
     code_under_test,
+    describe_no_faults,
     find_moves,
     inner_tests,
     leave_out_unread,
+    may_say_less,
     measure_tests,
     pick_faults,
     restore_inner_tests,
-    takes_lines_away,
 )
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
@@ -252,7 +253,7 @@ class Validator:
             places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
             observer = ReadObserver(places, copies)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
-            moves = find_moves(changes, reader)
+            moves = find_moves(changes, reader, self.gates.plan.commands, observer)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
             lost = find_lost_tests(self._ran_on_base, ran, moves) if layers.matches else ()
@@ -362,8 +363,9 @@ class Validator:
         tests, code = leave_out_unread(changed_tests(changes, inner), observer), changed_code(changes)
         read = observer.read_of(subject)
         faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
+        must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
         if not faults:
-            return ()
+            return describe_no_faults(must_measure=must_measure)
         key = "/".join(("noticed", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
@@ -386,7 +388,7 @@ class Validator:
                 base=open_guard,
                 inner=inner,
                 seconds=seconds,
-                must_measure=takes_lines_away(changes, inner, reader),
+                must_measure=must_measure,
             )
         # Another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
