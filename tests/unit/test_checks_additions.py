@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.checks.soft_tests import may_say_less
+from chargehand.checks.soft_tests import changed_tests, may_say_less
 from chargehand.checks.suites.additions import leaves_tests_alone
 from chargehand.checks.trees import MemoryTrees
 
@@ -142,6 +142,57 @@ def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
     moved = {"test_calc.py": PYTHON[: PYTHON.index("    def test_cases")], "test_more.py": PYTHON}
     assert not says_less({"test_calc.py": PYTHON}, {"test_new.py": PYTHON})
     assert says_less({"test_calc.py": PYTHON}, {"test_calc.py": moved["test_calc.py"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "outlasts"),
+    [
+        ("tests/test_a.py", "import unittest\nunittest.TestCase.assertEqual = print\n", True),
+        ("tests/test_a.py", "import calc\n\n\ndef test_a():\n    setattr(calc, 'add', max)\n", True),
+        ("tests/test_a.py", "from unittest.mock import patch\npatch('calc.add').start()\n", True),
+        ("tests/test_a.py", "import calc\ncalc.add.__code__ = max.__code__\n", True),
+        ("tests/test_a.py", "import os\nos._exit(0)\n", True),
+        (
+            "tests/sub/__init__.py",
+            "def load_tests(loader, tests, pattern):\n    return loader.suiteClass()\n",
+            True,
+        ),
+        (
+            "tests/test_a.py",
+            "import calc\n\n\ndef test_a(monkeypatch):\n    monkeypatch.setattr(calc, 'x', 1)\n",
+            False,
+        ),
+        (
+            "tests/test_a.py",
+            "import os\n\n\ndef test_a(self):\n    os.environ['A'] = '1'\n    self.x = 1\n",
+            False,
+        ),
+        ("tests/test_a.py", PYTHON, False),
+        ("a_test.go", GO + "\nfunc TestMain(m *testing.M) {\n\tm.Run()\n}\n", True),
+        ("a_test.go", GO + "\nfunc init() {\n}\n", True),
+        ("a_test.go", GO, False),
+        ("test/a.test.js", JS + "assert.equal = () => {};\n", True),
+        ("test/a.test.js", JS + "process.on('exit', () => process.exit(0));\n", True),
+        ("test/a.test.js", JS + "module.exports = { add };\nprocess.env.A = '1';\n", False),
+        ("test/a_test.rb", "module Minitest\n  def assert(*); end\nend\n", True),
+        ("test/a_test.rb", "class ATest < Minitest::Test\nend\n", False),
+        ("tests/data.json", "{}", False),
+    ],
+)
+def test_a_new_file_that_outlasts_its_tests_is_measured(path: str, text: str, outlasts: bool) -> None:
+    trees = MemoryTrees()
+    changes = trees.changes(trees.add({}), trees.add({path: text}))
+    assert bool(changed_tests(changes, (), trees)) is outlasts
+    assert may_say_less(changes, (), trees) is outlasts
+
+
+def test_a_script_that_may_not_be_run_or_has_another_name_says_less() -> None:
+    trees = MemoryTrees()
+    base = trees.add({"tests/a.sh": "exit 1\n"}, modes={"tests/a.sh": 0o100755})
+    for left in ({"tests/a.sh": "exit 1\n"}, {"tests/a.sh.off": "exit 1\n"}, {"tests/off/a.sh": "exit 1\n"}):
+        changes = trees.changes(base, trees.add(left))
+        assert changed_tests(changes, (), trees)
+        assert may_say_less(changes, (), trees)
 
 
 @given(st.text(), st.text())

@@ -115,7 +115,7 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": tests}
     old = trees.add(files)
     new = trees.add({**files, "test_calc.py": "add(1)\n", "test_new.py": "pass\n"})
-    softer = changed_tests(trees.changes(old, new), ())
+    softer = changed_tests(trees.changes(old, new), (), trees)
     assert [test.path for test in softer] == ["test_calc.py"]
     faults = pick_faults(trees, new, softer, code_under_test(files), ())
     assert faults[0].within == ("T", "more")
@@ -127,7 +127,7 @@ def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
     trees = MemoryTrees()
     old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
     new = trees.add({"tests/data.txt": "b", "tests/test_a.py": "pass\n", "a.py": "x = 2\n"})
-    changed = changed_tests(trees.changes(old, new), ())
+    changed = changed_tests(trees.changes(old, new), (), trees)
     assert [test.path for test in changed] == ["tests/data.txt"]
     observer = ReadObserver(directories=())
     observer.complete = True

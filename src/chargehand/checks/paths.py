@@ -7,7 +7,13 @@ from typing import Literal
 
 Language = Literal["python", "javascript", "go", "rust", "jvm", "ruby"]
 
-_TEST_DIRS = frozenset({"tests", "test", "__tests__", "__snapshots__", "testdata"})
+_TEST_DIRS = frozenset({
+    "tests", "test", "__tests__", "__snapshots__", "testdata", "fixtures", "__fixtures__", "goldens", "e2e",
+})  # fmt: skip
+# Directories of tests by another name, and of what tests read: `integration-tests`, `test_data`, `testcases`.
+_OF_TESTS = re.compile(r"(?:\w[\w-]*[-_])?tests|tests?[-_]?(?:data|cases|files|fixtures|resources|suites?)")
+# What tests compare with, wherever it lies.
+_EXPECTED = re.compile(r".*\.(?:snap|golden|goldens|approved\.\w+|ambr)")
 _SPEC_DIRS = frozenset({"spec", "specs"})
 _SUFFIXES: dict[str, Language] = {
     "py": "python",
@@ -71,6 +77,8 @@ def is_test_path(path: str) -> bool:
     """Whether a path belongs to the tests: a test file by name, conftest.py, or anything in a test directory."""
     *directories, name = path.split("/")
     if name == "conftest.py" or is_test_file(path) or not _TEST_DIRS.isdisjoint(directories):
+        return True
+    if _EXPECTED.fullmatch(name) or any(map(_OF_TESTS.fullmatch, directories)):
         return True
     return language_of(path) is not None and not _SPEC_DIRS.isdisjoint(directories)
 

@@ -17,7 +17,7 @@ from chargehand.checks.execution import CheckPlan, run_checks
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
-from chargehand.checks.suites.additions import leaves_tests_alone
+from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, words_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
@@ -32,6 +32,7 @@ _SPARE = 20
 _ENOUGH = 5
 """Faults that have to be tried before their being noticed says anything."""
 _SHOWN = 3
+_EXECUTABLE = 0o100755
 _FILES = 60
 _SHORTEST = 5.0
 """Seconds that a check may take on a fault at least, however quick it is without one."""
@@ -40,17 +41,27 @@ _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
 
-def changed_tests(changes: Iterable[Change], inner: Collection[str]) -> tuple[Change, ...]:
-    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing.
+def changed_tests(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> tuple[Change, ...]:
+    """Return the changes of existing tests, those that are gone included.
 
-    Files that tests read belong to them; `inner` are code with tests of its own that changed (`inner_tests`).
+    Added ones can weaken nothing, unless what they do outlasts them. Files that tests read belong to them; `inner`
+    are code with tests of its own that changed (`inner_tests`).
     """
     return tuple(
         change
         for change in changes
-        if change.old_id is not None and change.new_id != change.old_id
-        and (is_test_path(change.path) or change.path in inner)
-    )  # fmt: skip
+        if (is_test_path(change.path) or change.path in inner)
+        and (
+            _reaches_others(change, reader)
+            if change.old_id is None
+            else (change.new_mode, change.new_id) != (change.old_mode, change.old_id)
+        )
+    )
+
+
+def _reaches_others(change: Change, reader: TreeReader) -> bool:
+    text = new_text(reader, change)
+    return text is not None and outlasts_its_tests(change.path, text)
 
 
 def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[Change, ...]:
@@ -101,19 +112,30 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
     They may where lines that did something are gone, or where others came that end a test early, skip it or give
     another meaning to what it uses. Further tests, data and assertions take nothing away.
     """
-    lines, grown = Counter[str](), list[tuple[str, str, str]]()
+    lines, grown = Counter[tuple[str, str]](), list[tuple[str, str, str]]()
     for change in changes:
         if not is_test_path(change.path) and change.path not in inner:
             continue
         old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
-        gone = Counter(line.strip() for line in old.splitlines())
-        gone.subtract(line.strip() for line in new.splitlines())
-        lines.update(gone)
+        place = _where_it_counts(change.path)
+        lines.update((place, line.strip()) for line in old.splitlines())
+        lines.subtract((place, line.strip()) for line in new.splitlines())
         if change.old_id is not None and change.new_id is not None:
             grown.append((change.path, old, new))
-    if any(count > 0 and does_something(line) for line, count in lines.items()):
+            # A script that may not be executed any more is left out by what starts tests.
+            if change.old_mode != change.new_mode and change.new_mode != _EXECUTABLE:
+                return True
+        if change.old_id is None and _reaches_others(change, reader):
+            return True
+    if any(count > 0 and does_something(line) for (_, line), count in lines.items()):
         return True
     return not all(leaves_tests_alone(path, old, new) for path, old, new in grown)
+
+
+def _where_it_counts(path: str) -> str:
+    """Return within what a test may move: where it is collected is known by its name for some languages alone."""
+    suffix = posixpath.splitext(path)[1]
+    return suffix if language_of(path) is not None else f"{posixpath.dirname(path)}/{suffix}"
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:

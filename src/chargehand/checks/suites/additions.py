@@ -60,6 +60,50 @@ def leaves_tests_alone(path: str, old: str, new: str) -> bool:
         return False
 
 
+def outlasts_its_tests(path: str, text: str) -> bool:
+    """Tell whether a file of tests does something that other tests, run after it, may be weaker by."""
+    if language_of(path) == "python":
+        try:
+            return _python_outlasts(path, ast.parse(text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return True
+    if not is_source(path):
+        return False
+    lines = [line.strip() for line in blank_comments(language_of(path), _blank_texts(text)).split("\n")]
+    imported = words_of("\n".join(_without_strings(line) for line in lines if _IMPORT.search(line)))
+    return any(_line_outlasts(_without_strings(line), imported, language_of(path)) for line in lines)
+
+
+def _python_outlasts(path: str, module: ast.Module) -> bool:
+    imported = {bound for bound, _ in _bindings(ast.walk(module))} - {"os"}
+    for node in ast.walk(module):
+        stored = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
+        if stored and _root(node) in imported:
+            return True
+        if isinstance(node, ast.Call):
+            word = _last_word(node.func)
+            if word in _LASTING and not (isinstance(node.func, ast.Attribute) and word.endswith("attr")):
+                return True
+            # `patch(...).start()` goes on until somebody stops it.
+            started = node.func.value if isinstance(node.func, ast.Attribute) and word == "start" else None
+            if isinstance(started, ast.Call) and _names(started.func) & {"patch"}:
+                return True
+        if isinstance(node, ast.Attribute) and node.attr in _LASTING and node.attr.startswith("__"):
+            return True
+    # In a package it chooses for all that is below.
+    return path.endswith("/__init__.py") and any(getattr(each, "name", "") == "load_tests" for each in module.body)
+
+
+def _line_outlasts(plain: str, imported: frozenset[str], language: str | None) -> bool:
+    if language == "go":
+        found = _DEFINITION.match(plain)
+        return found is not None and found["name"] in ("init", "TestMain") and not found["receiver"]
+    if language == "javascript":
+        roots = (found["root"] for found in _MEMBER.finditer(plain))
+        return bool(_ENDS.search(plain)) or any(root in imported or root in _EVERYWHERE for root in roots)
+    return language == "ruby" and _REOPENED.match(plain) is not None
+
+
 class _Python:
     """Compares two versions of a module, of which one has all that the other has."""
 
@@ -254,6 +298,11 @@ _OUTLASTS = re.compile(
     r"\b(?:vi|jest|vitest|mock)\s*\.\s*(?:mock|doMock|setMock|stubGlobal|module)\b|\b(?:exit|Exit|_exit|abort|halt)\s*\("
     r"|\bprototype\b|\bglobal(?:This)?\b|\bReflect\b"
 )
+_ENDS = re.compile(r"\bprocess\s*\.\s*(?:exit|abort|kill|reallyExit)\b|\bdefineProperty\b|\bReflect\b")
+_EVERYWHERE = frozenset({
+    "global", "globalThis", "Object", "Array", "Function", "String", "Number", "Promise", "Error", "Math", "JSON",
+})  # fmt: skip
+_REOPENED = re.compile(r"(?:class|module)\s+(?:Minitest|MiniTest|RSpec|Test|Kernel|Object|BasicObject|Module)\b")
 _MEMBER = re.compile(r"(?<![\w.])(?P<root>\w+)(?:\.\w+|\[[^\]]*\])+\s*[-+*/%&|^]?=(?![=>])")
 _FUNCTION = re.compile(r"\b(?:func|fn|function)\b.*")
 _ARROW = re.compile(r"(\([^()]*\)|\w+)\s*=>")

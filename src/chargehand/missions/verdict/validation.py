@@ -247,7 +247,7 @@ class Validator:
             below = None if layers.is_private(environment) else environment.layer
             copies = await asyncio.to_thread(find_installed_copies, below, code, reader, tree)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
-            tests = changed_tests(changes, inner := inner_tests(changes, reader))
+            tests = changed_tests(changes, inner := inner_tests(changes, reader), reader)
             # Faults are put into what the tests open: that is watched only where tests were changed.
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
             places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
@@ -360,7 +360,7 @@ class Validator:
         """
         seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
         reader, project = DepotReader(self.services.depot), self.services.project
-        tests, code = leave_out_unread(changed_tests(changes, inner), observer), changed_code(changes)
+        tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
         read = observer.read_of(subject)
         faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
         must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
