@@ -18,7 +18,7 @@ from chargehand.checks.suites.weakening import Pair, weakenings
 from chargehand.checks.surface.rules import Surface
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
-from chargehand.core.text import shown_path
+from chargehand.core.text import printable, shown_path
 
 _SHOWN = 5
 _DIRECTORY = 0o040000
@@ -145,12 +145,13 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
     allowed = areas.check_surface_allowed
     for path, facts in known.items():
         yield from (replace(found, path=path) for found in facts.findings)
-        if facts.surface is not None:
+        silenced = f"it tells a checker not to look ({printable(facts.silenced)})" if facts.silenced else None
+        if (why := facts.surface or silenced) is not None:
             yield Finding(
                 rule="check_surface",
                 severity="info" if allowed else "warning",
                 path=path,
-                message=f"{shown_path(path)} decides how checks run: {facts.surface}",
+                message=f"{shown_path(path)} decides how checks run: {why}",
                 needs_person=not allowed,
             )
         # What decides how checks run needs a person already, unless it was let in for that.

@@ -250,6 +250,14 @@ def describe_no_faults(*, must_measure: bool) -> tuple[Finding, ...]:
     return (_describe_unmeasured("the checks opened no code that faults can be put into", asks=True),)
 
 
+def describe_examples(paths: Sequence[str]) -> tuple[Finding, ...]:
+    """Return that examples in the documentation of some files, which are tests, are not what they were."""
+    if not paths:
+        return ()
+    names = ", ".join(map(shown_path, paths[:_SHOWN])) + (" …" if len(paths) > _SHOWN else "")
+    return (_describe_unmeasured(f"examples in documentation that the checks run, in {names}", asks=True),)
+
+
 def _describe_unmeasured(why: str, *, asks: bool) -> Finding:
     return Finding(
         rule="tests_unmeasured",
