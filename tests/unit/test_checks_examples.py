@@ -95,7 +95,7 @@ def test_a_line_that_silences_a_checker_needs_a_person(path: str, line: str, sil
     ("runner", "text"),
     [
         ("go", "--- FAIL: TestAdd (0.00s)\nFAIL\nok  \tcalc\t0.1s\n"),
-        ("cargo", "running 1 test\ntest a ... FAILED\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n"),
+        ("cargo", "running 1 test\ntest a ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n"),
         ("node", "# pass 1\n# fail 1\n"),
         ("node", "Tests:       1 failed, 1 passed, 2 total\n"),
         ("unittest", "Ran 2 tests in 0.1s\n\nFAILED (failures=1)\n"),

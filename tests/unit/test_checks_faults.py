@@ -142,3 +142,33 @@ def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
 )
 def test_a_copy_of_which_nothing_is_known_counts_as_setup_left_it(time: str, anew: bool) -> None:
     assert Copy(of="a.py", modified=12_500_000_000).differs(time) is anew
+
+
+GO = """package calc
+
+func Add(a, b int) int {
+	if a == 0 {
+		return b
+	}
+	return a + b
+}
+
+func (c *Till) Price(n int) int {
+	return n * 3
+}
+"""
+
+
+def test_by_tokens_a_fault_is_known_by_its_function_too() -> None:
+    assert [fault.within for fault in find_faults("calc.go", GO)] == [("Add",)] * 3 + [("Price",)] * 2
+
+
+def test_what_is_named_around_a_lost_line_comes_before_what_is_named_at_all() -> None:
+    trees = MemoryTrees()
+    test = "func TestPrice(t *testing.T) {\n\tgot := till.Price(2)\n\tif got != 6 {\n\t\tt.Fatal(got)\n\t}\n}\n"
+    test += "\n" * 9 + "func TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
+    old = trees.add({"calc.go": GO, "calc_test.go": test})
+    new = trees.add({"calc.go": GO, "calc_test.go": test.replace("got != 6", "got != got")})
+    softer = changed_tests(trees.changes(old, new), (), trees)
+    faults = pick_faults(trees, new, softer, ("calc.go",), ())
+    assert [fault.within for fault in faults][:2] == [("Price",)] * 2

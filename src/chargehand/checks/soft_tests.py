@@ -18,7 +18,7 @@ from chargehand.checks.paths import holds_tests, is_source, is_test_path, langua
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
-from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, words_of
+from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
@@ -31,6 +31,8 @@ _SPARE = 20
 """More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
 _ENOUGH = 5
 """Faults that have to be tried before their being noticed says anything."""
+_AROUND = 6
+"""Lines before and behind one that a test lost, in which it names what it is about."""
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _FILES = 60
@@ -156,9 +158,12 @@ def pick_faults(
     """
     old = [_text_of_tests(test.path, old_text(reader, test)) for test in tests]
     new = [_text_of_tests(test.path, new_text(reader, test)) for test in tests]
-    words = words_of("\n".join((*old, *new)))
+    words = subjects_of("\n".join((*old, *new)))
     kept = {line.strip() for text in new for line in text.splitlines()}
-    near = words_of("\n".join(line for text in old for line in text.splitlines() if line.strip() not in kept))
+    near, around = (
+        subjects_of("\n".join(line for text in old for line in _lines_around_lost(text.splitlines(), kept, lines)))
+        for lines in (0, _AROUND)
+    )
 
     def distance(path: str) -> tuple[bool, bool, str]:
         stem = posixpath.splitext(posixpath.basename(path))[0]
@@ -173,7 +178,14 @@ def pick_faults(
         inside = find_test_modules(text) if language_of(path) == "rust" else []
         lines = [range(text.count("\n", 0, each.start), text.count("\n", 0, each.end) + 1) for each in inside]
         faults += [fault for fault in find_faults(path, text) if not any(fault.line - 1 in each for each in lines)]
-    return choose_faults(faults, words=words, near=near, limit=_FAULTS + _SPARE)
+    return choose_faults(faults, words=words, near=near, around=around, limit=_FAULTS + _SPARE)
+
+
+def _lines_around_lost(lines: Sequence[str], kept: Collection[str], reach: int) -> Iterable[str]:
+    """Return the lines that are gone, with some around them: a test names what it is about before it asserts."""
+    lost = [number for number, line in enumerate(lines) if line.strip() not in kept]
+    around = {number for each in lost for number in range(each - reach, each + reach + 1)}
+    return (lines[number] for number in sorted(around) if 0 <= number < len(lines))
 
 
 def _text_of_tests(path: str, text: str | None) -> str:
