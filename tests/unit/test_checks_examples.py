@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from tests.unit._inspecting import findings
 
@@ -15,10 +17,17 @@ PYTHON = 'def add(a, b):\n    """Add.\n\n    >>> add(2, 1)\n    3\n    """\n    
 RAN_RUST, RAN_PYTHON = ("calc::src/lib.rs - add (line 3)",), ("calc::calc.add", "tests.test_calc::test_add")
 
 
-def changed(path: str, old: str, new: str, ran: tuple[str, ...] = (), command: str = "make") -> bool:
+def changed(
+    path: str,
+    old: str,
+    new: str,
+    ran: tuple[str, ...] = (),
+    command: str = "make",
+    others: Mapping[str, str] | None = None,
+) -> bool:
     trees = MemoryTrees()
-    before, after = trees.add({path: old}), trees.add({path: new})
-    found = changed_examples(trees.changes(before, after), trees, (command,), ran)
+    before, after = trees.add({path: old, **(others or {})}), trees.add({path: new, **(others or {})})
+    found = changed_examples(trees.changes(before, after), trees, before, (command,), ran)
     assert found in ((), (path,))
     return bool(found)
 
@@ -49,6 +58,14 @@ def test_prose_counts_where_a_check_names_doctest() -> None:
     assert not changed("README.md", old, old.replace("End", "Done"), command="python -m doctest README.md")
     assert not changed("README.md", old, old.replace("3", "4"))
     assert changed("doc.py", PYTHON, PYTHON.replace("    3\n", "    4\n"), command="pytest --doctest-modules")
+
+
+def test_tests_may_say_that_examples_are_tests() -> None:
+    others = {"tests/test_doc.py": "import doctest, calc\n\ndef load_tests(loader, tests, pattern): ...\n"}
+    bent = PYTHON.replace("    3\n", "    4\n")
+    assert changed("calc.py", PYTHON, bent, others=others)
+    assert not changed("calc.py", PYTHON, bent, others={"tests/test_calc.py": "import calc\n"})
+    assert changed("calc.py", PYTHON, bent, others={"pyproject.toml": "addopts = '--doctest-modules'\n"})
 
 
 def test_a_fence_that_keeps_an_example_from_running_counts() -> None:

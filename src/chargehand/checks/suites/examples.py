@@ -7,46 +7,67 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from chargehand.checks.paths import is_test_path, language_of
-from chargehand.checks.trees import TreeReader, new_text, old_text
+from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change
 
 _PROSE = (".md", ".rst", ".txt")
-_ASKED = re.compile(r"\bdoctest|--doctest|\bxdoctest\b|\bsybil\b")
+_ASKED = re.compile(r"doctest|\bsybil\b")
+_SETTINGS = frozenset({"pyproject.toml", "setup.cfg", "pytest.ini", "tox.ini", "Makefile", "noxfile.py"})
+_MOST_FILES = 2_000
 _DOC_LINE = re.compile(r"^\s*//[/!] ?")
 # Rust's documentation tests are named by their file: "src/lib.rs - add (line 3)".
 _RUST_NAME = re.compile(r"(?:.*::)?(?P<path>\S+\.rs) - ")
 
 
 def changed_examples(
-    changes: Iterable[Change], reader: TreeReader, commands: Iterable[str], ran: Iterable[str]
+    changes: Iterable[Change], reader: TreeReader, base_tree: str, commands: Sequence[str], ran: Iterable[str]
 ) -> tuple[str, ...]:
     """Return the files whose examples are not what they were, of those that checks run: `ran` has their tests.
 
     Further examples take nothing away, nor do those that moved to another place.
     """
-    names = tuple(ran)
-    in_rust = {found["path"] for name in names if (found := _RUST_NAME.match(name))}
-    asked = any(map(_ASKED.search, commands))
     paths, gone = list[str](), Counter[str]()
     for change in changes:
-        if change.old_id is None or is_test_path(change.path) or not _is_run(change.path, names, in_rust, asked):
+        if change.old_id is None or is_test_path(change.path) or not _may_hold(change.path):
             continue
         old, new = (Counter(_lines(change.path, text(reader, change) or "")) for text in (old_text, new_text))
         gone.update(old)
         gone.subtract(new)
         paths += [change.path] if old - new else []
-    return tuple(paths) if any(count > 0 for count in gone.values()) else ()
+    if all(count <= 0 for count in gone.values()):
+        return ()
+    names = tuple(ran)
+    asked = any(path for path in paths if language_of(path) != "rust") and (
+        any(map(_ASKED.search, commands)) or _is_asked(reader, base_tree)
+    )
+    return tuple(path for path in paths if _is_run(path, names, asked=asked))
 
 
-def _is_run(path: str, names: Sequence[str], in_rust: set[str], asked: bool) -> bool:
+def _may_hold(path: str) -> bool:
+    return language_of(path) in ("python", "rust") or path.endswith(_PROSE)
+
+
+def _is_asked(reader: TreeReader, tree: str) -> bool:
+    """Tell whether tests or their settings say that examples are tests too."""
+    read = 0
+    for path, mode, blob in reader.entries(tree):
+        name = path.rpartition("/")[2]
+        if not (name in _SETTINGS or (language_of(path) == "python" and is_test_path(path))):
+            continue
+        text = text_of(reader, mode, blob)
+        if text is not None and _ASKED.search(text):
+            return True
+        read += 1
+        if read == _MOST_FILES:
+            return True
+    return False
+
+
+def _is_run(path: str, names: Sequence[str], *, asked: bool) -> bool:
     if language_of(path) == "rust":
-        return path in in_rust
-    if path.endswith(_PROSE):
+        return any((found := _RUST_NAME.match(name)) and found["path"] == path for name in names)
+    if asked or path.endswith(_PROSE):
         return asked or any(name.endswith(f"::{path.rpartition('/')[2]}") for name in names)
-    if language_of(path) != "python":
-        return False
-    if asked:
-        return True
     # pytest names an example by its object, `calc.add`, in the module `calc`.
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return any(_is_of_module(*name.partition("::")[::2], module) for name in names)

@@ -275,7 +275,7 @@ class Validator:
 
     def _find_changed_examples(self, changes: Sequence[Change], reader: DepotReader) -> tuple[Finding, ...]:
         ran = (name for tests in self._ran_on_base for name in tests.names or ())
-        return describe_examples(changed_examples(changes, reader, self.gates.plan.commands, ran))
+        return describe_examples(changed_examples(changes, reader, self.base.tree, self.gates.plan.commands, ran))
 
     async def _lay_base_tests(self, tree: str, changes: Sequence[Change], inner: Mapping[str, str]) -> str | None:
         """Return the tree with the base's tests and check surface put back over it, `None` where it has them.
