@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.checks.execution import CheckPlan
-from chargehand.checks.soft_tests import measure_tests
+from chargehand.checks.soft_tests import fault_seconds, measure_tests
 from chargehand.checks.suites.faults import find_faults
 from chargehand.core.records import CheckResult, Finding
 from chargehand.sandbox.contract import Sandbox
@@ -50,3 +50,9 @@ async def test_faults_that_keep_the_code_from_loading_measure_nothing(tmp_path: 
 async def test_faults_in_what_runs_measure_though_others_do_not(tmp_path: Path) -> None:
     code = LOADS + "".join(f"def f{n}():\n    return f'{n}' * {n}\n" for n in range(5))
     assert await measure(tmp_path, code, must_measure=True) == ()
+
+
+def test_tests_that_were_only_added_to_are_measured_briefly() -> None:
+    assert fault_seconds(120.0, must_measure=True) == 120.0
+    assert fault_seconds(120.0, must_measure=False) < 30.0
+    assert fault_seconds(1.0, must_measure=False) == 1.0

@@ -36,6 +36,7 @@ _AROUND = 6
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _FILES = 60
+_BRIEFLY = 20.0
 _SHORTEST = 5.0
 """Seconds that a check may take on a fault at least, however quick it is without one."""
 _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
@@ -244,8 +245,8 @@ async def measure_tests(
     if tried >= min(_ENOUGH, len(faults)):
         return ()
     message = (
-        f"{tried} of {len(faults)} faults could be tried in {seconds:.0f} s (limits.fault_time), as a run takes "
-        f"{usual:.0f} s"
+        f"{tried} of {len(faults)} faults could be tried in {seconds:.0f} s"
+        f"{' (limits.fault_time)' if must_measure else ''}, as a run takes {usual:.0f} s"
     )
     if unbuilt:
         message = (
@@ -253,6 +254,11 @@ async def measure_tests(
         )
     # A time of a second is how a person says that nothing is to be measured.
     return (_describe_unmeasured(message, asks=must_measure and seconds > 1),)
+
+
+def fault_seconds(limit: float, *, must_measure: bool) -> float:
+    """Return how long faults may be tried: briefly where tests were only added to, by all that their text tells."""
+    return limit if must_measure else min(limit, _BRIEFLY)
 
 
 def describe_no_faults(*, must_measure: bool) -> tuple[Finding, ...]:

@@ -37,6 +37,7 @@ from chargehand.checks.soft_tests import (
     code_under_test,
     describe_examples,
     describe_no_faults,
+    fault_seconds,
     find_moves,
     inner_tests,
     leave_out_unread,
@@ -328,7 +329,7 @@ class Validator:
 
         That is known for a tree that was measured before.
         """
-        seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
+        verdicts = self.services.store.verdicts
         reader, project = DepotReader(self.services.depot), self.services.project
         tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
         read = observer.read_of(subject)
@@ -336,6 +337,7 @@ class Validator:
         must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
         if not faults:
             return describe_no_faults(must_measure=must_measure)
+        seconds = fault_seconds(self.services.config.limits.fault_time, must_measure=must_measure)
         key = "/".join(("noticed", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
