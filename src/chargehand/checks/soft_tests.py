@@ -257,7 +257,7 @@ async def measure_tests(
 
 
 def fault_seconds(limit: float, *, must_measure: bool) -> float:
-    """Return how long faults may be tried: briefly where tests were only added to, by all that their text tells."""
+    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells."""
     return limit if must_measure else min(limit, _BRIEFLY)
 
 
