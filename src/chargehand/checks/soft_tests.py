@@ -18,6 +18,7 @@ from chargehand.checks.paths import holds_tests, is_source, is_test_path, langua
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
+from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
@@ -268,8 +269,14 @@ def describe_no_faults(*, must_measure: bool) -> tuple[Finding, ...]:
     return (_describe_unmeasured("the checks opened no code that faults can be put into", asks=True),)
 
 
-def describe_examples(paths: Sequence[str]) -> tuple[Finding, ...]:
-    """Return that examples in the documentation of some files, which are tests, are not what they were."""
+def find_changed_examples(
+    changes: Iterable[Change], reader: TreeReader, base_tree: str, commands: Sequence[str], ran: Iterable[str]
+) -> tuple[Finding, ...]:
+    """Return that examples in documentation which the checks run as tests are not what they were.
+
+    `ran` are the names of tests that ran on the base.
+    """
+    paths = changed_examples(changes, reader, base_tree, commands, ran)
     if not paths:
         return ()
     names = ", ".join(map(shown_path, paths[:_SHOWN])) + (" …" if len(paths) > _SHOWN else "")

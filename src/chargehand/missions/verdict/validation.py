@@ -35,9 +35,9 @@ from chargehand.checks.reads import (
 from chargehand.checks.soft_tests import (
     changed_tests,
     code_under_test,
-    describe_examples,
     describe_no_faults,
     fault_seconds,
+    find_changed_examples,
     find_moves,
     inner_tests,
     leave_out_unread,
@@ -46,7 +46,6 @@ from chargehand.checks.soft_tests import (
     pick_faults,
     restore_inner_tests,
 )
-from chargehand.checks.suites.examples import changed_examples
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import VerdictGiven
@@ -276,7 +275,7 @@ class Validator:
 
     def _find_changed_examples(self, changes: Sequence[Change], reader: DepotReader) -> tuple[Finding, ...]:
         ran = (name for tests in self._ran_on_base for name in tests.names or ())
-        return describe_examples(changed_examples(changes, reader, self.base.tree, self.gates.plan.commands, ran))
+        return find_changed_examples(changes, reader, self.base.tree, self.gates.plan.commands, ran)
 
     async def _lay_base_tests(self, tree: str, changes: Sequence[Change], inner: Mapping[str, str]) -> str | None:
         """Return the tree with the base's tests and check surface put back over it, `None` where it has them.
