@@ -103,7 +103,7 @@ SLOW = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
     ("changed", "seconds", "status"),
     [
         (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "2", "waiting"),
-        (TESTS.replace(f"        {ADD}", f"        return\n        {ADD}"), "2", "waiting"),
+        (SOFT["early"], "2", "waiting"),
         (HONEST["one more"].replace("import add, price", "import price, add"), "2", "promoted"),
         (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "1", "promoted"),
     ],
