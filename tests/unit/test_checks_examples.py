@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.unit._inspecting import findings
 
-from chargehand.checks._outcomes import outcome_of
+from chargehand.checks._outcomes import Runner, outcome_of
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.trees import MemoryTrees
 from chargehand.sandbox.contract import ExecResult
@@ -98,14 +98,14 @@ def test_a_fence_that_keeps_an_example_from_running_counts() -> None:
     ],
 )
 def test_a_line_that_silences_a_checker_needs_a_person(path: str, line: str, silent: bool) -> None:
-    def asks(old: str | None, new: str, **areas: bool) -> bool:
-        found = findings({} if old is None else {path: old}, {path: new}, **areas)
+    def asks(old: str | None, new: str, *, allowed: bool = False) -> bool:
+        found = findings({} if old is None else {path: old}, {path: new}, check_surface_allowed=allowed)
         return any(each.rule == "check_surface" and each.needs_person for each in found)
 
     assert asks("x\n", f"{line}\nx\n") is silent
     assert asks(None, f"{line}\nx\n") is silent
     assert not asks(f"{line}\nx\n", f"{line}\ny\n")
-    assert not asks("x\n", f"{line}\nx\n", check_surface_allowed=True)
+    assert not asks("x\n", f"{line}\nx\n", allowed=True)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_line_that_silences_a_checker_needs_a_person(path: str, line: str, sil
         ("unittest", "Ran 2 tests in 0.1s\n\nFAILED (failures=1)\n"),
     ],
 )
-def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner, text: str) -> None:
+def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: Runner, text: str) -> None:
     ended = ExecResult(exit_code=0, stdout=b"", stderr=b"", seconds=0.1)
     outcome = outcome_of(runner, ended, text, None)
     assert (outcome.status, outcome.reason) == ("failed", "exit_code_disagrees")

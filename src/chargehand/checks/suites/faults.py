@@ -333,8 +333,8 @@ def _token_faults(path: str, source: str) -> Iterator[Mutant]:
             # What closes a block stands where it began.
             while around and indent <= around[-1][0] and line[indent] not in ")}]{":
                 around.pop()
-            if head := _BEGINS.match(line[:_LONGEST_HEAD]):
-                around.append((indent, head["name"] or head["held"] or head["method"]))
+            if begun := _BEGINS.match(line[:_LONGEST_HEAD]):
+                around.append((indent, begun["name"] or begun["held"] or begun["method"]))
         if _NO_CODE.match(line):
             continue
         # Strings and comments keep their places, and hold no tokens.
