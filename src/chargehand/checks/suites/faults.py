@@ -64,53 +64,12 @@ _TOKENS = (
 )
 _NO_CODE = re.compile(r"\s*(?://|/\*|\*|#(?!\[)|--|import\b|from\b|package\b|use\b|using\b|#include|@|\}|\{)")
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|//.*|/\*.*?\*/")
-_EVERYWHERE = frozenset(keyword.kwlist) | {
-    *(
-        "func",
-        "var",
-        "let",
-        "const",
-        "fn",
-        "mut",
-        "pub",
-        "function",
-        "new",
-        "this",
-        "self",
-        "switch",
-        "case",
-        "range",
-    ),
-    *(
-        "void",
-        "int",
-        "string",
-        "bool",
-        "true",
-        "false",
-        "null",
-        "nil",
-        "undefined",
-        "err",
-        "error",
-        "test",
-        "it",
-        "t",
-    ),
-    *(
-        "describe",
-        "expect",
-        "assert",
-        "assert_eq",
-        "assertEqual",
-        "assertTrue",
-        "toBe",
-        "equal",
-        "ok",
-        "unwrap",
-        "use",
-    ),
-}
+_EVERYWHERE = frozenset(keyword.kwlist) | frozenset(
+    """
+    func var let const fn mut pub function new this self switch case range void int string bool true false null nil
+    undefined err error test it t describe expect assert assert_eq assertEqual assertTrue toBe equal ok unwrap use
+    """.split()
+)
 # A line that begins a function, method or type; what is indented below it belongs to it.
 _BEGINS = re.compile(
     r"^(?P<indent>\s*)(?:(?:export|default|async|pub(?:\([^)]*\))?|public|private|protected|internal|static|final|const"
