@@ -65,10 +65,10 @@ _TOKENS = (
 _NO_CODE = re.compile(r"\s*(?://|/\*|\*|#(?!\[)|--|import\b|from\b|package\b|use\b|using\b|#include|@|\}|\{)")
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|//.*|/\*.*?\*/")
 _EVERYWHERE = frozenset(keyword.kwlist) | frozenset(
-    """
+    _WORD.findall("""
     func var let const fn mut pub function new this self switch case range void int string bool true false null nil
     undefined err error test it t describe expect assert assert_eq assertEqual assertTrue toBe equal ok unwrap use
-    """.split()
+    """)
 )
 # A line that begins a function, method or type; what is indented below it belongs to it.
 _BEGINS = re.compile(
