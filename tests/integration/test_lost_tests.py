@@ -174,3 +174,21 @@ def test_a_number_that_is_as_before_hides_no_name_in_the_reports_of_modules(desk
     agent = shell("printf 'prints\\nruns\\n' > one/tests.txt")
     said = desk.say("run", "m", "--agent", agent, "--only-check", "sh build.sh", cwd=repo)
     assert_lost(said, "1 tests that ran on the base did not run: one/a.T::parses")
+
+
+TWICE = NODE | {"more.test.js": NODE["calc.test.js"].replace("'add'", "'more'")}
+AGAIN = "test('zero', () => assert.ok(true));\n"
+
+
+def test_a_new_test_of_a_name_hides_none_that_is_gone(desk: Desk, tmp_path: Path) -> None:
+    """Node names no files: as many tests of that name run as before."""
+    gone = NODE_CHEATS["condition"]
+    said = rewrite(desk, tmp_path, TWICE, NODE_CHECK, calc__test__js=gone, new__test__js=TOP + AGAIN)
+    assert_lost(said, "1 tests that ran on the base did not run: zero")
+
+
+def test_a_new_test_hides_none_that_is_gone_where_they_are_counted(desk: Desk, tmp_path: Path) -> None:
+    more = END.replace("class T", "class U").replace("test_add", "test_more").partition("    def test_zero")[0]
+    gone = CHEATS["del"]
+    said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=gone, test_more__py=more)
+    assert_lost(said, "2 tests ran on the base, 1 were added and 2 on the tree")

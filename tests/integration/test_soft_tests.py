@@ -103,10 +103,11 @@ SLOW = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
     ("changed", "seconds", "status"),
     [
         (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "2", "waiting"),
+        (SOFT["early"], "2", "waiting"),
         (HONEST["one more"].replace("import add, price", "import price, add"), "2", "promoted"),
         (TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)"), "1", "promoted"),
     ],
-    ids=["a line gone", "added", "not wanted"],
+    ids=["a line gone", "an early end", "added", "not wanted"],
 )
 def test_what_cannot_be_measured_in_time_is_said(
     desk: Desk, tmp_path: Path, changed: str, seconds: str, status: str
@@ -117,6 +118,13 @@ def test_what_cannot_be_measured_in_time_is_said(
     said = desk.say("run", "m", "--agent", agent, "--only-check", SLOW, cwd=repo, environ=short)
     assert said.document["status"] == status, said
     assert "tests_unmeasured" in desk.say("mission", "show", said.document["mission"], cwd=repo).stdout
+
+
+def test_code_that_no_fault_can_be_put_into_is_told(desk: Desk, tmp_path: Path) -> None:
+    files = PYTHON | {"calc.py": CALC + "\n# " + "long " * 50_000}
+    changed = TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)")
+    said = rewrite(desk, tmp_path, files, "python3 -m unittest -q", test_calc__py=changed)
+    assert (said.document["status"], said.reasons) == ("waiting", {"tests_unmeasured"}), said
 
 
 RUST = {

@@ -115,7 +115,7 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": tests}
     old = trees.add(files)
     new = trees.add({**files, "test_calc.py": "add(1)\n", "test_new.py": "pass\n"})
-    softer = changed_tests(trees.changes(old, new), ())
+    softer = changed_tests(trees.changes(old, new), (), trees)
     assert [test.path for test in softer] == ["test_calc.py"]
     faults = pick_faults(trees, new, softer, code_under_test(files), ())
     assert faults[0].within == ("T", "more")
@@ -127,7 +127,7 @@ def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
     trees = MemoryTrees()
     old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
     new = trees.add({"tests/data.txt": "b", "tests/test_a.py": "pass\n", "a.py": "x = 2\n"})
-    changed = changed_tests(trees.changes(old, new), ())
+    changed = changed_tests(trees.changes(old, new), (), trees)
     assert [test.path for test in changed] == ["tests/data.txt"]
     observer = ReadObserver(directories=())
     observer.complete = True
@@ -142,3 +142,33 @@ def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
 )
 def test_a_copy_of_which_nothing_is_known_counts_as_setup_left_it(time: str, anew: bool) -> None:
     assert Copy(of="a.py", modified=12_500_000_000).differs(time) is anew
+
+
+GO = """package calc
+
+func Add(a, b int) int {
+	if a == 0 {
+		return b
+	}
+	return a + b
+}
+
+func (c *Till) Price(n int) int {
+	return n * 3
+}
+"""
+
+
+def test_by_tokens_a_fault_is_known_by_its_function_too() -> None:
+    assert [fault.within for fault in find_faults("calc.go", GO)] == [("Add",)] * 3 + [("Price",)] * 2
+
+
+def test_what_is_named_around_a_lost_line_comes_before_what_is_named_at_all() -> None:
+    trees = MemoryTrees()
+    test = "func TestPrice(t *testing.T) {\n\tgot := till.Price(2)\n\tif got != 6 {\n\t\tt.Fatal(got)\n\t}\n}\n"
+    test += "\n" * 9 + "func TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
+    old = trees.add({"calc.go": GO, "calc_test.go": test})
+    new = trees.add({"calc.go": GO, "calc_test.go": test.replace("got != 6", "got != got")})
+    softer = changed_tests(trees.changes(old, new), (), trees)
+    faults = pick_faults(trees, new, softer, ("calc.go",), ())
+    assert [fault.within for fault in faults][:2] == [("Price",)] * 2

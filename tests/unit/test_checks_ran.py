@@ -111,13 +111,13 @@ JEST = """  calc
             ("src/lib.rs - f (line 1)", "tests::it", "tests::it"),
         ),
         ("node", "✔ a (1ms)\n✖ b (1ms)\n\n✖ failing tests:\n\n✖ b (1ms)\n✔ a (1ms)\n", ("a", "a", "b")),
-        ("node", TAP, ("adds", "bad", "inner")),
+        ("node", TAP, ("adds", "adds::inner", "bad")),
         ("node", SPEC, ("adds", "inner")),
         ("node", JEST, ("adds", "bad")),
         (
             "node",
             "ok 1 - a.js # time=21.3ms {\n    ok 1 - adds\n}\nok 2 - b.js # time=1s\n",
-            ("a.js", "adds", "b.js"),
+            ("a.js", "a.js::adds", "b.js"),
         ),
         ("node", " ✓ test/a.test.ts (24 tests) 9ms\n   ✓ slow 320ms\n\n Tests  24 passed (24)\n", None),
         ("node", " ✓ test/a.test.ts (24 tests | 1 skipped) 9ms\n\n Tests  23 passed (24)\n", None),
@@ -284,6 +284,39 @@ def test_a_name_in_several_places_stands_for_another_only_with_its_text(
     assert [message.partition("did not run: ")[2] for message in found] == said
     if not any("/" in name.partition("::")[2] for name in said):
         assert lost(before, after, check=check) == []
+
+
+SAME = "# Subtest: one\n    ok 1 - it\nok 1 - one\n# Subtest: two\n    ok 1 - it\nok 2 - two\n"
+
+
+def test_node_tells_groups_apart_by_what_tests_are_in() -> None:
+    assert names_in_output("node", SAME) == ("one", "one::it", "two", "two::it")
+
+
+@pytest.mark.parametrize(
+    ("check", "before", "after", "added", "said"),
+    [
+        # Another file has a new test of that name, and as many run as before.
+        ("npm test", ("it", "it"), ("it", "it"), {"it": 1}, "1 tests that ran on the base did not run: it"),
+        ("npm test", ("it", "it"), ("it", "it", "it"), {"it": 1}, ""),
+        ("npm test", ("it",), ("it",), {"new": 1}, ""),
+        ("npm test", ("it",), ("it",), {"it": -1}, ""),
+        ("pytest", ("a::it", "b::it"), ("a::it", "b::it"), {"it": 1}, ""),
+        ("make", 10, 10, {"it": 1}, "10 tests ran on the base, 1 were added and 10 on the tree"),
+        ("make", 10, 11, {"it": 1}, ""),
+        ("make", 10, 10, {"it": 1, "old": -1}, ""),
+        ("make", 10, 10, {"old": -1}, ""),
+    ],
+)
+def test_a_new_test_stands_for_none_that_is_gone(
+    check: str,
+    before: tuple[str, ...] | int,
+    after: tuple[str, ...] | int,
+    added: dict[str, int],
+    said: str,
+) -> None:
+    found = lost(before, after, check=check, moves=TestMoves(added={check: added}))
+    assert any(said in message for message in found) if said else not found
 
 
 def test_variants_of_methods_are_told_from_methods() -> None:

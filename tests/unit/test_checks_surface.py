@@ -72,6 +72,35 @@ def test_modules_that_hide_others(path: str, hides: bool):
     assert touches(None, "x = 1\n", path) is hides
 
 
+@pytest.mark.parametrize(
+    ("path", "hides"),
+    [
+        ("src/main/java/org/junit/jupiter/api/Assertions.java", True),
+        ("src/test/java/org/hamcrest/MatcherAssert.java", True),
+        ("src/test/kotlin/kotlin/test/Assertions.kt", True),
+        ("src/main/java/org/calc/Assertions.java", False),
+        ("src/assert.h", True),
+        ("include/cassert", True),
+        ("vendored/gtest/gtest.h", True),
+        ("src/assertions.h", False),
+        ("lib/Test/More.pm", True),
+        ("lib/strict.pm", True),
+        ("lib/Calc/Test.pm", False),
+        ("lib/minitest/autorun.rb", True),
+        ("test/rspec.rb", True),
+        ("lib/calc/set.rb", False),
+        ("luassert/init.lua", True),
+    ],
+)
+def test_what_is_found_in_place_of_a_library_of_tests(path: str, hides: bool):
+    assert touches(None, "x = 1\n", path) is hides
+    assert not touches("x", "y", path)
+    beside = f"{path.rpartition('/')[0]}/other.{path.rpartition('.')[2]}"
+    old = {path: "x"}
+    if "/org/" in path or "gtest" in path:
+        assert not [f for f in findings(old, {**old, beside: "y"}) if f.rule == "check_surface"]
+
+
 def test_a_project_may_change_its_own_module_and_a_link_may_hide_one():
     assert not touches("x = 1\n", "x = 2\n", "json.py")
     (finding,) = findings({}, {"pytest": "vendor"}, modes={"pytest": 0o120000})

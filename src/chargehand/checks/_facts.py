@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
 from chargehand.checks._secrets import SEARCHED, blob_findings
+from chargehand.checks._silenced import find_silenced
 from chargehand.checks.areas import OWN_CONFIG
-from chargehand.checks.paths import holds_tests, is_test_path, language_of
+from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.suites.facts import Suite
 from chargehand.checks.suites.weakening import suites_of
 from chargehand.checks.surface.parts import parts_of
 from chargehand.checks.surface.rules import Surface
-from chargehand.checks.trees import TreeReader, is_regular
+from chargehand.checks.trees import TreeReader, is_regular, new_text, old_text
 from chargehand.core.records import Change, Finding
 
 _EXECUTABLE = frozenset({0o100755})
@@ -26,13 +27,15 @@ _EXECUTABLE = frozenset({0o100755})
 class Facts(Struct, frozen=True, kw_only=True):
     """What one change says: `findings` of its content (paths left out), why it touches the check `surface`.
 
-    `later` is what of it runs outside any sandbox once somebody has it.
+    `later` is what of it runs outside any sandbox once somebody has it, `silenced` a line that tells a checker not
+    to look at it.
     `size` is that of the new content in bytes. Suites and dependencies are `None` where the file has none.
     """
 
     findings: tuple[Finding, ...] = ()
     surface: str | None = None
     later: str | None = None
+    silenced: str | None = None
     size: int = 0
     old_suite: Suite | None = None
     new_suite: Suite | None = None
@@ -49,6 +52,7 @@ def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_by
         findings=tuple(replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
         surface=surface.reason(change, once),
         later=surface.later_reason(change, once),
+        silenced=find_silenced(old_text(once, change), new_text(once, change)) if is_source(change.path) else None,
         size=once.blob_size(change.new_id) if change.new_id and is_regular(change.new_mode) else 0,
         old_suite=old_suite,
         new_suite=new_suite,

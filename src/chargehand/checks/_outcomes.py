@@ -6,6 +6,7 @@ import itertools
 import re
 import shlex
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -39,6 +40,9 @@ _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", r
 _CARGO_RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
 _GO_PACKAGE = re.compile(r"^(?:ok|FAIL)[ \t]+\S+(?![^\n]*\[no tests to run\])[^\n]*$", re.MULTILINE)
 _GO_UNBUILT = re.compile(r"^FAIL[ \t]+\S+ \[(?:build|setup) failed\]$", re.MULTILINE)
+_UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures|errors|unexpected)", re.MULTILINE)
+_GO_FAILED = re.compile(r"^--- FAIL: ", re.MULTILINE)
+_GO_ENDED_BADLY = re.compile(r"^FAIL$", re.MULTILINE)
 _GO_TEST = re.compile(r"^\s*--- (?:PASS|FAIL): ", re.MULTILINE)
 # jest and vitest ("Tests: 1 failed, 2 passed, 3 total"), mocha ("2 passing"), node --test ("# pass 2").
 _NODE_SUMMARY = re.compile(
@@ -117,6 +121,14 @@ def _split_program(words: list[str]) -> tuple[str, list[str]]:
 
 # --- what its end means
 
+# Whether the summary of a runner says that tests failed.
+_FAILED: Mapping[Runner, Callable[[str], bool]] = {
+    "unittest": lambda text: _UNITTEST_FAILED.search(text) is not None,
+    "cargo": lambda text: any(int(failed) for _, failed in _CARGO_RESULT.findall(text)),
+    "go": lambda text: _GO_FAILED.search(text) is not None and _GO_ENDED_BADLY.search(text) is not None,
+    "node": lambda text: any(map(int, _count_bad(text))),
+}
+
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """A check's status, a stable reason code where it did not pass, and how many tests ran where told."""
@@ -139,6 +151,14 @@ def outcome_of(runner: Runner, result: ExecResult, text: str, report: TestCounts
         return Outcome(status="failed", reason=result.limit, tests=report.ran if report else None)
     if code in _MISSING:
         return Outcome(status="missing", reason=_MISSING[code])
+    outcome = _judge_runner(runner, code, text, report)
+    # `go test || true`, or a `TestMain` that drops what its tests came to, ends with 0 all the same.
+    if outcome.status == "passed" and runner in _FAILED and _FAILED[runner](text):
+        return Outcome(status="failed", reason="exit_code_disagrees", tests=outcome.tests)
+    return outcome
+
+
+def _judge_runner(runner: Runner, code: int, text: str, report: TestCounts | None) -> Outcome:
     match runner:
         case "pytest":
             return _judge_pytest(code, text, report)
@@ -201,11 +221,16 @@ def _judge_node(code: int, text: str) -> Outcome:
     counts = _NODE_TAP.findall(text) + [n for line in summaries for n in _NODE_RAN.findall(line)]
     if not counts and not summaries:
         return _judge_exit(code)
-    bad = _NODE_TAP_BAD.findall(text) + [n for line in summaries for n in _NODE_BAD.findall(line)]
+    bad = _count_bad(text)
     tests = sum(map(int, counts))
     if code and tests and not sum(map(int, bad)):
         return Outcome(status="failed", reason="no_test_failed", tests=tests)
     return _judge_counted(code, tests)
+
+
+def _count_bad(text: str) -> list[str]:
+    summaries = [words or line for words, line in _NODE_SUMMARY.findall(text)]
+    return _NODE_TAP_BAD.findall(text) + [n for line in summaries for n in _NODE_BAD.findall(line)]
 
 
 def _judge_silent(code: int) -> Outcome:

@@ -31,7 +31,7 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
-_VERSION = 3
+_VERSION = 4
 SCHEMA = 1
 _READ_SECONDS = 60.0
 _REPORT = "/tmp/chargehand-report-"

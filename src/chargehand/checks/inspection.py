@@ -18,7 +18,7 @@ from chargehand.checks.suites.weakening import Pair, weakenings
 from chargehand.checks.surface.rules import Surface
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
-from chargehand.core.text import shown_path
+from chargehand.core.text import printable, shown_path
 
 _SHOWN = 5
 _DIRECTORY = 0o040000
@@ -145,12 +145,13 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
     allowed = areas.check_surface_allowed
     for path, facts in known.items():
         yield from (replace(found, path=path) for found in facts.findings)
-        if facts.surface is not None:
+        silenced = f"it tells a checker not to look ({printable(facts.silenced)})" if facts.silenced else None
+        if (why := facts.surface or silenced) is not None:
             yield Finding(
                 rule="check_surface",
                 severity="info" if allowed else "warning",
                 path=path,
-                message=f"{shown_path(path)} decides how checks run: {facts.surface}",
+                message=f"{shown_path(path)} decides how checks run: {why}",
                 needs_person=not allowed,
             )
         # What decides how checks run needs a person already, unless it was let in for that.
@@ -205,7 +206,7 @@ def base_tests_tree_plan(
             # Where the base has a directory, the files in it are changes of their own.
             plan[change.path] = None if entry is None or entry[0] == _DIRECTORY else entry
     if None in plan.values():
-        tested = {language_of(path) for path, _, _ in reader.entries(base_tree) if is_test_file(path)}
+        tested = {language_of(path) for path, _, _ in reader.entries(base_tree) if _holds_tests(path)}
         # A file of no language, such as a snapshot, belongs to whatever tests there are.
         judged = {path: bool(tested) if (it := language_of(path)) is None else it in tested for path in plan}
         plan = {path: entry for path, entry in plan.items() if entry is not None or judged[path]}
@@ -216,6 +217,12 @@ def base_tests_tree_plan(
         if in_the_way and change.new_id is not None:
             plan.setdefault(change.path, None)
     return dict(sorted(plan.items(), key=lambda item: (item[1] is not None, item[0])))
+
+
+def _holds_tests(path: str) -> bool:
+    # Runners of a project's own collect by other names than the common ones.
+    beside = posixpath.basename(path) in ("__init__.py", "conftest.py")
+    return is_test_file(path) or (is_test_path(path) and language_of(path) is not None and not beside)
 
 
 def _folders(path: str) -> list[str]:

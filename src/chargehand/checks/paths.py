@@ -7,7 +7,13 @@ from typing import Literal
 
 Language = Literal["python", "javascript", "go", "rust", "jvm", "ruby"]
 
-_TEST_DIRS = frozenset({"tests", "test", "__tests__", "__snapshots__", "testdata"})
+_TEST_DIRS = frozenset({
+    "tests", "test", "__tests__", "__snapshots__", "testdata", "fixtures", "__fixtures__", "goldens", "e2e",
+})  # fmt: skip
+# Directories of tests by another name, and of what tests read: `integration-tests`, `test_data`, `testcases`.
+_OF_TESTS = re.compile(r"(?:\w[\w-]*[-_])?tests|tests?[-_]?(?:data|cases|files|fixtures|resources|suites?)")
+# What tests compare with, wherever it lies.
+_EXPECTED = re.compile(r".*\.(?:snap|golden|goldens|approved\.\w+|ambr)")
 _SPEC_DIRS = frozenset({"spec", "specs"})
 _SUFFIXES: dict[str, Language] = {
     "py": "python",
@@ -40,6 +46,12 @@ _NAMES: dict[Language, re.Pattern[str]] = {
     "jvm": re.compile(r"Test.*\.\w+|.*(?:Test|Tests|TestCase|IT|Spec)\.\w+"),
     "ruby": re.compile(r".*_(?:test|spec)\.rb|test_.*\.rb"),
 }
+# Tests of languages that no rule reads, by the names that their runners look for.
+_OTHER_NAMES = re.compile(
+    r".*\.(?:t|bats|robot|feature)|(?:test|spec)[-_.].+\.(?:c|cc|cpp|cxx|m|sh|bash|ml|lua|R|r|nim|pl|php|d)"
+    r"|.*[-_](?:test|tests|unittest|spec|suite|SUITE)\.(?:c|cc|cpp|cxx|m|mm|sh|bash|ml|lua|exs|dart|erl|clj|cljs|php|pl|zig|hs)"
+    r"|.*(?:Test|Tests|Spec|Suite|TestCase|Cest)\.(?:cs|fs|vb|swift|scala|groovy|php|hs|dart)|runtests\.jl|Spec\.hs"
+)
 # What pytest collects without configuration; unittest's `testfoo.py` is only believed where it already was.
 _STRICT_PYTHON = re.compile(r"test_.*\.py|.*_test\.py|tests\.py")
 # pytest's default `norecursedirs`, hidden directories aside: tests moved there would never run.
@@ -71,6 +83,8 @@ def is_test_path(path: str) -> bool:
     """Whether a path belongs to the tests: a test file by name, conftest.py, or anything in a test directory."""
     *directories, name = path.split("/")
     if name == "conftest.py" or is_test_file(path) or not _TEST_DIRS.isdisjoint(directories):
+        return True
+    if _EXPECTED.fullmatch(name) or _OTHER_NAMES.fullmatch(name) or any(map(_OF_TESTS.fullmatch, directories)):
         return True
     return language_of(path) is not None and not _SPEC_DIRS.isdisjoint(directories)
 

@@ -46,12 +46,15 @@ _UNITTEST = re.compile(
     re.MULTILINE,
 )
 # TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
+# TAP tells what a test is in by what is above it: a heading, or the line of a group that goes on with "{".
 _NODE = re.compile(
-    r"^[ \t]*(?:(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?: \{)?"
+    r"^(?P<indent>[ \t]*)(?:# Subtest: (?P<heading>.+)"
+    r"|(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?P<opens> \{)?"
     r"|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
     r"(?P<not_run>[ \t]+# (?:SKIP|TODO)\b.*)?$",
     re.MULTILINE,
 )
+_TAP_INDENT = 4
 _VITEST_FILE = re.compile(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
 # How runners sum up, for commands that start one by another program: what ran in each, and what was skipped.
 _SUMMARIES = tuple(
@@ -145,12 +148,17 @@ def names_in_reports(reports: Mapping[str, bytes]) -> tuple[str, ...] | None:
 def _node_names(text: str) -> list[str]:
     if _VITEST_FILE.search(text):  # beside its files it names the slow and the failing tests alone
         return []
-    lines = [match for match in _NODE.finditer(text) if not match["not_run"]]
-    good, bad = list[str](), set[str]()
-    for line in lines:
+    good, bad, groups = list[str](), set[str](), list[str]()
+    for line in _NODE.finditer(text):
+        depth = len(line["indent"]) // _TAP_INDENT
+        if line["heading"] or line["opens"]:
+            groups[depth:] = [line["heading"] or line["tap"]]
         name = line["tap"] or line["marked"]
-        if name == "failing tests:":  # what node sets above those that it tells again
+        # What node sets above those that it tells again is no test.
+        if name is None or line["not_run"] or name == "failing tests:":
             continue
+        if line["tap"] and depth and len(groups) >= depth:
+            name = f"{' > '.join(groups[:depth])}::{name}"
         if line[0].lstrip().startswith(("not ok", "✖", "✗", "✕", "×")):
             bad.add(name)  # told twice: where it ran, and again at the end
         else:
@@ -175,12 +183,14 @@ class TestMoves(Struct, frozen=True, kw_only=True):
     """What changed files say of tests that are not where they were, by their own names.
 
     `renamed` has new names by old ones. `rewritten` are tests of whose old text nothing is left, under that name.
+    `added` says by check, of the files that it opened, how many tests of a name there are more, or fewer.
     """
 
     __test__ = False  # pytest would collect a class of this name
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     rewritten: Collection[str] = ()
+    added: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def find_lost_tests(
@@ -209,17 +219,36 @@ def find_lost_tests(
 
 
 def _describe_loss(base: RanTests, tree: RanTests, moves: TestMoves) -> str:
+    added = moves.added.get(tree.check, {})
     if base.names is not None and tree.names is not None:
-        pattern = _NAME_BY_RUNNER.get(runner_of(tree.check), _NAME)
+        runner = runner_of(tree.check)
+        pattern = _NAME_BY_RUNNER.get(runner, _NAME)
         before, after = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
         lost = _find_lost_names(before, after, moves, pattern)
+        lost += _find_hidden_names(before, after, added, pattern) if runner == "node" and not lost else []
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))
             return f"{len(lost)} tests that ran on the base did not run: {names}{more}"
-    if base.count is not None and tree.count is not None and tree.count < base.count:
-        return f"{base.count} tests ran on the base and {tree.count} on the tree"
+        added = {}  # known by their names
+    more_tests = max(0, sum(added.values()))
+    if base.count is not None and tree.count is not None and tree.count < base.count + more_tests:
+        written = f", {more_tests} were added" if more_tests else ""
+        return f"{base.count} tests ran on the base{written} and {tree.count} on the tree"
     return ""
+
+
+def _find_hidden_names(
+    before: Sequence[str], after: Sequence[str], added: Mapping[str, int], pattern: re.Pattern[str]
+) -> list[str]:
+    """Return names of tests that run as often as before although one more of that name was written.
+
+    Where a runner does not tell files apart, a new test of one name stands for one that is gone.
+    """
+    ran, runs = (Counter(_split_name(name, pattern).own for name in names) for names in (before, after))
+    return sorted(
+        name for name, more in added.items() if more > 0 and ran[name] > 0 and runs[name] < ran[name] + more
+    )
 
 
 def _find_lost_names(

@@ -17,19 +17,27 @@ from chargehand.checks.execution import CheckPlan, run_checks
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
-from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, words_of
+from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
+from chargehand.checks.suites.examples import changed_examples
+from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
-from chargehand.checks.suites.weakening import Pair, find_renamed, find_rewritten, suites_of
+from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _FAULTS = 20
+_SPARE = 20
+"""More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
 _ENOUGH = 5
 """Faults that have to be tried before their being noticed says anything."""
+_AROUND = 6
+"""Lines before and behind one that a test lost, in which it names what it is about."""
 _SHOWN = 3
+_EXECUTABLE = 0o100755
 _FILES = 60
+_BRIEFLY = 20.0
 _SHORTEST = 5.0
 """Seconds that a check may take on a fault at least, however quick it is without one."""
 _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
@@ -37,17 +45,27 @@ _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
 
-def changed_tests(changes: Iterable[Change], inner: Collection[str]) -> tuple[Change, ...]:
-    """Return the changes of existing tests, those that are gone included; added ones can weaken nothing.
+def changed_tests(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> tuple[Change, ...]:
+    """Return the changes of existing tests, those that are gone included.
 
-    Files that tests read belong to them; `inner` are code with tests of its own that changed (`inner_tests`).
+    Added ones can weaken nothing, unless what they do outlasts them. Files that tests read belong to them; `inner`
+    are code with tests of its own that changed (`inner_tests`).
     """
     return tuple(
         change
         for change in changes
-        if change.old_id is not None and change.new_id != change.old_id
-        and (is_test_path(change.path) or change.path in inner)
-    )  # fmt: skip
+        if (is_test_path(change.path) or change.path in inner)
+        and (
+            _reaches_others(change, reader)
+            if change.old_id is None
+            else (change.new_mode, change.new_id) != (change.old_mode, change.old_id)
+        )
+    )
+
+
+def _reaches_others(change: Change, reader: TreeReader) -> bool:
+    text = new_text(reader, change)
+    return text is not None and outlasts_its_tests(change.path, text)
 
 
 def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[Change, ...]:
@@ -69,12 +87,19 @@ def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]
     return found
 
 
-def find_moves(changes: Iterable[Change], reader: TreeReader) -> TestMoves:
-    """Return the tests that changes left as they were but for the name, and those of which no text is left."""
+def find_moves(
+    changes: Iterable[Change], reader: TreeReader, checks: Iterable[str], observer: ReadObserver
+) -> TestMoves:
+    """Return the tests that changes left as they were but for the name, those of which no text is left, new ones.
+
+    New are those alone that `checks`, whose reads the `observer` saw in this order, had a look at.
+    """
     pairs = [Pair(change, *suites_of(change, reader)) for change in changes if holds_tests(change.path)]
+    opened = zip(checks, observer.opened, strict=False) if observer.complete else ()
     return TestMoves(
         renamed={old: new for (_, old), (_, new) in find_renamed(pairs).items()},
         rewritten=frozenset(name for _, name in find_rewritten(pairs)),
+        added={check: count_added([pair for pair in pairs if pair.path in paths]) for check, paths in opened},
     )
 
 
@@ -85,15 +110,36 @@ def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str)
     return {path: lay_tests_over(inner[path], text).encode() for path, text in texts.items() if text is not None}
 
 
-def takes_lines_away(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> bool:
-    """Tell whether lines of existing tests are gone that did something: adding to tests takes none away."""
-    lines = Counter[str]()
+def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> bool:
+    """Tell whether existing tests may notice less than before, as far as their text tells.
+
+    They may where lines that did something are gone, or where others came that end a test early, skip it or give
+    another meaning to what it uses. Further tests, data and assertions take nothing away.
+    """
+    lines, grown = Counter[tuple[str, str]](), list[tuple[str, str, str]]()
     for change in changes:
-        if is_test_path(change.path) or change.path in inner:
-            old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
-            lines.update(line.strip() for line in old.splitlines())
-            lines.subtract(line.strip() for line in new.splitlines())
-    return any(count > 0 and does_something(line) for line, count in lines.items())
+        if not is_test_path(change.path) and change.path not in inner:
+            continue
+        old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
+        place = _where_it_counts(change.path)
+        lines.update((place, line.strip()) for line in old.splitlines())
+        lines.subtract((place, line.strip()) for line in new.splitlines())
+        if change.old_id is not None and change.new_id is not None:
+            grown.append((change.path, old, new))
+            # A script that may not be executed any more is left out by what starts tests.
+            if change.old_mode != change.new_mode and change.new_mode != _EXECUTABLE:
+                return True
+        if change.old_id is None and _reaches_others(change, reader):
+            return True
+    if any(count > 0 and does_something(line) for (_, line), count in lines.items()):
+        return True
+    return not all(leaves_tests_alone(path, old, new) for path, old, new in grown)
+
+
+def _where_it_counts(path: str) -> str:
+    """Return within what a test may move: where it is collected is known by its name for some languages alone."""
+    suffix = posixpath.splitext(path)[1]
+    return suffix if language_of(path) is not None else f"{posixpath.dirname(path)}/{suffix}"
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
@@ -114,9 +160,12 @@ def pick_faults(
     """
     old = [_text_of_tests(test.path, old_text(reader, test)) for test in tests]
     new = [_text_of_tests(test.path, new_text(reader, test)) for test in tests]
-    words = words_of("\n".join((*old, *new)))
+    words = subjects_of("\n".join((*old, *new)))
     kept = {line.strip() for text in new for line in text.splitlines()}
-    near = words_of("\n".join(line for text in old for line in text.splitlines() if line.strip() not in kept))
+    near, around = (
+        subjects_of("\n".join(line for text in old for line in _lines_around_lost(text.splitlines(), kept, lines)))
+        for lines in (0, _AROUND)
+    )
 
     def distance(path: str) -> tuple[bool, bool, str]:
         stem = posixpath.splitext(posixpath.basename(path))[0]
@@ -131,7 +180,14 @@ def pick_faults(
         inside = find_test_modules(text) if language_of(path) == "rust" else []
         lines = [range(text.count("\n", 0, each.start), text.count("\n", 0, each.end) + 1) for each in inside]
         faults += [fault for fault in find_faults(path, text) if not any(fault.line - 1 in each for each in lines)]
-    return choose_faults(faults, words=words, near=near, limit=_FAULTS)
+    return choose_faults(faults, words=words, near=near, around=around, limit=_FAULTS + _SPARE)
+
+
+def _lines_around_lost(lines: Sequence[str], kept: Collection[str], reach: int) -> Iterable[str]:
+    """Return the lines that are gone, with some around them: a test names what it is about before it asserts."""
+    lost = [number for number, line in enumerate(lines) if line.strip() not in kept]
+    around = {number for each in lost for number in range(each - reach, each + reach + 1)}
+    return (lines[number] for number in sorted(around) if 0 <= number < len(lines))
 
 
 def _text_of_tests(path: str, text: str | None) -> str:
@@ -165,58 +221,118 @@ async def measure_tests(
         commands=tuple(check.name for check in counted),
         seconds_each=min(plan.seconds_each, max(_SHORTEST, 4 * usual)),
     )
-    subject, guard = _FaultyTree(plan, tree), None
+    subject, guard = _FaultyTree(plan, tree, counted), None
     weakened: list[Mutant] = []
-    tried = 0
+    tried = unbuilt = 0
     for fault in faults:
         # Both versions on this fault, and a second look of the base's: less time than that proves nothing.
-        if time.monotonic() - began + 3 * usual > seconds or len(weakened) == _SHOWN:
+        too_late = time.monotonic() - began + 3 * usual > seconds
+        if too_late or len(weakened) == _SHOWN or tried == _FAULTS:
             break
+        status = await subject.status(fault)
+        if status == "unbuilt":
+            unbuilt += 1
+            continue
         tried += 1
-        if await subject.status(fault) != "passed":
+        if status != "passed":
             continue
         if guard is None:
-            guard = _FaultyTree(plan, await base(), inner)
+            guard = _FaultyTree(plan, await base(), counted, inner)
         # Twice: a test that fails now and then would accuse the wrong one.
-        if await guard.status(fault) == "failed" and await guard.status(fault) == "failed":
+        if await guard.fails(fault) and await guard.fails(fault):
             weakened.append(fault)
     if weakened:
         return tuple(_describe_weakening(fault) for fault in weakened)
     if tried >= min(_ENOUGH, len(faults)):
         return ()
     message = (
-        f"whether changed tests still notice faults was not measured: {tried} of {len(faults)} faults could be "
-        f"tried in {seconds:.0f} s (limits.fault_time), as a run takes {usual:.0f} s"
+        f"{tried} of {len(faults)} faults could be tried in {seconds:.0f} s"
+        f"{' (limits.fault_time)' if must_measure else ''}, as a run takes {usual:.0f} s"
     )
+    if unbuilt:
+        message = (
+            f"with {unbuilt} of {tried + unbuilt} faults that were tried the code could not be built or loaded"
+        )
     # A time of a second is how a person says that nothing is to be measured.
-    asks = must_measure and seconds > 1
-    return (
-        Finding(
-            rule="tests_unmeasured",
-            severity="warning" if asks else "info",
-            path=".",
-            message=message,
-            needs_person=asks,
-        ),
+    return (_describe_unmeasured(message, asks=must_measure and seconds > 1),)
+
+
+def fault_seconds(limit: float, *, must_measure: bool) -> float:
+    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells."""
+    return limit if must_measure else min(limit, _BRIEFLY)
+
+
+def describe_no_faults(*, must_measure: bool) -> tuple[Finding, ...]:
+    """Return what is said of changed tests where no code is known that faults could be put into."""
+    if not must_measure:
+        return ()
+    return (_describe_unmeasured("the checks opened no code that faults can be put into", asks=True),)
+
+
+def find_changed_examples(
+    changes: Iterable[Change], reader: TreeReader, base_tree: str, commands: Sequence[str], ran: Iterable[str]
+) -> tuple[Finding, ...]:
+    """Return that examples in documentation which the checks run as tests are not what they were.
+
+    `ran` are the names of tests that ran on the base.
+    """
+    paths = changed_examples(changes, reader, base_tree, commands, ran)
+    if not paths:
+        return ()
+    names = ", ".join(map(shown_path, paths[:_SHOWN])) + (" …" if len(paths) > _SHOWN else "")
+    return (_describe_unmeasured(f"examples in documentation that the checks run, in {names}", asks=True),)
+
+
+def _describe_unmeasured(why: str, *, asks: bool) -> Finding:
+    return Finding(
+        rule="tests_unmeasured",
+        severity="warning" if asks else "info",
+        path=".",
+        message=f"whether changed tests still notice faults was not measured: {why}",
+        needs_person=asks,
     )
 
 
 class _FaultyTree:
     """A sandbox in which one fault at a time is put into the code."""
 
-    def __init__(self, plan: CheckPlan, sandbox: Sandbox, inner: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        plan: CheckPlan,
+        sandbox: Sandbox,
+        usual: Sequence[CheckResult],
+        inner: Mapping[str, str] | None = None,
+    ) -> None:
         self._plan = plan
         self._sandbox = sandbox
+        self._counted = {check.name for check in usual if check.tests}
         self._inner = inner or {}
         self._written = int(time.time())
 
     async def status(self, fault: Mutant) -> str:
-        """Return how the checks end with this fault: `passed`, `failed`, or `unclear` where that says nothing."""
+        """Return how the checks end with this fault.
+
+        `passed`, `failed`, `unbuilt` where no test failed as none could be run, or `unclear` (such as a timeout).
+        """
+        results = await self._run(fault)
+        statuses = {result.status for result in results} - {"passed"}
+        if statuses != {"failed"}:
+            return "unclear" if statuses else "passed"
+        bad = (result for result in results if result.status != "passed")
+        return "unbuilt" if all(map(self._is_unbuilt, bad)) else "failed"
+
+    async def fails(self, fault: Mutant) -> bool:
+        """Tell whether checks fail with this fault, in whatever way."""
+        return {result.status for result in await self._run(fault)} - {"passed"} == {"failed"}
+
+    def _is_unbuilt(self, result: CheckResult) -> bool:
+        return result.name in self._counted and (result.reason == "collection_error" or not result.tests)
+
+    async def _run(self, fault: Mutant) -> tuple[CheckResult, ...]:
         await self._write(fault.path, fault.content)
         results = await run_checks(self._plan, self._sandbox, keep=_Nowhere(), mission=None)
         await self._write(fault.path, fault.original)
-        statuses = {result.status for result in results} - {"passed"}
-        return "passed" if not statuses else "failed" if statuses == {"failed"} else "unclear"
+        return results
 
     async def _write(self, path: str, content: str) -> None:
         if path in self._inner:  # whose tests would go with the code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import keyword
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -63,7 +64,23 @@ _TOKENS = (
 )
 _NO_CODE = re.compile(r"\s*(?://|/\*|\*|#(?!\[)|--|import\b|from\b|package\b|use\b|using\b|#include|@|\}|\{)")
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|//.*|/\*.*?\*/")
+_EVERYWHERE = frozenset(keyword.kwlist) | frozenset(
+    _WORD.findall("""
+    func var let const fn mut pub function new this self switch case range void int string bool true false null nil
+    undefined err error test it t describe expect assert assert_eq assertEqual assertTrue toBe equal ok unwrap use
+    """)
+)
+# A line that begins a function, method or type; what is indented below it belongs to it.
+_BEGINS = re.compile(
+    r"^(?P<indent>\s*)(?:(?:export|default|async|pub(?:\([^)]*\))?|public|private|protected|internal|static|final|const"
+    r"|abstract|unsafe|extern|override|open|inline|virtual)\s+)*"
+    r"(?:(?:func|fn|fun|function\*?|def|class|impl(?:<[^>]*>)?|trait|interface|struct|enum|module|sub|proc)\s+"
+    r"(?:\([^)]*\)\s*)?(?P<name>\w+)|(?P<held>\w+)\s*(?::[^=]+)?=\s*(?:async\s*)?(?:function\b|\([^()]*\)[^=]*=>)"
+    r"|(?!(?:if|for|while|switch|catch|return|else|do|match|loop|with|new)\b)"
+    r"(?:[\w<>\[\],.*&:]+\s+)*[*&]?(?P<method>[#\w]+)\s*\([^;{}]*\)[^;={}]*\{?\s*$)"
+)
 _LONGEST = 200_000
+_LONGEST_HEAD = 300
 _PER_LINE = 2
 
 
@@ -111,10 +128,16 @@ def find_faults(path: str, source: str) -> list[Mutant]:
 
 
 def choose_faults(
-    faults: Iterable[Mutant], *, words: Collection[str], near: Collection[str], limit: int
+    faults: Iterable[Mutant],
+    *,
+    words: Collection[str],
+    near: Collection[str],
+    around: Collection[str] = (),
+    limit: int,
 ) -> list[Mutant]:
-    """Return at most `limit` faults that can be read, first what tests name by `near` (what they lost) or `words`.
+    """Return at most `limit` faults that can be read, first what tests name by `near` (what they lost).
 
+    Then come those that they name `around` that, or at all (`words`).
     Those that are alike so far are spread: one of each function before a second one of any.
     """
     ranked: dict[tuple[int, int], list[Mutant]] = {}
@@ -123,7 +146,7 @@ def choose_faults(
         names = set(fault.within)
         # Without functions around it the line itself has to do.
         names = names or set(_WORD.findall(fault.before))
-        closeness = 0 if names & set(near) else 1 if names & set(words) else 2
+        closeness = next((at for at, known in enumerate((near, around, words)) if not names.isdisjoint(known)), 3)
         place = (fault.path, fault.within)
         turn = seen[place] = seen.get(place, 0) + 1
         ranked.setdefault((closeness, turn), []).append(fault)
@@ -137,8 +160,13 @@ def does_something(line: str) -> bool:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the names in a text: what a test can be about."""
+    """Return the names in a text."""
     return frozenset(_WORD.findall(text))
+
+
+def subjects_of(text: str) -> frozenset[str]:
+    """Return what a test can be about: names, without words that every program has."""
+    return words_of(text) - _EVERYWHERE
 
 
 # --- Python
@@ -256,8 +284,16 @@ def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new:
 
 def _token_faults(path: str, source: str) -> Iterator[Mutant]:
     begin = end = 0
+    around: list[tuple[int, str]] = []
     for number, line in enumerate(source.splitlines(keepends=True), 1):
         begin, end = end, end + len(line.encode())
+        if line.strip():
+            indent = len(line) - len(line.lstrip())
+            # What closes a block stands where it began.
+            while around and indent <= around[-1][0] and line[indent] not in ")}]{":
+                around.pop()
+            if begun := _BEGINS.match(line[:_LONGEST_HEAD]):
+                around.append((indent, begun["name"] or begun["held"] or begun["method"]))
         if _NO_CODE.match(line):
             continue
         # Strings and comments keep their places, and hold no tokens.
@@ -279,4 +315,5 @@ def _token_faults(path: str, source: str) -> Iterator[Mutant]:
                 end=end - len(tail.encode()),
                 new=text,
                 original=source,
+                within=tuple(name for _, name in around),
             )

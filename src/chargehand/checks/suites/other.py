@@ -84,7 +84,7 @@ def suite_of(path: str, source: str) -> Suite | None:
     cases: list[Case] = []
     file_marks: list[str] = []
     above = _Above()
-    for number, raw in enumerate(_blank_comments(language, source).split("\n"), start=1):
+    for number, raw in enumerate(blank_comments(language, source).split("\n"), start=1):
         line = raw[:_MAX_LINE]
         if language == "go" and _GO_IGNORED.match(line):
             file_marks.append(line.strip())
@@ -104,9 +104,9 @@ def suite_of(path: str, source: str) -> Suite | None:
     return Suite(cases=tuple(cases), marks=tuple(file_marks))
 
 
-def _blank_comments(language: Language, source: str) -> str:
+def blank_comments(language: Language | None, source: str) -> str:
     """Return a source without its comments, so that a test in one is no test; strings and line numbers stay."""
-    pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language, _C_COMMENT)
+    pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language or "", _C_COMMENT)
 
     def keep(found: re.Match[str]) -> str:
         if found[1] is not None:

@@ -83,6 +83,16 @@ def find_rewritten(pairs: Sequence[Pair]) -> frozenset[_Key]:
     )
 
 
+def count_added(pairs: Sequence[Pair]) -> dict[str, int]:
+    """Return by name how many tests there are more than before, or fewer, that nothing keeps from running.
+
+    A test whose name is made up as it runs is none of them.
+    """
+    found = Counter(case.name for pair, case in _new_cases(pairs) if case.name and not _marks(case, pair.new))
+    found.subtract(case.name for pair, case in _old_cases(pairs) if case.name and not _marks(case, pair.old))
+    return {name: count for name, count in found.items() if count}
+
+
 def _count_lost(pairs: Sequence[Pair]) -> Counter[_Key]:
     """Return which tests there are fewer of than before, and how many."""
     before = Counter(pair.key(case) for pair, case in _old_cases(pairs))

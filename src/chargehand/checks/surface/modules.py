@@ -28,6 +28,48 @@ _SYMLINK = 0o120000
 _ROOTS = frozenset({"", "src", "lib", "python"})
 
 
+# By language: files that a compiler, or a language's search path, finds in the place of what tests are judged by.
+_HIDING = tuple(
+    (what, re.compile(pattern))
+    for what, pattern in (
+        (
+            "a class of the JVM's test libraries",
+            r"(?P<place>(?:.*/)?(?:org/(?:junit|hamcrest|assertj|mockito|testng|opentest4j|apiguardian|spockframework"
+            r"|scalatest|easymock|jmock|powermock)|junit|kotlin/test|io/(?:kotest|mockk)|com/google/common/truth|munit"
+            r"|spock))/.*\.(?:java|kt|groovy|scala)",
+        ),
+        (
+            "a header of the C library or of a test library",
+            r"(?P<place>(?:.*/)?(?:(?:assert|ctype|errno|fenv|float|inttypes|limits|locale|math|setjmp|signal|stdarg"
+            r"|stdbool|stddef|stdint|stdio|stdlib|string|strings|time|unistd|check|cmocka|unity|munit|greatest|minunit"
+            r"|doctest|utest|tap|CUnit)\.h|c(?:assert|stdio|stdlib|string|math|stddef|stdint)|catch(?:_amalgamated)?\.hpp"
+            r"|(?:gtest|gmock|catch2|CUnit|criterion|boost/test)(?=/)))(?:/.*)?",
+        ),
+        (
+            "a module of Perl's tests",
+            r"(?P<place>(?:lib|t/lib|inc|t|blib/lib)/(?:Test|TAP)(?:/.*)?\.pm"
+            r"|(?:lib|t/lib|inc)/(?:strict|warnings|Carp|Exporter|Data/Dumper|Scalar/Util|List/Util)\.pm)",
+        ),
+        (
+            "a library of Ruby's tests",
+            r"(?P<place>(?:lib|test|spec)/(?:minitest|rspec|test/unit|test-unit|rake|bundler|mocha|simplecov|set|json|date"
+            r"|time|delegate|forwardable|timeout|tempfile|fileutils|pp|stringio|ostruct|open3))(?:/.*|\.rb)",
+        ),
+        ("a module of Lua's tests", r"(?P<place>(?:.*/)?(?:busted|luassert|luaunit|lust|say))(?:/.*\.lua|\.lua)"),
+    )
+)
+
+
+def hidden_library(change: Change) -> tuple[str, str] | None:
+    """Return what a new file hides by its place, and that place: what a base has there is the project's own."""
+    if change.kind in {"modified", "deleted"}:
+        return None
+    for what, pattern in _HIDING:
+        if found := pattern.fullmatch(change.path):
+            return what, found["place"]
+    return None
+
+
 def new_module(change: Change) -> tuple[str, str] | None:
     """Return (directory, name) of the Python module that a new file makes importable, `None` where none."""
     if change.kind in {"modified", "deleted"}:

@@ -12,7 +12,7 @@ from functools import cached_property
 from chargehand.checks.areas import Areas
 from chargehand.checks.paths import is_test_file, is_test_path
 from chargehand.checks.surface.makefile import MAKEFILES, whole_text
-from chargehand.checks.surface.modules import can_hide, is_usual_root, module_names, new_module
+from chargehand.checks.surface.modules import can_hide, hidden_library, is_usual_root, module_names, new_module
 from chargehand.checks.surface.names import CHECKS, LATER
 from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of
 from chargehand.checks.surface.programs import Programs, find_outside_programs, find_programs
@@ -101,7 +101,18 @@ class Surface:
             return "make reads it in the place of another Makefile"
         if name == "__init__.py" and self._is_beside(path) and (new or is_test_path(path)):
             return "Python runs it before an acceptance file beside it"
+        hidden = hidden_library(change)
+        if hidden is not None and not self._holds(hidden[1]):
+            return f"it hides {hidden[0]}"
         return self._hidden_module(change)
+
+    def _holds(self, place: str) -> bool:
+        """Tell whether the base has something at a place: a file, with whatever end, or what is below it."""
+        return any(path.startswith((f"{place}/", f"{place}.")) or path == place for path in self._base_paths)
+
+    @cached_property
+    def _base_paths(self) -> tuple[str, ...]:
+        return tuple(path for path, _, _ in self._reader.entries(self._tree))
 
     def _is_beside(self, path: str) -> bool:
         return posixpath.dirname(path) in self._beside

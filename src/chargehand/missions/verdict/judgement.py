@@ -35,6 +35,7 @@ from chargehand.workspace.depot import Depot
 
 # What stands before the name of a check that was run with the base's tests.
 BASE_TESTS = "base's tests: "
+NO_TESTS = "no_tests_ran"
 _CHECK_REASONS = {
     "no_tests_ran": "no test ran",
     "tests_failed": "tests failed",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,17 +35,20 @@ from chargehand.checks.reads import (
 from chargehand.checks.soft_tests import (
     changed_tests,
     code_under_test,
+    describe_no_faults,
+    fault_seconds,
+    find_changed_examples,
     find_moves,
     inner_tests,
     leave_out_unread,
+    may_say_less,
     measure_tests,
     pick_faults,
     restore_inner_tests,
-    takes_lines_away,
 )
 from chargehand.core.codec import convert_to
-from chargehand.core.errors import ChargehandError, RefusedError, WaitingError
-from chargehand.core.mission_events import QuestionAsked, VerdictGiven
+from chargehand.core.errors import ChargehandError
+from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import (
     Base,
@@ -54,12 +56,11 @@ from chargehand.core.records import (
     CheckResult,
     Finding,
     MissionRequest,
-    Reason,
     Verdict,
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core.text import printable, shown_path
+from chargehand.core.text import shown_path
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import CHECKS, Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
@@ -72,8 +73,9 @@ from chargehand.missions.sandboxes.provisioning import (
 )
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.gates import Gates
-from chargehand.missions.verdict.judgement import BASE_TESTS, load_ran_tests
+from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
+from chargehand.missions.verdict.red_base import heed_red_base
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 from chargehand.workspace.environment import CACHES, EnvironmentLayers
@@ -92,9 +94,6 @@ _CACHE_PLACES = {
         ("ZIG_GLOBAL_CACHE_DIR", "zig"),
     )
 }
-_NO_TESTS = "no_tests_ran"
-_RED_BASE, _GO_ON, _STOP = "red_base", "go on", "stop"
-_SHOWN_CHECKS = 3
 
 
 @dataclass(eq=False, slots=True)
@@ -150,7 +149,7 @@ class Validator:
 
         output = await self.journal.step("verdict/base", [tree, key], judge_now, events=events)
         verdict = convert_to(output["verdict"], Verdict)
-        self._untested = frozenset(check.name for check in verdict.checks if check.reason == _NO_TESTS)
+        self._untested = frozenset(check.name for check in verdict.checks if check.reason == NO_TESTS)
         self._ran_on_base = load_ran_tests(self.services.store, verdict.checks)
         self._on_base = verdict
         if self._can_be_warm:
@@ -186,41 +185,8 @@ class Validator:
         return None if gone else self._caches
 
     async def heed_red_base(self, request: MissionRequest) -> None:
-        """Act as the request wants where checks fail on the base already, before an agent costs anything.
-
-        Raises `RefusedError` (`base_red`) where it is to stop, `WaitingError` where a person is asked. Nobody is
-        asked where acceptance files or a test that the request names are the aim.
-        """
-        verdict = self._on_base or await self.judge_base()
-        failed = [check for check in verdict.checks if check.status != "passed" and check.reason != _NO_TESTS]
-        if request.red_base == "go" or not failed:
-            return
-        names = ", ".join(printable(check.name) for check in failed[:_SHOWN_CHECKS])
-        message = f"checks fail on the base, before any change: {names}"
-        stopped = RefusedError(
-            message, code="base_red", hint="mend the base first, or say --red-base go where that is the request"
-        )
-        if request.red_base == "stop":
-            raise stopped
-        named = set(re.findall(r"\w+", request.text))
-        ran = {name.split("::")[-1].split("[")[0] for tests in self._ran_on_base for name in tests.names or ()}
-        if request.check_files or not ran.isdisjoint(named):
-            return
-        asked = self.journal.state.questions.get(_RED_BASE)
-        if asked is not None and asked.answer is not None:
-            if asked.answer == _STOP:
-                raise stopped
-            return
-        if asked is None:
-            question = QuestionAsked(
-                question=_RED_BASE,
-                tree=verdict.tree,
-                reasons=(Reason(code="base_red", message=message),),
-                text=f"{message}. Nothing was spent yet. Go on?",
-                options=(_GO_ON, _STOP),
-            )
-            self.journal.record(question, durable=True)
-        raise WaitingError(message, code="base_red")
+        """Act as the request wants where checks fail on the base already; see `heed_red_base`."""
+        heed_red_base(self.journal, request, self._on_base or await self.judge_base(), self._ran_on_base)
 
     async def judge_candidate(
         self,
@@ -246,13 +212,13 @@ class Validator:
             below = None if layers.is_private(environment) else environment.layer
             copies = await asyncio.to_thread(find_installed_copies, below, code, reader, tree)
             settings = changed_settings(changes, lambda place: self._is_project(tree, place))
-            tests = changed_tests(changes, inner := inner_tests(changes, reader))
+            tests = changed_tests(changes, inner := inner_tests(changes, reader), reader)
             # Faults are put into what the tests open: that is watched only where tests were changed.
             subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
             places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
             observer = ReadObserver(places, copies)
             checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
-            moves = find_moves(changes, reader)
+            moves = find_moves(changes, reader, self.gates.plan.commands, observer)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
             lost = find_lost_tests(self._ran_on_base, ran, moves) if layers.matches else ()
@@ -264,6 +230,7 @@ class Validator:
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
                 # With acceptance files on both sides: they may have made up for the number of what was lost.
                 lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
+                lost += await asyncio.to_thread(self._find_changed_examples, changes, reader)
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
                     soft = await self._try_faults(tree, mixed, changes, inner, subject, observer, checks, layers)
                 checks += (*outside, *with_base_tests)
@@ -306,6 +273,10 @@ class Validator:
         names = (f"{directory}/{name}" for name in PROJECT_FILES)
         return not directory or any(self.services.depot.lookup(tree, name) for name in names)
 
+    def _find_changed_examples(self, changes: Sequence[Change], reader: DepotReader) -> tuple[Finding, ...]:
+        ran = (name for tests in self._ran_on_base for name in tests.names or ())
+        return find_changed_examples(changes, reader, self.base.tree, self.gates.plan.commands, ran)
+
     async def _lay_base_tests(self, tree: str, changes: Sequence[Change], inner: Mapping[str, str]) -> str | None:
         """Return the tree with the base's tests and check surface put back over it, `None` where it has them.
 
@@ -339,7 +310,7 @@ class Validator:
         for check in checks:
             self.outputs[f"{BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
         # Where the base has no tests, it has none to be judged by: a project's first tests may land.
-        counted = (check for check in checks if not (check.reason == _NO_TESTS and check.name in self._untested))
+        counted = (check for check in checks if not (check.reason == NO_TESTS and check.name in self._untested))
         return tuple(replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in counted)
 
     async def _try_faults(
@@ -357,13 +328,15 @@ class Validator:
 
         That is known for a tree that was measured before.
         """
-        seconds, verdicts = self.services.config.limits.fault_time, self.services.store.verdicts
+        verdicts = self.services.store.verdicts
         reader, project = DepotReader(self.services.depot), self.services.project
-        tests, code = leave_out_unread(changed_tests(changes, inner), observer), changed_code(changes)
+        tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
         read = observer.read_of(subject)
         faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
+        must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
         if not faults:
-            return ()
+            return describe_no_faults(must_measure=must_measure)
+        seconds = fault_seconds(self.services.config.limits.fault_time, must_measure=must_measure)
         key = "/".join(("noticed", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
@@ -386,7 +359,7 @@ class Validator:
                 base=open_guard,
                 inner=inner,
                 seconds=seconds,
-                must_measure=takes_lines_away(changes, inner, reader),
+                must_measure=must_measure,
             )
         # Another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):

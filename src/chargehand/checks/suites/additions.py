@@ -1,0 +1,486 @@
+"""Whether what was added to a test file leaves the tests that were there as they are.
+
+A line that is added can end an old test early, skip it by a condition, or give another meaning to a name that it
+uses. What cannot do so is listed: tests, helpers and data with names of their own, assertions, imports. All else
+counts, so a way that nobody thought of counts too.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import unittest
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from chargehand.checks.paths import is_source, language_of
+from chargehand.checks.suites.faults import does_something, words_of
+from chargehand.checks.suites.other import blank_comments
+
+# Beyond this many lines that differ, an alignment takes too long.
+_MOST_LINES = 4_000
+_BLOCKS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_EXPECTING = ("assert", "expect", "verify", "check")
+_HOLDING = frozenset({"raises", "warns", "subTest", "deprecated_call"})
+# Names by which runners find or change what they run, besides those that a test case inherits.
+_KNOWN_TO_RUNNERS = frozenset({"load_tests", "pytestmark", "pytest_plugins", "collect_ignore", "__test__"}) | {
+    f"{when}_{place}" for when in ("setup", "teardown") for place in ("module", "class", "method", "function")
+}
+_INHERITED = frozenset(dir(unittest.TestCase)) | {"asyncSetUp", "asyncTearDown"}
+# They reach what has no name in the line.
+_REACHING = frozenset({
+    "setattr", "delattr", "exec", "eval", "globals", "locals", "vars", "patch", "monkeypatch", "sys", "os", "gc",
+    "builtins", "importlib", "__import__", "skip", "skipTest", "exit", "quit", "_exit", "atexit", "autouse",
+    "__dict__", "__class__", "__code__", "__defaults__", "inspect", "ctypes", "signal", "threading",
+})  # fmt: skip
+# Of these, what a whole new test does not undo at its end.
+_LASTING = frozenset({
+    "setattr", "delattr", "exec", "eval", "builtins", "_exit", "atexit", "autouse", "__dict__", "__code__",
+    "__defaults__", "ctypes", "globals", "vars",
+})  # fmt: skip
+
+
+def leaves_tests_alone(path: str, old: str, new: str) -> bool:
+    """Tell whether the tests of a file say what they said, where nothing but additions made `new` of `old`.
+
+    Where it cannot be told they do not. Data is not looked at: more of it is more to compare with.
+    """
+    if old == new or not is_source(path):
+        return True
+    if language_of(path) != "python":
+        return _lines_leave_alone(path, old, new)
+    try:
+        before, after = ast.parse(old), ast.parse(new)
+        return _Python(before, words_of(old)).extends(before.body, after.body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def outlasts_its_tests(path: str, text: str) -> bool:
+    """Tell whether a file of tests does something that other tests, run after it, may be weaker by."""
+    if language_of(path) == "python":
+        try:
+            return _python_outlasts(path, ast.parse(text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return True
+    if not is_source(path):
+        return False
+    lines = [line.strip() for line in blank_comments(language_of(path), _blank_texts(text)).split("\n")]
+    imported = words_of("\n".join(_without_strings(line) for line in lines if _IMPORT.search(line)))
+    return any(_line_outlasts(_without_strings(line), imported, language_of(path)) for line in lines)
+
+
+def _python_outlasts(path: str, module: ast.Module) -> bool:
+    imported = {bound for bound, _ in _bindings(ast.walk(module))} - {"os"}
+    for node in ast.walk(module):
+        stored = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
+        if stored and _root(node) in imported:
+            return True
+        if isinstance(node, ast.Call):
+            word = _last_word(node.func)
+            if word in _LASTING and not (isinstance(node.func, ast.Attribute) and word.endswith("attr")):
+                return True
+            # `patch(...).start()` goes on until somebody stops it.
+            started = node.func.value if isinstance(node.func, ast.Attribute) and word == "start" else None
+            if isinstance(started, ast.Call) and _names(started.func) & {"patch"}:
+                return True
+        if isinstance(node, ast.Attribute) and node.attr in _LASTING and node.attr.startswith("__"):
+            return True
+    # In a package it chooses for all that is below.
+    return path.endswith("/__init__.py") and any(getattr(each, "name", "") == "load_tests" for each in module.body)
+
+
+def _line_outlasts(plain: str, imported: frozenset[str], language: str | None) -> bool:
+    if language == "go":
+        found = _DEFINITION.match(plain)
+        return found is not None and found["name"] in ("init", "TestMain") and not found["receiver"]
+    if language == "javascript":
+        roots = (found["root"] for found in _MEMBER.finditer(plain))
+        return bool(_ENDS.search(plain)) or any(root in imported or root in _EVERYWHERE for root in roots)
+    return language == "ruby" and _REOPENED.match(plain) is not None
+
+
+class _Python:
+    """Compares two versions of a module, of which one has all that the other has."""
+
+    def __init__(self, module: ast.Module, words: frozenset[str]) -> None:
+        self._words = words
+        self._imports = dict(_bindings(ast.walk(module)))
+
+    def extends(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt], *, owner: ast.AST | None = None) -> bool:
+        """Tell whether statements are all there in their order, and those between them change nothing of them.
+
+        Inside a function, the `owner` or in it, other things harm than beside one.
+        """
+        wanted, at = [each for each in old if not _is_passive(each)], 0
+        inside = owner is not None and not isinstance(owner, ast.ClassDef)
+        ends = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
+        # A test of its own may have the name of one elsewhere, but not of one that its class takes over.
+        tests = (
+            {each.name for each in old if isinstance(each, _DEFINITIONS)} if _inherits_none(owner) else self._words
+        )
+        for statement in new:
+            if _is_passive(statement):
+                if not self._imports_as_before(statement):
+                    return False
+            elif at < len(wanted) and self._same(wanted[at], statement):
+                at += 1
+            elif isinstance(statement, _DEFINITIONS) and statement.name.startswith("test"):
+                if statement.name in tests or not self._lasts_not(statement):
+                    return False
+            elif not self._is_harmless(statement, inside=inside, last=ends and at == len(wanted)):
+                return False
+        return at == len(wanted)
+
+    def _imports_as_before(self, statement: ast.stmt) -> bool:
+        return all(
+            bound != "*" and (bound not in self._words or self._imports.get(bound) == source)
+            for bound, source in _bindings([statement])
+        )
+
+    def _same(self, old: ast.AST, new: ast.AST) -> bool:
+        """Tell whether a node is as it was but for what was added to blocks of statements and to lists of data."""
+        if type(old) is not type(new):
+            return False
+        # What an assertion compares with says more the less is in it.
+        if isinstance(old, ast.Assert) or _is_assertion(old):
+            return ast.dump(old) == ast.dump(new)
+        return all(
+            self._same_part(old, name, getattr(old, name, None), getattr(new, name, None)) for name in old._fields
+        )
+
+    def _same_part(self, owner: ast.AST, name: str, old: object, new: object) -> bool:
+        if isinstance(old, list) and isinstance(new, list):
+            if name in _BLOCKS and all(isinstance(each, ast.stmt) for each in (*old, *new)):
+                return self.extends(old, new, owner=owner)
+            return self._same_list(old, new, data=isinstance(owner, ast.List | ast.Tuple | ast.Set))
+        if isinstance(old, ast.AST) and isinstance(new, ast.AST):
+            return self._same(old, new)
+        return type(old) is type(new) and old == new
+
+    def _same_list(self, old: list[object], new: list[object], *, data: bool) -> bool:
+        at = 0
+        for each in new:
+            wanted = old[at] if at < len(old) else None
+            if isinstance(each, ast.AST) and isinstance(wanted, ast.AST):
+                same = self._same(wanted, each)
+            else:
+                same = at < len(old) and each == wanted
+            if same:
+                at += 1
+            elif not (data and isinstance(each, ast.AST) and self._is_data(each)):
+                return False
+        return at == len(old)
+
+    def _is_data(self, node: ast.AST) -> bool:
+        # A call of what the file calls already, such as `pytest.param`, is one more of the same.
+        calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+        return _REACHING.isdisjoint(_names(node)) and all(_last_word(each) in self._words for each in calls)
+
+    def _is_harmless(self, node: ast.stmt, *, inside: bool, last: bool) -> bool:
+        if inside:
+            return _REACHING.isdisjoint(_names(node)) and self._is_harmless_inside(node, last=last)
+        return self._lasts_not(node) and self._is_harmless_beside(node)
+
+    def _lasts_not(self, node: ast.stmt) -> bool:
+        """Tell whether a definition of its own changes nothing of what other tests use."""
+        roots = (
+            _root(each)
+            for each in ast.walk(node)
+            if isinstance(each, ast.Attribute | ast.Subscript) and isinstance(each.ctx, ast.Store | ast.Del)
+        )
+        taken = self._words - {"self", "cls"}
+        return _LASTING.isdisjoint(_names(node)) and all(root not in taken for root in roots)
+
+    def _is_harmless_inside(self, node: ast.stmt, *, last: bool) -> bool:
+        match node:
+            case ast.Assert():
+                return True
+            case ast.Expr(value=ast.Call() as call):
+                return last or _is_assertion(call)
+            case ast.Assign() | ast.AnnAssign():
+                return all(
+                    isinstance(target, ast.Name) and (last or target.id not in self._words)
+                    for target in _targets(node)
+                )
+            case ast.With() | ast.AsyncWith() | ast.For() | ast.AsyncFor():
+                held = node.items if isinstance(node, ast.With | ast.AsyncWith) else ()
+                known = all(_is_assertion(each.context_expr) for each in held)
+                return known and all(self._is_harmless_inside(each, last=True) for each in node.body)
+        return False
+
+    def _is_harmless_beside(self, node: ast.stmt) -> bool:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names = [node.name]
+            case ast.Assign() | ast.AnnAssign():
+                targets = _targets(node)
+                if not all(isinstance(target, ast.Name) for target in targets):
+                    return False
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            case _:
+                return False
+        taken = self._words | _INHERITED | _KNOWN_TO_RUNNERS
+        return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
+
+
+def _inherits_none(owner: ast.AST | None) -> bool:
+    return not isinstance(owner, ast.ClassDef) or all(
+        _last_word(base).endswith("TestCase") for base in owner.bases
+    )
+
+
+def _is_passive(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass):
+        return True
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Yield the names that imports bind, with what each stands for."""
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            place = "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}:"
+            for alias in node.names:
+                # `import a.b` binds `a`, which is the same whatever of it was loaded.
+                bound = alias.asname or alias.name.partition(".")[0]
+                yield bound, f"{place}{alias.name if alias.asname or place else bound}"
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _names(node: ast.AST) -> frozenset[str]:
+    found = set[str]()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            found.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            found.add(each.attr)
+        elif isinstance(each, ast.arg | ast.keyword):
+            found.add(each.arg or "")
+    return frozenset(found)
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _last_word(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    word = _last_word(node.func) if isinstance(node, ast.Call) else ""
+    return word.startswith(_EXPECTING) or word in _HOLDING
+
+
+# --- other languages, by lines
+
+# A test or a definition, with all that it encloses: what is new by its name has no part in what was there.
+_TEST = re.compile(r"^(?:\w+\.)?(?:describe|context|suite|it|test|specify|Run)(?:\.each\b.*)?\s*\(\s*(?:\"\"|\[)")
+_DEFINITION = re.compile(
+    r"^(?:(?:export|default|async|pub|public|private|protected|static|final|const|abstract|unsafe|internal|data)\s+)*"
+    r"(?:func|fn|function|fun|void|class|struct|enum|mod|interface|trait|type)\s+"
+    r"(?:\((?:\w+\s+)?\*?(?P<receiver>\w+)[^()]*\)\s*)?(?P<name>\w+)"
+)
+_MARK = re.compile(r"#\[(?!\s*cfg)|@\w")
+_RUN_ALWAYS = re.compile(r"\b(?:init|main|TestMain|\w*(?:[bB]efore|[aA]fter|[sS]et_?[uU]p|[tT]ear_?[dD]own)\w*)\b")
+# What a test of its own does that outlasts it: mocks of modules, ends of the process, members of what others use.
+_OUTLASTS = re.compile(
+    r"\b(?:vi|jest|vitest|mock)\s*\.\s*(?:mock|doMock|setMock|stubGlobal|module)\b|\b(?:exit|Exit|_exit|abort|halt)\s*\("
+    r"|\bprototype\b|\bglobal(?:This)?\b|\bReflect\b"
+)
+_ENDS = re.compile(r"\bprocess\s*\.\s*(?:exit|abort|kill|reallyExit)\b|\bdefineProperty\b|\bReflect\b")
+_EVERYWHERE = frozenset({
+    "global", "globalThis", "Object", "Array", "Function", "String", "Number", "Promise", "Error", "Math", "JSON",
+})  # fmt: skip
+_REOPENED = re.compile(r"(?:class|module)\s+(?:Minitest|MiniTest|RSpec|Test|Kernel|Object|BasicObject|Module)\b")
+_MEMBER = re.compile(r"(?<![\w.])(?P<root>\w+)(?:\.\w+|\[[^\]]*\])+\s*[-+*/%&|^]?=(?![=>])")
+_FUNCTION = re.compile(r"\b(?:func|fn|function)\b.*")
+_ARROW = re.compile(r"(\([^()]*\)|\w+)\s*=>")
+_SNAPSHOT = re.compile(r"exports\[(?:\"\"|``)\] = ")
+# Texts of several lines are data, but for what is computed in them.
+_TEXTS = re.compile(r"\"\"\".*?\"\"\"|`(?:[^`\\]|\\.)*`|\br(?P<marks>#+)\".*?\"(?P=marks)", re.DOTALL)
+_ASSERTION = re.compile(
+    r"\bassert|\bexpect\b|\bshould\b|\brequire\.[A-Z]|\bt\.(?:Error|Fatal|Fail|equal|same|is|ok|match|throws)\w*\b"
+)
+# What may end, leave out or replace something, or call what is not known here.
+_ACTS = re.compile(
+    r"\b(?:return|break|continue|goto|throw|raise|yield|await|if|else|elif|unless|for|while|loop|do|switch|case|match"
+    r"|select|try|catch|except|finally|rescue|ensure|defer|recover|panic|skip\w*|Skip\w*|todo|only|ignore|exit\w*|Exit\w*"
+    r"|process|os|System|Runtime|abort|mock\w*|stub\w*|spy\w*|eval|Reflect|prototype|global\w*|define\w*|cfg\w*|macro_rules"
+    r"|init|TestMain|\w*(?:[bB]efore|[aA]fter|[sS]et_?[uU]p|[tT]ear_?[dD]own)\w*)\b|[@#]\s*\[|#!|^\s*@|^\s*#"
+)
+_DECLARED = re.compile(
+    r"\b(?:const|let|var|val|auto|final|static|type|struct|enum|class|interface|trait|func|function|fun|fn|def|mod|module"
+    r"|void|int|bool|String|long|double|float|char)\s+(?:\([^()]*\)\s*)?(?:mut\s+)?(?P<name>\w+)"
+    r"|^\s*(?P<short>\w+(?:\s*,\s*\w+)*)\s*:="
+)
+_ASSIGNS = re.compile(r"(?<![=!<>:+*/%&|^-])=(?![=>])|[-+*/%&|^]=|\+\+|--|<<=|>>=")
+_IMPORT = re.compile(
+    r"^\s*(?:pub\s+)?(?:import|from|use|using|package|require)\b|^\s*#include|=\s*require\s*\(|^\s*\"[\w./-]+\"$"
+)
+_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`")
+_CALL = re.compile(r"(?P<name>[\w.]+!?)\s*\(")
+
+
+class _Added(Struct):
+    """Lines that were added together."""
+
+    lines: list[str]
+
+
+def _lines_leave_alone(path: str, old: str, new: str) -> bool:
+    language = language_of(path)
+    before, after = ([line.strip() for line in blank_comments(language, text).split("\n")] for text in (old, new))
+    added = _align(before, after)
+    if added is None:
+        return False
+    gone = Counter(line for line in before if _IMPORT.search(line))
+    gone.subtract(after)
+    known = {_without_strings(line): _strings(line) for line, count in gone.items() if count > 0}
+    words = words_of("\n".join(line for line in before if not _IMPORT.search(line)))
+    return all(_is_harmless_group(each.lines, words, known) for each in added)
+
+
+def _blank_texts(text: str) -> str:
+    return _TEXTS.sub(lambda found: found[0] if "${" in found[0] else '""' + "\n" * found[0].count("\n"), text)
+
+
+def _align(before: list[str], after: list[str]) -> list[_Added] | None:
+    """Return the groups of lines that were added, `None` where too much differs to tell."""
+    start = 0
+    while start < min(len(before), len(after)) and before[start] == after[start]:
+        start += 1
+    end = 0
+    while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    old, new = before[start : len(before) - end], after[start : len(after) - end]
+    if len(old) + len(new) > _MOST_LINES:
+        return None
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    found = []
+    for kind, _, _, first, last in matcher.get_opcodes():
+        if kind in ("insert", "replace"):
+            lines = new[first:last]
+            # Of two equal ends either may be the new one: what closes a block is the last line of what was added.
+            while last < len(after) - start and lines[0] == after[start + last] and _depth(lines[:1]) < 0:
+                lines, last = [*lines[1:], lines[0]], last + 1
+            found.append(_Added(lines))
+    return found
+
+
+def _depth(lines: Iterable[str]) -> int:
+    plain = [_without_strings(line) for line in lines]
+    return sum(sum(map(line.count, "({[")) - sum(map(line.count, ")}]")) for line in plain)
+
+
+def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dict[str, frozenset[str]]) -> bool:
+    """Tell whether lines that were added are tests and helpers of their own, data, assertions or imports."""
+    at = 0
+    while at < len(lines):
+        if _MARK.match(lines[at]) and _marks_own(lines[at:], words):
+            at += 1
+            continue
+        if not _begins_own(lines[at], words):
+            if not _is_harmless_line(lines[at], words, imports):
+                return False
+            at += 1
+            continue
+        length = _block_length(lines[at:])
+        # Where the group ends first it encloses what was there.
+        if length is None or not _is_own_block(lines[at : at + length], words):
+            return False
+        at += length
+    return True
+
+
+def _marks_own(lines: Sequence[str], words: frozenset[str]) -> bool:
+    """Tell whether marks stand above a definition of its own; those by which it runs at others' tests do not."""
+    for line in lines:
+        if not _MARK.match(line):
+            return _begins_own(line, words)
+        if _RUN_ALWAYS.search(line):
+            return False
+    return False
+
+
+def _begins_own(line: str, words: frozenset[str]) -> bool:
+    plain = _without_strings(line)
+    if _TEST.match(plain):
+        return True
+    found = _DEFINITION.match(plain)
+    if found is None or _RUN_ALWAYS.fullmatch(found["name"]):
+        return False
+    # A method of a type of its own may be called as others are.
+    return (found["receiver"] or found["name"]) not in words
+
+
+def _is_own_block(lines: Sequence[str], words: frozenset[str]) -> bool:
+    plain = [_without_strings(line) for line in lines]
+    declared = {"self", "this"}
+    for line in plain:
+        for found in _DECLARED.finditer(line):
+            declared |= words_of(found["name"] or found["short"])
+        # What a function is given is its own as well.
+        declared |= words_of(" ".join((*_FUNCTION.findall(line), *_ARROW.findall(line))))
+    foreign = words - declared
+    members = (found["root"] for line in plain for found in _MEMBER.finditer(line))
+    return foreign.isdisjoint(members) and not any(map(_OUTLASTS.search, plain))
+
+
+def _block_length(lines: Sequence[str]) -> int | None:
+    """Return how many lines a definition takes to its last bracket, `None` where that is not among them."""
+    depth, opened = 0, False
+    for number, line in enumerate(lines, 1):
+        plain = _without_strings(line)
+        opened = opened or "{" in plain
+        depth += _depth([line])
+        if depth < 0:
+            return None
+        if not depth and (opened or plain.rstrip().endswith((";", ")"))):
+            return number
+    return None
+
+
+def _is_harmless_line(line: str, words: frozenset[str], imports: dict[str, frozenset[str]]) -> bool:
+    plain = _without_strings(line)
+    if _SNAPSHOT.match(plain):  # by the name of its own test
+        return True
+    if _IMPORT.search(line):
+        source = imports.get(plain)
+        bound = words_of(re.split(r"::|\.", plain.rstrip(";"))[-1]) if "{" not in plain else words_of(plain)
+        if source is None:
+            return True if line.startswith('"') else words.isdisjoint(bound - words_of("import from as use"))
+        return source == _strings(line)
+    attribute = plain.startswith(("#[test]", "@Test", "@ParameterizedTest"))
+    if not does_something(line) and not attribute and not re.match(r"\}.*\w|\{.*\w", plain):
+        return not plain.startswith(("@", "#"))
+    if attribute:
+        return True
+    if _ACTS.search(plain):
+        return False
+    declared = _DECLARED.search(plain)
+    if declared is not None:
+        names = words_of(declared["name"] or declared["short"])
+        return words.isdisjoint(names)
+    if _ASSERTION.search(plain):
+        return not _ASSIGNS.search(plain)
+    calls = [found["name"].rpartition(".")[2] for found in _CALL.finditer(plain)]
+    return not _ASSIGNS.search(plain) and "=>" not in plain and all(name in words for name in calls)
+
+
+def _without_strings(line: str) -> str:
+    return _STRING.sub('""', line)
+
+
+def _strings(line: str) -> frozenset[str]:
+    return frozenset(_STRING.findall(line))

@@ -1,0 +1,104 @@
+"""Examples in documentation that checks run as tests: what they say can be changed as that of any test can."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from chargehand.checks.paths import is_test_path, language_of
+from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
+from chargehand.core.records import Change
+
+_PROSE = (".md", ".rst", ".txt")
+_ASKED = re.compile(r"doctest|\bsybil\b")
+_SETTINGS = frozenset({"pyproject.toml", "setup.cfg", "pytest.ini", "tox.ini", "Makefile", "noxfile.py"})
+_MOST_FILES = 2_000
+_DOC_LINE = re.compile(r"^\s*//[/!] ?")
+# Rust's documentation tests are named by their file: "src/lib.rs - add (line 3)".
+_RUST_NAME = re.compile(r"(?:.*::)?(?P<path>\S+\.rs) - ")
+
+
+def changed_examples(
+    changes: Iterable[Change], reader: TreeReader, base_tree: str, commands: Sequence[str], ran: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the files whose examples are not what they were, of those that checks run: `ran` has their tests.
+
+    Further examples take nothing away, nor do those that moved to another place.
+    """
+    paths, gone = list[str](), Counter[str]()
+    for change in changes:
+        if change.old_id is None or is_test_path(change.path) or not _may_hold(change.path):
+            continue
+        old, new = (Counter(_lines(change.path, text(reader, change) or "")) for text in (old_text, new_text))
+        gone.update(old)
+        gone.subtract(new)
+        paths += [change.path] if old - new else []
+    if all(count <= 0 for count in gone.values()):
+        return ()
+    names = tuple(ran)
+    asked = any(path for path in paths if language_of(path) != "rust") and (
+        any(map(_ASKED.search, commands)) or _is_asked(reader, base_tree)
+    )
+    return tuple(path for path in paths if _is_run(path, names, asked=asked))
+
+
+def _may_hold(path: str) -> bool:
+    return language_of(path) in ("python", "rust") or path.endswith(_PROSE)
+
+
+def _is_asked(reader: TreeReader, tree: str) -> bool:
+    """Tell whether tests or their settings say that examples are tests too."""
+    read = 0
+    for path, mode, blob in reader.entries(tree):
+        name = path.rpartition("/")[2]
+        if not (name in _SETTINGS or (language_of(path) == "python" and is_test_path(path))):
+            continue
+        text = text_of(reader, mode, blob)
+        if text is not None and _ASKED.search(text):
+            return True
+        read += 1
+        if read == _MOST_FILES:
+            return True
+    return False
+
+
+def _is_run(path: str, names: Sequence[str], *, asked: bool) -> bool:
+    if language_of(path) == "rust":
+        return any((found := _RUST_NAME.match(name)) and found["path"] == path for name in names)
+    if asked or path.endswith(_PROSE):
+        return asked or any(name.endswith(f"::{path.rpartition('/')[2]}") for name in names)
+    # pytest names an example by its object, `calc.add`, in the module `calc`.
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return any(_is_of_module(*name.partition("::")[::2], module) for name in names)
+
+
+def _is_of_module(place: str, own: str, module: str) -> bool:
+    if not own or not (module == place or module.endswith(f".{place}") or place.endswith(f".{module}")):
+        return False
+    parts = own.split(".")
+    starts = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return any(module == start or module.endswith(f".{start}") for start in starts)
+
+
+def _lines(path: str, text: str) -> Iterator[str]:
+    """Yield the lines of the examples in a file: what is run, and what it is to say."""
+    if language_of(path) == "rust":
+        inside = False
+        for line in text.splitlines():
+            if not _DOC_LINE.match(line):
+                inside = False
+                continue
+            plain = _DOC_LINE.sub("", line).strip()
+            if plain.startswith("```"):
+                inside = not inside
+                # How an example is run stands behind its fence: `no_run`, `ignore`.
+                yield plain
+            elif inside and plain:
+                yield plain
+        return
+    said = False
+    for line in map(str.strip, text.splitlines()):
+        said = line.startswith(">>>") or (said and bool(line) and not line.startswith(('"""', "'''", "```")))
+        if said:
+            yield line

@@ -1,0 +1,201 @@
+"""What was added to a test file: tests, data and assertions take nothing away; what ends or replaces one may."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chargehand.checks.soft_tests import changed_tests, may_say_less
+from chargehand.checks.suites.additions import leaves_tests_alone
+from chargehand.checks.trees import MemoryTrees
+
+PYTHON = """import unittest
+from calc import add
+
+CASES = [(1, 2, 3)]
+
+
+class T(unittest.TestCase):
+    def test_add(self):
+        total = add(2, 1)
+        self.assertEqual(total, 3)
+        self.assertIn(add(1, 1), (2,))
+
+    def test_cases(self):
+        for a, b, c in CASES:
+            self.assertEqual(add(a, b), c)
+"""
+HEAD, TEST = "class T(unittest", "    def test_add"
+FIRST, LAST = "        total = add", "        self.assertEqual("
+PYTHON_ADDED = {
+    "a test": (PYTHON + "\n    def test_zero(self):\n        total = add(0, 0)\n        assert not total\n", True),
+    "a row": (PYTHON.replace("(1, 2, 3)]", "(1, 2, 3), (0, 0, 0)]"), True),
+    "an assertion": (PYTHON.replace(FIRST, "        self.assertEqual(add(0, 0), 0)\n" + FIRST), True),
+    "more at the end": (PYTHON.replace("(2,))", "(2,))\n        total = add(4, 4)\n        assert total"), True),
+    "a class with a test of that name": (
+        PYTHON + "\n\nclass U(unittest.TestCase):\n    def test_add(self):\n        return\n",
+        True,
+    ),
+    "a helper": (PYTHON.replace(HEAD, f"def twice(x):\n    return 2 * x\n\n\n{HEAD}"), True),
+    "an import": ("import json\n" + PYTHON.replace("import add", "import add, sub"), True),
+    "a comment": (PYTHON.replace(FIRST, f"        # Sums.\n{FIRST}"), True),
+    "a return": (PYTHON.replace(FIRST, f"        return\n{FIRST}"), False),
+    "a condition": (PYTHON.replace(FIRST, f"        if add(0, 0) == 0:\n            return\n{FIRST}"), False),
+    "a return in a loop": (PYTHON.replace("CASES:\n", "CASES:\n            continue\n"), False),
+    "another value": (PYTHON.replace(f"{LAST}total", f"        total = 3\n{LAST}total"), False),
+    "another function": (PYTHON.replace(HEAD, f"def add(a, b):\n    return 3\n\n\n{HEAD}"), False),
+    "another import": (PYTHON.replace("from calc", "from fake"), False),
+    "a member": (PYTHON.replace(HEAD, f"unittest.TestCase.assertEqual = print\n\n\n{HEAD}"), False),
+    "an assertion of its own": (PYTHON.replace(TEST, f"    def assertEqual(*x):\n        pass\n\n{TEST}"), False),
+    "another run": (PYTHON.replace(TEST, f"    def run(self, result):\n        pass\n\n{TEST}"), False),
+    "an exit": (PYTHON.replace(HEAD, f"raise SystemExit\n\n\n{HEAD}"), False),
+    "a wider choice": (PYTHON.replace("(2,)", "(2, 3)"), False),
+    "a decorator": (PYTHON.replace("    def test_add", "    @property\n    def test_add"), False),
+    "a loader": (PYTHON + "\n\ndef load_tests(loader, tests, pattern):\n    return tests\n", False),
+    "a test that reaches others": (PYTHON + "\n    def test_x(self):\n        unittest.case.x = 1\n", False),
+    "no end": (PYTHON + "(", False),
+}  # fmt: skip
+GO = """package calc
+
+import "testing"
+
+func TestAdd(t *testing.T) {
+	for _, c := range []struct{ a, b, sum int }{
+		{1, 2, 3},
+	} {
+		if Add(c.a, c.b) != c.sum {
+			t.Fatal("add")
+		}
+	}
+}
+"""
+ROW = "\t\t{1, 2, 3},\n"
+GO_ADDED = {
+    "a test": (GO + '\nfunc TestZero(t *testing.T) {\n\tif Add(0, 0) != 0 {\n\t\tt.Fatal("zero")\n\t}\n}\n', True),
+    "a row": (GO.replace(ROW, ROW + "\t\t{0, 0, 0},\n"), True),
+    "an import": (GO.replace('import "testing"', 'import "testing"\nimport "strings"'), True),
+    "a return": (GO.replace("{\n\tfor", "{\n\treturn\n\tfor"), False),
+    "a continue": (GO.replace("} {\n", "} {\n\t\tcontinue\n"), False),
+    "an init": (GO + "\nfunc init() {\n\tAdd = nil\n}\n", False),
+    "an assignment": (GO.replace("\t\tif", "\t\tc.sum = Add(c.a, c.b)\n\t\tif"), False),
+    "an exit": (GO + "\nfunc TestMain(m *testing.M) {\n}\n", False),
+}
+JS = """const test = require('node:test'), assert = require('node:assert');
+const { add } = require('./calc');
+test('add', () => {
+  assert.equal(add(2, 1), 3);
+});
+"""
+JS_ADDED = {
+    "a test": (JS + "test('zero', () => {\n  const sum = add(0, 0);\n  assert.equal(sum, 0);\n});\n", True),
+    "a test before": (JS.replace("test('add'", "test('z', () => {\n  assert.ok(add);\n});\ntest('add'"), True),
+    "a test inside": (JS.replace("3);\n", "3);\n  test('in', () => {\n    assert.ok(add(1, 1));\n  });\n"), True),
+    "an assertion": (JS.replace("  assert", "  assert.equal(add(0, 0), 0);\n  assert"), True),
+    "a return": (JS.replace("  assert", "  return;\n  assert"), False),
+    "an exit": ("process.exit(0);\n" + JS, False),
+    "a member": (JS.replace("test('add'", "assert.equal = () => {};\ntest('add'"), False),
+    "a member in a test": (JS + "test('x', () => {\n  assert.equal = () => {};\n});\n", False),
+    "a module's mock": (JS + "test('x', () => {\n  jest.mock('./calc');\n});\n", False),
+    "a try": (JS.replace("  assert", "  try {\n  assert").replace("3);\n", "3);\n  } catch (e) {}\n"), False),
+    "a shadow": (JS.replace("  assert", "  const add = () => 3;\n  assert"), False),
+    "before each": (JS + "test.beforeEach(() => {\n  assert.equal = () => {};\n});\n", False),
+}  # fmt: skip
+RUST = """use calc::add;
+
+#[test]
+fn adds() {
+    assert_eq!(add(2, 1), 3);
+}
+"""
+RUST_ADDED = {
+    "a test": (RUST + "\n#[test]\n#[should_panic]\nfn fails() {\n    if add(0, 0) == 0 { panic!() }\n}\n", True),
+    "a return": (RUST.replace("    assert", "    return;\n    assert"), False),
+    "a macro": (RUST.replace("#[test]", "macro_rules! assert_eq { ($($t:tt)*) => {} }\n\n#[test]"), False),
+    "a mark": (RUST.replace("#[test]", "#[test]\n#[ignore]"), False),
+    "a function": (RUST.replace("#[test]", "fn add(a: i32, b: i32) -> i32 {\n    3\n}\n\n#[test]"), False),
+}
+ALL = [
+    pytest.param(path, old, new, alone, id=f"{path} {name}")
+    for path, old, cases in (
+        ("test_calc.py", PYTHON, PYTHON_ADDED),
+        ("calc_test.go", GO, GO_ADDED),
+        ("calc.test.js", JS, JS_ADDED),
+        ("tests/calc.rs", RUST, RUST_ADDED),
+    )
+    for name, (new, alone) in cases.items()
+]
+
+
+@pytest.mark.parametrize(("path", "old", "new", "alone"), ALL)
+def test_what_an_addition_leaves_alone(path: str, old: str, new: str, alone: bool) -> None:
+    assert new != old
+    assert leaves_tests_alone(path, old, new) is alone
+
+
+def says_less(old: dict[str, str], new: dict[str, str]) -> bool:
+    trees = MemoryTrees()
+    return may_say_less(trees.changes(trees.add(old), trees.add(new)), (), trees)
+
+
+def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
+    moved = {"test_calc.py": PYTHON[: PYTHON.index("    def test_cases")], "test_more.py": PYTHON}
+    assert not says_less({"test_calc.py": PYTHON}, {"test_new.py": PYTHON})
+    assert says_less({"test_calc.py": PYTHON}, {"test_calc.py": moved["test_calc.py"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "outlasts"),
+    [
+        ("tests/test_a.py", "import unittest\nunittest.TestCase.assertEqual = print\n", True),
+        ("tests/test_a.py", "import calc\n\n\ndef test_a():\n    setattr(calc, 'add', max)\n", True),
+        ("tests/test_a.py", "from unittest.mock import patch\npatch('calc.add').start()\n", True),
+        ("tests/test_a.py", "import calc\ncalc.add.__code__ = max.__code__\n", True),
+        ("tests/test_a.py", "import os\nos._exit(0)\n", True),
+        (
+            "tests/sub/__init__.py",
+            "def load_tests(loader, tests, pattern):\n    return loader.suiteClass()\n",
+            True,
+        ),
+        (
+            "tests/test_a.py",
+            "import calc\n\n\ndef test_a(monkeypatch):\n    monkeypatch.setattr(calc, 'x', 1)\n",
+            False,
+        ),
+        (
+            "tests/test_a.py",
+            "import os\n\n\ndef test_a(self):\n    os.environ['A'] = '1'\n    self.x = 1\n",
+            False,
+        ),
+        ("tests/test_a.py", PYTHON, False),
+        ("a_test.go", GO + "\nfunc TestMain(m *testing.M) {\n\tm.Run()\n}\n", True),
+        ("a_test.go", GO + "\nfunc init() {\n}\n", True),
+        ("a_test.go", GO, False),
+        ("test/a.test.js", JS + "assert.equal = () => {};\n", True),
+        ("test/a.test.js", JS + "process.on('exit', () => process.exit(0));\n", True),
+        ("test/a.test.js", JS + "module.exports = { add };\nprocess.env.A = '1';\n", False),
+        ("test/a_test.rb", "module Minitest\n  def assert(*); end\nend\n", True),
+        ("test/a_test.rb", "class ATest < Minitest::Test\nend\n", False),
+        ("tests/data.json", "{}", False),
+    ],
+)
+def test_a_new_file_that_outlasts_its_tests_is_measured(path: str, text: str, outlasts: bool) -> None:
+    trees = MemoryTrees()
+    changes = trees.changes(trees.add({}), trees.add({path: text}))
+    assert bool(changed_tests(changes, (), trees)) is outlasts
+    assert may_say_less(changes, (), trees) is outlasts
+
+
+def test_a_script_that_may_not_be_run_or_has_another_name_says_less() -> None:
+    trees = MemoryTrees()
+    base = trees.add({"tests/a.sh": "exit 1\n"}, modes={"tests/a.sh": 0o100755})
+    for left in ({"tests/a.sh": "exit 1\n"}, {"tests/a.sh.off": "exit 1\n"}, {"tests/off/a.sh": "exit 1\n"}):
+        changes = trees.changes(base, trees.add(left))
+        assert changed_tests(changes, (), trees)
+        assert may_say_less(changes, (), trees)
+
+
+@given(st.text(), st.text())
+def test_any_two_texts_are_compared(old: str, new: str) -> None:
+    for path in ("test_a.py", "a.test.js", "a_test.go", "tests/a.rs", "ATest.java", "tests/a.c"):
+        leaves_tests_alone(path, old, new)
