@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def agent() -> None:
-    """List the agents that can be put to work, and test them."""
+    """List the agents that missions can use, and test them."""
 
 
 @agent.command("list")

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 @click.option("--budget", metavar="USD", help="Spend at most this much on models.")
 @click.option("--check", "checks", multiple=True, metavar="CMD", help="An additional check that must pass.")
 @role_option
-@click.option("--only-check", "only_checks", multiple=True, metavar="CMD", help="Replaces the project's checks.")
+@click.option(
+    "--only-check", "only_checks", multiple=True, metavar="CMD", help="A check that replaces the project's own."
+)
 @click.option(
     "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."
 )
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     "outside_checks",
     multiple=True,
     metavar="CMD",
-    help="A check beside the tree, in a sandbox of its own; `under-test CMD` asks the tree.",
+    help="A check outside the tree, in its own sandbox; `under-test CMD` runs CMD in the tree's.",
 )
 @click.option(
     "--outside-file",

@@ -30,7 +30,7 @@ def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
     if name == _TOP:
         return ""
     if not name.strip() or "\0" in name:
-        raise _invalid(name, "is no path", "name a directory of the repository, such as services/api")
+        raise _invalid(name, "is not a path", "name a directory of the repository, such as services/api")
     # The place is resolved and the name is not: a link below the top is an entry of its own to git.
     named = Path(os.path.normpath(at.resolve() / name))
     if not named.is_relative_to(top):
