@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from desk import Desk, repository
 
+from chargehand.workspace.errors import GitError
+from chargehand.workspace.host.git import private_git
+
 NOT_UTF8 = "\udcff"
 
 
@@ -98,6 +101,15 @@ def test_a_person_without_a_home_is_told_so(desk: Desk, tmp_path: Path) -> None:
         assert done.returncode == 0, done
 
 
+def test_a_state_directory_that_is_not_utf8_is_refused(desk: Desk, tmp_path: Path) -> None:
+    for name in ("CHARGEHAND_HOME", "XDG_STATE_HOME"):
+        places = {"CHARGEHAND_HOME": "", name: str(tmp_path / NOT_UTF8)}
+        done = give(desk, 'exec "$@"', "mission", "list", cwd=tmp_path, **places)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert "not UTF-8" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -133,6 +145,13 @@ def test_odd_values_are_named_with_the_way_out(desk: Desk, repo: Path, code: str
     error = desk.refused(code, 2, *words, cwd=repo)
     assert len(error["message"]) < 600, error
     assert desk.missions(repo) == []
+
+
+def test_git_that_may_not_write_names_the_way_out(repo: Path) -> None:
+    git = private_git(repo / ".git")
+    with pytest.raises(GitError, match="Permission denied") as caught:
+        git("config", "--file", "/sys/config", "a.b", "c")
+    assert "writable" in caught.value.hint
 
 
 def test_a_backup_to_where_nothing_can_be_made_speaks_of_that_place(desk: Desk, repo: Path) -> None:

@@ -25,17 +25,22 @@ def user_config_path(environ: Mapping[str, str]) -> Path:
 def state_home(environ: Mapping[str, str]) -> Path:
     """Return `$CHARGEHAND_HOME`, else `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`.
 
-    Raises `ConfigError` for a relative `CHARGEHAND_HOME`: state would move with the working directory.
+    Raises `ConfigError` for a relative `CHARGEHAND_HOME`, with which state would move with the working directory,
+    and for a path that is not UTF-8, which the databases there do not take.
     """
     chosen = environ.get("CHARGEHAND_HOME", "")
-    if not chosen:
-        return _base(environ, "XDG_STATE_HOME", ".local/state") / "chargehand"
-    if not Path(chosen).is_absolute():
+    home = Path(chosen) if chosen else _base(environ, "XDG_STATE_HOME", ".local/state") / "chargehand"
+    if not home.is_absolute():
         raise ConfigError(
             f"environment CHARGEHAND_HOME: not an absolute path: {chosen!r}",
             hint="give the full path, beginning with /",
         )
-    return Path(chosen)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(home)):  # so bytes that are not UTF-8 arrive
+        raise ConfigError(
+            f"the path of the state directory is not UTF-8: {str(home)!r}",
+            hint="set CHARGEHAND_HOME to another path",
+        )
+    return home
 
 
 def working_directory() -> Path:

@@ -45,7 +45,10 @@ def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
         kind = {stat.S_IFLNK: "a symbolic link", stat.S_IFREG: "a file"}.get(
             stat.S_IFMT(found.mode), "a submodule"
         )
-        raise _invalid(name, f"is {kind} in the base", "name the directory itself")
+        hint = f"start in the submodule itself: --repo {shown_path(name)}"
+        raise _invalid(
+            name, f"is {kind} in the base", hint if kind == "a submodule" else "name the directory itself"
+        )
     revision = printable(base.branch or base.revision)
     if named.is_dir():
         hint = "commit what is in it, or start from its nearest directory that is committed"

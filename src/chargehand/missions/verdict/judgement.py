@@ -106,7 +106,10 @@ def judge_result(
             *(Reason(code=each.rule, message=f"{shown_path(each.path)} was reverted") for each in result.reverted)
         )
     if result.tree == base_tree:
-        return _refuse(Reason(code="no_change", message="the agent reported success and changed nothing"))
+        # What it wrote where nothing is taken from, such as into a submodule, is said beside it.
+        ignored = _reasons(found for found in result.findings if found.severity == "warning")
+        message = "the agent reported success and changed nothing"
+        return _refuse(Reason(code="no_change", message=message), *ignored)
     return None
 
 
