@@ -128,10 +128,11 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
     each from its last recorded step. A mission that waits for a provider's quota is woken when that is expected.
     """
-    import asyncio
+    import functools
     import logging
 
     from chargehand.app.composition import App
+    from chargehand.cli.terminal.interrupt import run_loop
 
     # For a detached worker stderr is logs/worker.log, where lines without a time would tell nothing.
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -139,8 +140,10 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
         with App.open(role="worker") as app:
             out.notice(f"Worker {app.member.id} runs missions of {app.home}.")
             # Not `run_async`: a signal cancels nothing here, it releases the missions for another worker.
-            stopped = asyncio.run(
-                _work_until_signal(app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
+            stopped = run_loop(
+                functools.partial(
+                    _work_until_signal, app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota
+                )
             )
         # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
         with App.open() as app:
