@@ -149,7 +149,11 @@ def test_submodules_are_kept_and_untouched(desk: Desk, tmp_path: Path) -> None:
         findings = desk.state(into).verdicts[-1].findings
         assert [(found.rule, found.path) for found in findings] == [("entry_submodule", "module")]
         only = desk.run(repo, agent=shell("echo x > module/evil"))
-        assert (only.code, only.reasons) == (1, {"no_change"}), only
+        # The first reason decides, and what was left out is said.
+        assert (only.code, only.reasons) == (1, {"no_change", "entry_submodule"}), only
+        assert only.document["reasons"][0]["code"] == "no_change"
+        wrong = desk.refused("directory_invalid", 2, "run", "mend", "--agent", MEND, "--dir", "module", cwd=repo)
+        assert "--repo module" in wrong["hint"]
 
 
 def test_lfs_pointers_are_kept_as_they_are(desk: Desk, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_discard(desk: Desk, repo: Path) -> None:
     promoted = desk.run(repo)
     kept = decide(desk, "discard", promoted, cwd=repo)
     assert (kept.code, kept.error["code"]) == (1, "not_discardable")
-    assert "roll it back" in kept.error["hint"]
+    assert "undoes its promotion" in kept.error["hint"]
 
 
 def test_cancel_from_another_process(desk: Desk, repo: Path) -> None:

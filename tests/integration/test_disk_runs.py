@@ -89,7 +89,7 @@ def test_checkpoints_are_let_go_on_an_order_alone(tmp_path: Path, repo: Path) ->
     told = desk.say("gc", "--checkpoints", "--max-age", "0s", "--dry-run", cwd=repo).document
     assert told["projects"][0]["checkpoints"]["commits"] == 1
     asked = desk.refused("usage", 2, "gc", "--checkpoints", "--max-age", "0s", cwd=repo)
-    assert "1 checkpoints of 1 workspaces" in asked["message"]
+    assert "1 checkpoint of 1 workspace" in asked["message"]
     assert desk.say("mission", "diff", done["mission"], cwd=repo).code == 0
     gone = desk.say("gc", "--checkpoints", "--max-age", "0s", "--yes", cwd=repo).document
     assert gone["projects"][0]["checkpoints"] == told["projects"][0]["checkpoints"]

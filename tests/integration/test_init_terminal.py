@@ -102,7 +102,7 @@ def _endpoint(asking: Asking, provider: Provider, *, model: str = "tiny", price:
 
 
 def _paste(asking: Asking, key: str) -> None:
-    asking.until("Its key (nothing is shown)")
+    asking.until("Its API key (input is hidden)")
     asking.say(f"{key}\n")
 
 
@@ -149,7 +149,7 @@ def test_a_person_may_choose_something_else(desk: Desk, provider: Provider) -> N
     assert (desk.repository / "chargehand.toml").exists()
 
 
-@pytest.mark.parametrize("when", ["Its key", "What now?"])
+@pytest.mark.parametrize("when", ["Its API key", "What now?"])
 def test_control_c_leaves_nothing_half_written(desk: Desk, provider: Provider, when: str) -> None:
     asking = desk.init()
     _endpoint(asking, provider)

@@ -146,7 +146,7 @@ def test_from_the_top_nothing_is_taken_from_below(desk: Desk, monorepo: Path) ->
         ("out", "is a symbolic link"),
         ("ignored", "has no file that is committed"),
         ("untracked/deep", "has no file that is committed"),
-        ("", "is no path"),
+        ("", "is not a path"),
     ],
 )
 def test_a_directory_that_is_none_is_refused_before_anything_is_recorded(

@@ -263,7 +263,7 @@ class TestQuestions:
             assert app.mission_reader.state(state.id).status == "waiting"
             answered = app.steering.answer(state.id, "left")
             assert answered.status == "planned"
-            with pytest.raises(RefusedError, match="asks nothing"):
+            with pytest.raises(RefusedError, match="has no open question"):
                 app.steering.answer(state.id, "right")
         state = shop.work(state.id)
         assert state.status == "promoted", state.reasons
@@ -281,7 +281,7 @@ class TestQuestions:
             cancelled = app.steering.cancel(state.id)
             assert [attempt.status for attempt in cancelled.attempts] == ["cancelled"]
             assert cancelled.attempts[0].cost_usd == pytest.approx(2 * 1100 * 10 / 1e6)
-            with pytest.raises(RefusedError, match="asks nothing"):
+            with pytest.raises(RefusedError, match="has no open question"):
                 app.steering.answer(state.id, "left")
             assert not app.store.log.get(state.id).runnable
 

@@ -244,7 +244,7 @@ def test_missions_are_listed_by_status_age_and_number(desk: Desk) -> None:
     assert listed(desk, "--status", "refused") == ["m-c", "m-a"]
     assert listed(desk, "--status", "refused", "--status", "discarded") == names[::-1]
     assert listed(desk, "--limit", "1") == ["m-c"]
-    assert "2 older ones are not listed" in desk("mission", "list", "--limit", "1").stdout
+    assert "2 older missions not listed" in desk("mission", "list", "--limit", "1").stdout
     assert listed(desk, "--limit", "1", "--status", "discarded") == ["m-b"]
     assert listed(desk, "--since", "1h") == names[::-1]
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -33,6 +35,26 @@ def test_columns_are_aligned_and_cells_stay_on_one_line(capsys: pytest.CaptureFi
     Output(as_json=False).table(("A", "LONGER"), [("one\ntwo", 1), ("\x1b[31mx", "y")])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["A           LONGER", "one\\x0atwo  1", "\\x1b[31mx   y"]
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [*range(1, 13), 40])
+def test_a_terminal_may_be_narrower_than_what_a_line_is_indented_by(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for line in ("            refused 3 times: example.org", "a  b c  d", "\t\tx y", "   ", "  " + 50 * "x"):
+        terminal = Terminal()
+        with contextlib.redirect_stdout(terminal):
+            Output(as_json=False).text(line)
+            Output(as_json=False).table(("NAME", "WHAT"), [(line, "a b")])
+        assert terminal.getvalue().split()[: len(line.split())] == line.split()
 
 
 def test_text_of_others_is_stripped_of_controls(capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,7 @@ def test_a_blocked_export_has_no_branch() -> None:
 def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.CaptureFixture[str]) -> None:
     given = state(
         status="refused",
-        reasons=(Reason(code="area_outside", message="x\x1b[31m was set back"),),
+        reasons=(Reason(code="area_outside", message="x\x1b[31m was reverted"),),
         reverted=[Reverted(path="a\nb", rule="area_outside")],
         base=Base(commit="c" * 40, tree="t" * 40, revision="HEAD"),
         checkpoints=[Checkpoint(commit="d" * 40, tree="e" * 40, parent="c" * 40, trigger="end", changed=1)],
@@ -132,7 +132,7 @@ def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.Captu
     show_result(Output(as_json=False), given)
     shown = capsys.readouterr().out
     assert shown.startswith("refused  m-1\n")
-    assert "area_outside: x was set back" in shown
+    assert "area_outside: x was reverted" in shown
     assert "a\\x0ab" in shown
     assert "chargehand mission diff m-1" in shown
 

@@ -92,7 +92,7 @@ def test_servers_are_the_users_word_or_that_of_a_trusted_repository() -> None:
     assert mine.config.mcp["shed"].command == ("mine",)
     assert mine.config.agents["m"].mcp == ()  # a repository does not hand out a person's servers
     (note,) = mine.notes
-    assert "MCP server 'shed' is that of" in note
+    assert "MCP server 'shed' is taken from" in note
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_servers_are_the_users_word_or_that_of_a_trusted_repository() -> None:
             "did you mean 'shed'",
         ),
         ("[mcp.x]\ntime = 3", ":2: the MCP server 'x' has no command", "command ="),
-        ("[mcp.x]", ":1: [mcp.x] says nothing", "command ="),
+        ("[mcp.x]", ":1: [mcp.x] is empty", "command ="),
         (f"{_SHED}environment = ['A']", ":3: environment: an entry is not a variable", "NAME=value"),
         (
             f"{_SHED}environment = ['K=sk-abcdefgh12345678']",
@@ -310,7 +310,7 @@ def test_the_users_agent_hides_the_repositorys_and_says_so() -> None:
     assert resolved.config.agents["other"].command == ("o",)
     assert resolved.origins["agents.fixer.command"] == USER
     assert resolved.origins["agents.fixer.kind"] == "default"
-    assert resolved.notes == (f"agent 'fixer' is that of {USER}; the one of {REPO} is not used",)
+    assert resolved.notes == (f"agent 'fixer' is taken from {USER}; the one from {REPO} is ignored",)
 
 
 def test_an_agent_of_the_environment() -> None:
@@ -416,7 +416,7 @@ def test_a_repositorys_models_need_trust_and_are_whole_or_not_there() -> None:
     assert _trusting(_LOCAL).config.models["local"].model == "qwen"
     mine = _resolve(repo=_LOCAL, user='[models.local]\nmodel = "mine"')
     assert (mine.config.models["local"], mine.untrusted) == (ModelConfig(model="mine"), ())
-    assert mine.notes == (f"model 'local' is that of {USER}; the one of {REPO} is not used",)
+    assert mine.notes == (f"model 'local' is taken from {USER}; the one from {REPO} is ignored",)
 
 
 def test_a_repositorys_agent_names_a_model_only_with_trust() -> None:
@@ -470,7 +470,7 @@ def test_a_native_agent_needs_no_command_and_takes_none() -> None:
         ("[agents.n]\nkind='native'\nmodel='openai:'", "config.toml:3: model: no model named", "openai:MODEL"),
         ("[agents.n]\nkind='native'\nmodel='a b'", "config.toml:3: model is not a name: 'a b'", "letters"),
         ("[models]\nm = 3", "config.toml:2: [models.m] is a table, not 3", "[models.m]"),
-        ("[models.m]", "config.toml:1: [models.m] says nothing", "model ="),
+        ("[models.m]", "config.toml:1: [models.m] is empty", "model ="),
         ("[models.'a b']\nmodel='x'", "config.toml:1: 'a b' is not a valid name for a model", "letters"),
         ("[models.m]\nprovider='opnai'", "config.toml:2: unknown provider 'opnai'", "'openai'"),
         ("[models.m]\nmodle='x'", "config.toml:2: unknown key 'modle' in [models.m]", "'model'"),

@@ -137,7 +137,7 @@ def test_checkpoints_of_what_is_open_stay_even_on_an_order(
     open_.discard()
     told = said(capsys, dry_run=True, **order)["projects"][0]["checkpoints"]
     assert (told["refs"], told["commits"]) == ([over.ref], 1)
-    with pytest.raises(UsageError, match="1 checkpoints of 1 workspaces can never be restored") as caught:
+    with pytest.raises(UsageError, match="1 checkpoint of 1 workspace can never be restored") as caught:
         collect(Output(as_json=True), GcOptions(**order))
     assert "--yes" in caught.value.hint
     assert said(capsys, yes=True, **order)["projects"][0]["checkpoints"] == told

@@ -248,7 +248,8 @@ def parse_hunk(text: str) -> Drop:
 def base_tree(state: MissionState) -> str:
     """Return the tree a mission started from. Raises `RefusedError` where it did not come so far."""
     if state.base is None:
-        raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base")
+        hint = f"chargehand mission show {state.id}"
+        raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base", hint=hint)
     return state.base.tree
 
 
@@ -270,7 +271,9 @@ def mission_depot(reader: StateReader, state: MissionState) -> Depot:
     """Return the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
     if not Path(state.repository).is_dir():
         raise RepositoryError(
-            f"the repository of mission {state.id!r} is gone: {state.repository!r}", code="repository_gone"
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
+            code="repository_gone",
+            hint="move it back to that path",
         )
     return reader.depot(reader.project(Path(state.repository)))
 
@@ -278,7 +281,8 @@ def mission_depot(reader: StateReader, state: MissionState) -> Depot:
 def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:
     state = reader.mission_state(mission)
     if not state.checkpoints:
-        raise NotFoundError(f"mission {state.id!r} has no checkpoint")
+        hint = f"chargehand mission show {state.id}"
+        raise NotFoundError(f"mission {state.id!r} has no checkpoint", hint=hint)
     return state
 
 

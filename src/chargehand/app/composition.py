@@ -23,7 +23,7 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import StateReader, working_directory
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
@@ -89,7 +89,7 @@ class App(StateReader):
         cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None, role: Role = "command"
     ) -> Iterator[App]:
         """Open the state directory as `StateReader.open` does, and leave the workers at the end."""
-        app = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd(), role=role)
+        app = cls(environ=os.environ if environ is None else environ, cwd=cwd or working_directory(), role=role)
         try:
             yield app
         finally:
@@ -487,6 +487,8 @@ def repository_of(state: MissionState) -> Path:
     """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
     if not Path(state.repository).is_dir():
         raise RepositoryError(
-            f"the repository of mission {state.id!r} is gone: {state.repository!r}", code="repository_gone"
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
+            code="repository_gone",
+            hint="move it back to that path",
         )
     return Path(state.repository)

@@ -231,7 +231,7 @@ def _try_state(home: Path) -> ProbePart:
 def _describe_machine(profile: MachineProfile) -> ProbePart:
     """Say what follows from this machine's size; one that is too small is advised, never refused."""
     machine = profile.machine
-    bound = " (by a control group that we live in)" if machine.grouped else ""
+    bound = " (limited by a control group)" if machine.grouped else ""
     detail = (
         f"{machine.memory_mb} MiB{bound}, {machine.cores} processors: profile {profile.name}, "
         f"{profile.attempts_at_once} agents and {profile.checks_at_once} checks at once, each with "

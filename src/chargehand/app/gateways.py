@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -140,6 +141,10 @@ def check_options(options: GatewayOptions) -> tuple[str, int]:
     """
     if options.script is not None and options.replay is not None:
         raise UsageError("both --script and --replay were given", hint="give one of them")
+    if options.budget is not None and not math.isfinite(options.budget):
+        raise UsageError(
+            f"--budget: {options.budget} is not an amount of money", hint="write an amount in USD, such as 2.5"
+        )
     try:
         parts = urlsplit(f"http://{options.listen}")
         host, port = parts.hostname, parts.port
@@ -212,7 +217,7 @@ def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
     names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
     names |= {secret.name for secret in app.credentials.names()}
     secrets = {name: value for name in sorted(filter(None, names)) if (value := app.credentials.get(name))}
-    redactor = Redactor(secrets, {"workspace": str(Path.cwd())})
+    redactor = Redactor(secrets, {"workspace": str(app.cwd)})
     if options.offline:
         return _Service(
             models=_offline_models(options, redactor, tell),

@@ -254,7 +254,7 @@ def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
         raise RefusedError(
             f"the key {key.key!r} belongs to mission {mission!r}, which was requested with other arguments",
             code="key_reused",
-            hint=f"use a new key for a new request; `chargehand mission show {mission}` tells how that one stands",
+            hint=f"use a new key for a new request; `chargehand mission show {mission}` shows its status",
         )
     return True
 
@@ -263,6 +263,12 @@ def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, Id
     """Return a request with its text read, and the key that stands for all it asks for in its repository."""
     from chargehand.app.runs import request_text
 
+    # An empty one is mostly a variable that is not set: all requests would be one.
+    if not key or not key.isprintable():
+        raise UsageError(
+            f"--idempotency-key: {key!r} is empty or has characters that are not printable",
+            hint="use a short text of your own, another one for each request",
+        )
     request = replace(request, text=request_text(request), file=None)
     meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
     content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
@@ -544,7 +550,7 @@ def _parse_reply(given: str) -> ReplyEdit:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--reply: no JSON document: {error}", hint=_REPLY_FORM) from error
+        raise UsageError(f"--reply: not a JSON document: {error}", hint=_REPLY_FORM) from error
     tools, words = document.get("tools", []), document.get("text", "")
     are_calls = isinstance(tools, list) and all(
         isinstance(tool, dict)
@@ -555,5 +561,5 @@ def _parse_reply(given: str) -> ReplyEdit:
     if not are_calls:
         raise UsageError("--reply: `tools` is not a list of calls", hint=_REPLY_FORM)
     if not isinstance(words, str):
-        raise UsageError(f"--reply: `text` is no text: {words!r:.100}", hint=_REPLY_FORM)
+        raise UsageError(f"--reply: `text` is not a string: {words!r:.100}", hint=_REPLY_FORM)
     return ReplyEdit(text=words, tools=tuple(tools))

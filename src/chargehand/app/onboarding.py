@@ -123,7 +123,11 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     located = app.find(repo)
     project, depot = located.project, located.depot
     if depot.repository.bare:
-        raise RepositoryError(f"{str(project.path)!r} is a bare repository, with no place for a file", code="bare")
+        raise RepositoryError(
+            f"{str(project.path)!r} is a bare repository, which has no working tree to write a file to",
+            code="bare",
+            hint="commit a chargehand.toml from a clone of it",
+        )
     directory = find_project(DepotReader(depot), located.base.tree, located.start)
     path = project.path / directory / REPOSITORY_FILE
     found = app.detected(depot, located.base, directory)
@@ -170,7 +174,7 @@ def _render_configuration(checks: tuple[str, ...], setup: str | None, detected_s
     if setup is not None:
         lines.append(f"setup = {toml(setup)}")
     elif detected_setup is not None:
-        lines.append(f"# setup = {toml(detected_setup)}   # tried by itself where checks need it, then others")
+        lines.append(f"# setup = {toml(detected_setup)}   # detected; used without this line where checks need it")
     return "\n".join(lines) + "\n"
 
 
@@ -184,7 +188,9 @@ def _write_new(path: Path, content: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot write {str(path)!r}: {error.strerror}", hint="check the permissions of its directory"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
@@ -279,12 +285,12 @@ class _AgentQuestions:
         while True:
             secret = None
             while secret_name and secret is None:
-                value = self._prompts.text("Its key (nothing is shown)", hidden=True)
+                value = self._prompts.text("Its API key (input is hidden)", hidden=True)
                 # It has to go into an HTTP header.
                 if value.isascii() and value.isprintable() and value:
                     secret = Secret(name=secret_name, value=value)
                 else:
-                    self._prompts.notice("That is not a key: it is empty or has characters that no key has.")
+                    self._prompts.notice("That is not a key: it is empty or has characters that no key can have.")
             self._prompts.notice("Calling it once, with a few tokens …")
             keys = _PastedKeys(stored=self._app.credentials, pasted=secret)
             limits = self._config.limits

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from chargehand.app.config.policy_files import add_override
+from chargehand.app.config.values import format_value
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import UsageError
@@ -150,11 +151,11 @@ def _parse_mcp_call(text: str) -> McpCall:
     server, slash, tool = name.partition("/")
     try:
         given = msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         given = None
     if not (server and slash and tool) or not isinstance(given, dict):
         raise UsageError(
-            f"{text!r} is not a tool call",
+            f"{format_value(text)} is not a tool call",
             hint="write --mcp SERVER/TOOL, or --mcp 'SERVER/TOOL {\"argument\": 1}'",
         )
     return McpCall(server=server, tool=tool, arguments=msgspec.json.encode(given, order="sorted").decode())

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.resolve import REGISTRIES
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import StateReader, working_directory
 from chargehand.app.selection.choice import AgentChoice
 from chargehand.app.selection.roles import RoleFile
 from chargehand.core.errors import WaitingError
@@ -156,13 +156,13 @@ def install_project_hook(repo: Path | None) -> HookDocument:
     """
     # Written into the hook in full: git may be started with another PATH, as by an editor.
     program = shutil.which("chargehand") or str(Path(sys.executable).with_name("chargehand"))
-    hook = install_hook(find_repository(repo or Path.cwd()), Path(program).absolute())
+    hook = install_hook(find_repository(repo or working_directory()), Path(program).absolute())
     return HookDocument(path=str(hook.path), changed=hook.changed)
 
 
 def remove_project_hook(repo: Path | None) -> HookDocument:
     """Remove the pre-commit hook, where it is ours."""
-    hook = remove_hook(find_repository(repo or Path.cwd()))
+    hook = remove_hook(find_repository(repo or working_directory()))
     return HookDocument(path=str(hook.path), changed=hook.changed)
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from chargehand import __version__
 from chargehand.app.config.locations import load_user_file, user_config_path
-from chargehand.app.config.locations import state_home as state_home  # a part of this face
+from chargehand.app.config.locations import state_home as state_home  # these two are parts of this face
+from chargehand.app.config.locations import working_directory as working_directory
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers
@@ -64,7 +65,7 @@ class StateReader:
     @contextlib.contextmanager
     def open(cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Iterator[Self]:
         """Open the state directory that `environ` (default: the process's) names, and close it at the end."""
-        reader = cls(environ=os.environ if environ is None else environ, cwd=cwd or Path.cwd())
+        reader = cls(environ=os.environ if environ is None else environ, cwd=cwd or working_directory())
         try:
             yield reader
         finally:

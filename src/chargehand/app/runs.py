@@ -44,6 +44,8 @@ _SLUG = 40
 _NATIVE_ATTEMPTS = 3
 _LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
 _LARGEST_CHECK_FILE = 64 << 20
+_FILE_HINT = "name a file of UTF-8 text, or - for stdin"
+_HOST_HINT = "name a file of this machine that you can read"
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +109,10 @@ def request_text(options: RunRequest) -> str:
             content = sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
             text = content.decode("utf-8")
         except OSError as error:
-            raise UsageError(f"--file: {options.file!r} cannot be read: {error.strerror}") from error
+            message = f"--file: {options.file!r} cannot be read: {error.strerror}"
+            raise UsageError(message, hint=_FILE_HINT) from error
         except UnicodeDecodeError as error:
-            raise UsageError(f"--file: {options.file!r} is not UTF-8 text") from error
+            raise UsageError(f"--file: {options.file!r} is not UTF-8 text", hint=_FILE_HINT) from error
     elif options.text is not None:
         text = options.text
     else:
@@ -124,7 +127,7 @@ def _check_request_text(text: str) -> None:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:  # bytes of the command line that are not UTF-8 arrive as surrogates
-        raise UsageError("the request is not UTF-8 text") from error
+        raise UsageError("the request is not UTF-8 text", hint="give plain text") from error
     if "\0" in text:
         raise UsageError("the request contains a zero byte", hint="give plain text")
     if size > _LONGEST:
@@ -184,7 +187,7 @@ def keep_check_files(
                 hint="give it relative to the top, without '..' and '.git'",
             )
         if path in hosts:
-            raise UsageError(f"{option}: two files for {shown_path(path)!r}")
+            raise UsageError(f"{option}: two files for {shown_path(path)!r}", hint="leave out one of them")
         hosts[path] = Path(host)
     return tuple(
         (artifacts.put(_read_check_file(host, option), kind="check-file"), path) for path, host in hosts.items()
@@ -194,12 +197,15 @@ def keep_check_files(
 def _read_check_file(host: Path, option: str) -> bytes:
     try:
         if not host.is_file():
-            raise UsageError(f"{option}: {str(host)!r} is not a file")
+            raise UsageError(f"{option}: {str(host)!r} is not a file", hint=_HOST_HINT)
         if host.stat().st_size > _LARGEST_CHECK_FILE:
-            raise UsageError(f"{option}: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes")
+            raise UsageError(
+                f"{option}: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes", hint="name a smaller file"
+            )
         return host.read_bytes()
     except OSError as error:
-        raise UsageError(f"{option}: {str(host)!r} cannot be read: {error.strerror}") from error
+        message = f"{option}: {str(host)!r} cannot be read: {error.strerror}"
+        raise UsageError(message, hint=_HOST_HINT) from error
 
 
 def build_request(

@@ -271,7 +271,9 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
     if request.mission is not None and (request.staged or request.apply or request.repo is not None):
         raise UsageError("--mission formats what that mission left", hint="leave out --staged, --apply and --repo")
     if request.check and request.apply:
-        raise UsageError("--check and --apply were given", hint="--check only looks")
+        raise UsageError(
+            "--check and --apply were given", hint="--check changes no file; leave out one of the two"
+        )
     if request.mission is not None:
         return await _format_mission(app, app.find_mission(request.mission), request)
     found = await asyncio.to_thread(app.find, request.repo)

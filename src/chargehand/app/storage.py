@@ -176,9 +176,9 @@ def verify_provenance(
 
 _SHORTEST_NAME = 4
 _LIST_HINT = "chargehand artifact list MISSION shows what a mission kept"
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_AGE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMG]i?)?B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kMG]i?)?B?", re.IGNORECASE)
 
 
 class ArtifactEntry(msgspec.Struct, frozen=True, kw_only=True):

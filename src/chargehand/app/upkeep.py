@@ -107,7 +107,7 @@ def find_lost_content(reader: StateReader, mission: str | None = None) -> Conten
         known = {project.id for project in store.projects.list()}
         lost = sorted({row.project for row in store.log.missions()} - known)
         problems += [
-            audit_problem("", None, "project_missing", f"there is no row of project {name}") for name in lost
+            audit_problem("", None, "project_missing", f"the row of project {name} is missing") for name in lost
         ]
     return Content(artifacts=look.read, commits=look.looked_at, problems=tuple(problems))
 
@@ -197,7 +197,7 @@ def _engine_problems(home: Path) -> Iterator[AuditProblem]:
 
     wrong = find_damage(home / "engine.db")
     if wrong is not None:
-        told = f"the queue of workers, engine.db: {wrong}; the next worker makes it anew, nothing is lost"
+        told = f"the queue of workers, engine.db: {wrong}; the next worker recreates it, and nothing is lost"
         yield audit_problem("", None, "engine_damaged", told)
 
 
@@ -344,5 +344,5 @@ def _disk_errors(place: Path) -> Iterator[None]:
         raise InfrastructureError(
             f"copying to {str(place)!r} failed: {error.strerror or error}",
             code="backup_failed",
-            hint="make room there, or name a directory on another disk; nothing was changed",
+            hint="free some space there, or name a directory on another disk; nothing was changed",
         ) from error

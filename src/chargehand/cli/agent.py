@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def agent() -> None:
-    """List the agents that can be put to work, and test them."""
+    """List the agents that missions can use, and test them."""
 
 
 @agent.command("list")
@@ -66,13 +66,12 @@ def probe(name: str | None, repo: Path | None, out: Output) -> int:
 
     Without NAME every agent is checked. Exits 1 if any of them cannot work.
     """
-    import asyncio
-
     from chargehand.app.agents import probe_agents
     from chargehand.app.composition import App
+    from chargehand.cli.terminal.interrupt import run_loop
 
     with App.open() as app:
-        probes = asyncio.run(probe_agents(app, name, repo, asking=out.notice))
+        probes = run_loop(lambda: probe_agents(app, name, repo, asking=out.notice))
     out.document(probes)
     for each in probes.agents:
         out.text(f"{each.name}: {'' if each.fine else 'cannot work: '}{each.found}")

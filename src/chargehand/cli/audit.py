@@ -65,11 +65,13 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
 
 def _show(out: Output, report: AuditView) -> None:
     show_problems(out, report.problems)
-    counted = f"{report.events} events in {report.missions} missions"
-    problems = len(report.problems)
-    out.text(f"Log intact: {counted}." if report.ok else f"Log broken: {problems} problems in {counted}.")
+    from chargehand.cli.terminal.output import count_text
+
+    counted = f"{count_text(report.events, 'event')} in {count_text(report.missions, 'mission')}"
+    problems = count_text(len(report.problems), "problem")
+    out.text(f"Log intact: {counted}." if report.ok else f"Log broken: {problems} in {counted}.")
     for key in report.keys:
-        out.text(f"Verified {report.signed_heads} signed heads, by key {key}.")
+        out.text(f"Verified {count_text(report.signed_heads, 'signed head')}, by key {key}.")
 
 
 @audit.command()
@@ -81,6 +83,7 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
     """Write events, signed heads and the public key as JSON lines that can be verified on their own."""
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import export_to_file, exported_lines
+    from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
 
     if every == (mission is not None):
@@ -94,7 +97,9 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
             return 0
         written = export_to_file(reader, mission, output)
     out.document(written)
-    out.text(f"Exported {len(written.missions)} missions to {written.output} ({written.bytes} bytes).")
+    out.text(
+        f"Exported {count_text(len(written.missions), 'mission')} to {written.output} ({written.bytes} bytes)."
+    )
     return 0
 
 

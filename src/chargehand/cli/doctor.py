@@ -54,14 +54,13 @@ def doctor(out: Output) -> int:
 
     Exits 5 if no sandbox works.
     """
-    import asyncio
-
     from chargehand.app.diagnosis import diagnose
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.interrupt import run_loop
     from chargehand.cli.terminal.progress import progress
 
     with StateReader.open() as reader, progress(out, "testing"):
-        found = asyncio.run(diagnose(reader))
+        found = run_loop(lambda: diagnose(reader))
     out.document(found)
     _show_process_tier(out, found)
     for report in filter(None, (found.container, found.vm)):

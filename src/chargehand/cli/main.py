@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -135,8 +136,27 @@ def chargehand(as_json: bool) -> None:
 def main() -> NoReturn:
     """Run the program's command line; SIGTERM ends it as Ctrl-C does."""
     listen_for_signals()
+    open_closed_streams()
     write_what_streams_take()
     chargehand.main()
+
+
+def open_closed_streams() -> None:
+    """Open those of stdin, stdout and stderr that the caller closed, on nothing.
+
+    Else the next file that is opened, such as a log, would get the number of one, and what a program prints there.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.dup2(opened, number)
+            if opened != number:
+                os.close(opened)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def write_what_streams_take() -> None:

@@ -62,7 +62,7 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
     """List missions, the newest first; JSON has the oldest first."""
     from chargehand.app.missions import ListRequest, list_missions, listed_status
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import local_time
+    from chargehand.cli.terminal.output import count_text, local_time
 
     if limit is None:
         limit = 0 if out.as_json else _LISTED
@@ -89,7 +89,7 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
         if each.waits is not None:
             out.text(f"{each.mission} waits: {each.waits.message}")
     if found.left_out:
-        out.text(f"{found.left_out} older ones are not listed; --limit 0 lists all.")
+        out.text(f"{count_text(found.left_out, 'older mission')} not listed; --limit 0 lists all.")
     return 0
 
 
@@ -140,7 +140,7 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 @detail_options
 @json_option
 def watch(mission: str, out: Output) -> int:
-    """Follow a mission until a person has to act, or nobody; JSON lines with --json."""
+    """Follow a mission until it ends or needs a person; JSON lines with --json."""
     from chargehand.app.documents import event_document
     from chargehand.app.missions import follow_mission, start_needed_worker
     from chargehand.app.outcome import explain_failures
@@ -306,7 +306,7 @@ def pause(mission: str, reason: str, out: Output) -> int:
 def resume(mission: str, out: Output) -> int:
     """Resume a mission from its last recorded step.
 
-    One that was paused or cancelled, that lost its worker, or that failed by no fault of its work.
+    It was paused or cancelled, lost its worker, or failed through no fault of its own.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
@@ -390,7 +390,7 @@ def answer(mission: str, text: str | None, out: Output) -> int:
 @detail_options
 @json_option
 def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, out: Output) -> int:
-    """Start a new mission from one of a native agent's replies; what came before it costs nothing again."""
+    """Start a new mission from one of a native agent's replies; nothing before it is paid for again."""
     from chargehand.app.composition import App
     from chargehand.app.missions import ForkRequest, fork_mission
     from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome

@@ -217,14 +217,13 @@ def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
 
     NAME is an entry of [models] or a short form such as ollama:qwen3:8b. Exits 1 if any model fails.
     """
-    import asyncio
-
     from chargehand.app.composition import App
     from chargehand.app.models import describe_probe, probe_models
+    from chargehand.cli.terminal.interrupt import run_loop
 
     with App.open() as app:
         probing = probe_models(app, name, repo, quick=quick, asking=lambda each: out.notice(f"asking {each} …"))
-        probes = asyncio.run(probing)
+        probes = run_loop(lambda: probing)
     out.document(probes)
     if not probes.models:
         out.text("No model is configured, and none was found. Run `chargehand init` to set one up.")

@@ -116,7 +116,8 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
                 hint = "to trust it without being asked: chargehand project trust --yes"
                 raise UsageError("this is not a terminal, so you cannot be asked", code="trust_unasked", hint=hint)
             if not yes and not click.confirm("Trust this content?", default=False, err=True):
-                raise RefusedError("not trusted", code="trust_denied")
+                hint = "nothing was changed; chargehand project trust asks again"
+                raise RefusedError("you did not trust this content", code="trust_denied", hint=hint)
             request.grant()
     view = request.view()
     out.document(view)

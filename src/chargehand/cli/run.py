@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 @click.option("--budget", metavar="USD", help="Spend at most this much on models.")
 @click.option("--check", "checks", multiple=True, metavar="CMD", help="An additional check that must pass.")
 @role_option
-@click.option("--only-check", "only_checks", multiple=True, metavar="CMD", help="Replaces the project's checks.")
+@click.option(
+    "--only-check", "only_checks", multiple=True, metavar="CMD", help="A check that replaces the project's own."
+)
 @click.option(
     "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."
 )
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     "outside_checks",
     multiple=True,
     metavar="CMD",
-    help="A check beside the tree, in a sandbox of its own; `under-test CMD` asks the tree.",
+    help="A check outside the tree, in its own sandbox; `under-test CMD` runs CMD in the tree's.",
 )
 @click.option(
     "--outside-file",
@@ -126,10 +128,11 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
     each from its last recorded step. A mission that waits for a provider's quota is woken when that is expected.
     """
-    import asyncio
+    import functools
     import logging
 
     from chargehand.app.composition import App
+    from chargehand.cli.terminal.interrupt import run_loop
 
     # For a detached worker stderr is logs/worker.log, where lines without a time would tell nothing.
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -137,8 +140,10 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
         with App.open(role="worker") as app:
             out.notice(f"Worker {app.member.id} runs missions of {app.home}.")
             # Not `run_async`: a signal cancels nothing here, it releases the missions for another worker.
-            stopped = asyncio.run(
-                _work_until_signal(app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota)
+            stopped = run_loop(
+                functools.partial(
+                    _work_until_signal, app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota
+                )
             )
         # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
         with App.open() as app:

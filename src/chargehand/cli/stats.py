@@ -73,6 +73,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     """Write how the models of a repository's missions, or of all, did."""
     from chargehand.app.reading import StateReader
     from chargehand.app.statistics import StatisticsRequest, model_statistics
+    from chargehand.cli.terminal.output import count_text
 
     with StateReader.open() as reader:
         found = model_statistics(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))
@@ -107,17 +108,19 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
         out.table(("MODEL", "ERROR", "CALLS"), errors)
     skips = sum(one.skips for one in models)
     if skips:
-        out.text(f"A model was skipped {skips} times because it could not take the call.")
+        out.text(f"A model was skipped {count_text(skips, 'time')} because it could not take the call.")
     return 0
 
 
 def _show_ends(out: Output, stats: StatisticsDocument) -> None:
     """Write how missions and attempts ended, and why those without success did."""
+    from chargehand.cli.terminal.output import count_text
+
     missions, rates = stats.missions, stats.rates
     statuses = ", ".join(f"{count} {status}" for status, count in missions.by_status.items() if count)
-    out.text(f"{missions.total} missions: {statuses}", bold=True)
+    out.text(f"{count_text(missions.total, 'mission')}: {statuses}", bold=True)
     if missions.rolled_back:
-        out.text(f"  {missions.rolled_back} of the promoted missions were rolled back later")
+        out.text(f"  rolled back later: {missions.rolled_back} of the promoted missions")
     ends = (
         ("completed without engine errors", missions.completed, rates.completion),
         ("promoted", missions.promoted, rates.promotion),

@@ -22,13 +22,13 @@ _KINDS = ("workspaces", "bases", "layers", "litter")
 @click.command()
 @repo_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-@click.option("--max-age", metavar="AGE", help="Remove what was last used longer ago, such as 30m, 24h or 7d.")
+@click.option("--max-age", metavar="AGE", help="Remove what was not used for this long, such as 30m, 24h or 7d.")
 @click.option("--max-bytes", metavar="SIZE", help="Remove until no more than this is used, such as 500MB or 2GiB.")
 @click.option("--checkpoints", is_flag=True, help="Also erase old checkpoints for good; asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def gc(yes: bool, out: Output, **options: Any) -> int:
-    """Free disk space: remove old bases, layers and workspaces that no mission needs any more.
+    """Free disk space: remove old bases, layers and workspaces that no mission needs.
 
     Works on all projects, or on one with --repo. Removes what was used least recently until the total is under
     limits.state_mb. Checkpoints are kept unless --checkpoints is given.
@@ -45,13 +45,15 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import collect_garbage
+    from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
     from chargehand.core.text import printable, shown_path
 
     def confirm(commits: int, workspaces: int) -> None:
         if yes:
             return
-        what = f"{commits} checkpoints of {workspaces} workspaces can never be restored, shown or forked again"
+        what = f"{count_text(commits, 'checkpoint')} of {count_text(workspaces, 'workspace')}"
+        what = f"{what} can never be restored, shown or forked again"
         if not out.can_ask:
             hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
             # Never taken for a yes: what is erased here comes back from a backup alone.
@@ -64,7 +66,7 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
     verb, fate = ("would be freed", "would be erased") if report.dry_run else ("freed", "erased")
     for each in report.projects:
         # Litter, what a crash left half made, is named in a dry run and is nothing to count.
-        counts = ", ".join(f"{len(getattr(each, kind))} {kind}" for kind in _KINDS[:3])
+        counts = ", ".join(count_text(len(getattr(each, kind)), kind.removesuffix("s")) for kind in _KINDS[:3])
         out.text(f"{shown_path(each.path)}: {counts}, {_megabytes(each.bytes)} {verb}")
         if report.dry_run:
             for kind in _KINDS:
@@ -73,7 +75,7 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
             for ref in each.checkpoints.refs:
                 out.text(f"  checkpoints {ref}")
     erased = sum(each.checkpoints.commits for each in report.projects)
-    kept = f"{erased} checkpoints {fate}" if erased else "all checkpoints are kept"
+    kept = f"{count_text(erased, 'checkpoint')} {fate}" if erased else "all checkpoints are kept"
     out.text(f"{_megabytes(report.bytes)} {verb} of {_megabytes(report.taken)}; {kept}")
     return 0
 
@@ -91,23 +93,24 @@ def store() -> None:
 @click.argument("mission", required=False)
 @json_option
 def check(mission: str | None, out: Output) -> int:
-    """Check that all of it is whole: the log, what missions kept, and the commits of their depots.
+    """Check the state directory for damage: the log, artifacts, and the commits in the depots.
 
-    Exits 1 and names each mission, line and object where something is not what was written. With MISSION, of that
-    one alone.
+    Exits 1 and names each mission, line and object that is damaged. With MISSION, checks that one alone.
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.upkeep import check_store
+    from chargehand.cli.terminal.output import count_text
 
     with StateReader.open() as reader:
         report = check_store(reader, mission)
     out.document(report)
     show_problems(out, report.problems)
-    what = f"{report.events} events, {report.artifacts} artifacts, {report.commits} commits"
-    what = f"{what} of {_missions(report.missions)}"
-    problems = len(report.problems)
-    out.text(f"All intact: {what}." if report.ok else f"{problems} problems in {what}.")
-    if problems:
+    counts = {"event": report.events, "artifact": report.artifacts, "commit": report.commits}
+    what = ", ".join(count_text(count, noun) for noun, count in counts.items())
+    what = f"{what} of {count_text(report.missions, 'mission')}"
+    problems = count_text(len(report.problems), "problem")
+    out.text(f"All intact: {what}." if report.ok else f"{problems} in {what}.")
+    if report.problems:
         out.text("`chargehand store restore DIRECTORY` restores a copy that `chargehand store backup` made.")
     return 0 if report.ok else 1
 
@@ -123,17 +126,18 @@ def show_problems(out: Output, problems: Sequence[AuditProblem]) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @json_option
 def backup(directory: Path, out: Output) -> int:
-    """Copy the state directory to a new DIRECTORY, while missions go on.
+    """Copy the state directory to a new DIRECTORY, while missions continue.
 
     The copy holds the log, keys, artifacts, replies of models and depots. It is as secret as the state directory.
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.upkeep import back_up
+    from chargehand.cli.terminal.output import count_text
 
     with StateReader.open() as reader:
         made = back_up(reader, directory)
     out.document(made)
-    out.text(f"Copied {_missions(made.missions)} to {made.path} ({_megabytes(made.bytes)}).")
+    out.text(f"Copied {count_text(made.missions, 'mission')} to {made.path} ({_megabytes(made.bytes)}).")
     return 0
 
 
@@ -142,13 +146,14 @@ def backup(directory: Path, out: Output) -> int:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def restore(directory: Path, yes: bool, out: Output) -> int:
-    """Go back to a copy that `store backup` made; asks first.
+    """Restore a copy that `store backup` made; asks first.
 
-    What is in the state directory now is kept beside it. Missions that were going on when the copy was made are
+    What is in the state directory now is kept beside it. Missions that were running when the copy was made are
     paused: resume those that should go on.
     """
     from chargehand.app import upkeep
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
 
     def confirm(what: str) -> None:
@@ -161,16 +166,12 @@ def restore(directory: Path, yes: bool, out: Output) -> int:
     with StateReader.open() as reader:
         done = upkeep.restore(reader, directory, confirm=confirm)
     out.document(done)
-    out.text(f"Restored {_missions(done.missions)} to {done.path}.")
+    out.text(f"Restored {count_text(done.missions, 'mission')} to {done.path}.")
     if done.before is not None:
         out.text(f"What was there before is in {done.before}.")
     for mission in done.paused:
         out.text(f"paused  {mission}   chargehand mission resume {mission}")
     return 0
-
-
-def _missions(count: int) -> str:
-    return f"{count} mission{'' if count == 1 else 's'}"
 
 
 @store.command()
@@ -182,6 +183,7 @@ def rebuild(out: Output) -> int:
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import rebuild_projections
+    from chargehand.cli.terminal.output import count_text
 
     with StateReader.open() as reader:
         report = rebuild_projections(reader)
@@ -189,9 +191,9 @@ def rebuild(out: Output) -> int:
     for mission in report.differing:
         out.text(f"differed  {mission}")
     if report.renumbered:
-        out.text("Events were renumbered: readers that follow by position start again.")
+        out.text("Events were renumbered: readers that follow by position must start again.")
     found = f"{len(report.differing)} differed" if report.differing else "none differed"
-    out.text(f"Rebuilt the rows of {_missions(report.missions)}: {found}.")
+    out.text(f"Rebuilt the rows of {count_text(report.missions, 'mission')}: {found}.")
     return 0
 
 

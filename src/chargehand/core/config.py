@@ -99,7 +99,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     ] = ()
     protect: Annotated[
         tuple[str, ...],
-        KeySpec("areas only a person may let changes into; wins over allow", meet="union", form="area"),
+        KeySpec("areas where a change needs a person's approval; wins over allow", meet="union", form="area"),
     ] = ()
     include: Annotated[
         tuple[str, ...], KeySpec("ignored paths that belong to the tree", meet="repo", form="area")
@@ -203,10 +203,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         tuple[str, ...], KeySpec("models that answer in its place where it cannot, in order", form="name")
     ] = ()
     concurrency: Annotated[
-        int | None, KeySpec("calls to its provider at once; absent: as many as come", form="tokens")
+        int | None, KeySpec("calls to its provider at once; absent: no limit", form="tokens")
     ] = None
     per_minute: Annotated[
-        int | None, KeySpec("calls to its provider begun in a minute; absent: as many as come", form="tokens")
+        int | None, KeySpec("calls to its provider started per minute; absent: no limit", form="tokens")
     ] = None
 
 
@@ -238,7 +238,7 @@ class McpConfig(Struct, frozen=True, kw_only=True):
         KeySpec("variables that it is started with; never a secret: the agent can read them", form="variable"),
     ] = ()
     tools: Annotated[tuple[str, ...], KeySpec("its tools that are offered; empty: all", form="name")] = ()
-    time: Annotated[float, KeySpec("time for one call, and for its start with it", form="seconds")] = 60.0
+    time: Annotated[float, KeySpec("time for one call, the server's start included", form="seconds")] = 60.0
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True):
@@ -248,9 +248,13 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
     check_time: Annotated[float, KeySpec("time for one check", meet="min", form="seconds")] = 900.0
     fault_time: Annotated[
         float,
-        KeySpec("time for faults that changed tests should notice; a second: none", meet="min", form="seconds"),
+        KeySpec(
+            "time for trying small faults that changed tests should notice; one second turns this off",
+            meet="min",
+            form="seconds",
+        ),
     ] = 120.0
-    attempts: Annotated[int, KeySpec("runs of the agent at most", meet="min")] = 1
+    attempts: Annotated[int, KeySpec("how often the agent may try", meet="min")] = 1
     budget_usd: Annotated[float, KeySpec("money for a whole mission in USD", meet="min", form="budget")] = 5.0
     attempt_usd: Annotated[
         float | None, KeySpec("money for one attempt in USD; absent: the mission's", meet="min", form="budget")
@@ -333,7 +337,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     network_requests: Annotated[int, KeySpec("requests to hosts per second; more wait", meet="min")] = 50
     network_connections: Annotated[int, KeySpec("connections to hosts at once", meet="min")] = 64
     network_idle: Annotated[
-        float, KeySpec("time without a byte after which one is cut", meet="min", form="seconds")
+        float, KeySpec("idle time after which a connection is closed", meet="min", form="seconds")
     ] = 120.0
     toolchain: Annotated[
         tuple[str, ...], KeySpec("host directories shown read-only, first on PATH", form="path")
@@ -346,7 +350,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     output_mb: Annotated[int, KeySpec("what one command writes to its two streams in MiB", meet="min")] = 256
     cpu_percent: Annotated[
         int | None,
-        KeySpec("share of processor time in percent, 100 for one processor; absent: all there are", meet="min"),
+        KeySpec("share of processor time in percent, 100 for one processor; absent: all of them", meet="min"),
     ] = None
     cpu_time: Annotated[
         float | None,
@@ -370,9 +374,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         str | None, KeySpec("PostgreSQL that workers of several machines share; absent: a file", form="url")
     ] = None
     # For workers that share PostgreSQL: on one machine a lock tells a dead worker at once.
-    lease: Annotated[float, KeySpec("time after which a worker that says nothing is given up", form="seconds")] = (
-        20.0
-    )
+    lease: Annotated[
+        float, KeySpec("time without a sign of life after which a worker counts as dead", form="seconds")
+    ] = 20.0
     attempts_at_once: Annotated[int, KeySpec("agents that work at the same time, in all processes together")] = 5
     memory_mb: Annotated[
         int | None,

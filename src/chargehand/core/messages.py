@@ -118,7 +118,7 @@ class Denied(Struct, frozen=True, kw_only=True):
 
 
 class Violation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is not accepted: checks that failed, findings, paths set back, a merge in conflict, acts denied.
+    """What is not accepted: checks that failed, findings, reverted paths, a merge in conflict, acts denied.
 
     `tree` is what was judged, "" where an act was denied; `scope` and `verdict` are those of a verdict.
     """
@@ -336,13 +336,13 @@ def read_json(text: str) -> Any:
         # Not msgspec: it takes the last of two equal keys, and which one was meant would be a guess.
         return json.loads(text, object_pairs_hook=_object, parse_constant=refuse_number)
     except json.JSONDecodeError as error:
-        raise MessageError(f"no valid JSON: {error.msg} at character {error.pos + 1}", value=text) from None
+        raise MessageError(f"not valid JSON: {error.msg} at character {error.pos + 1}", value=text) from None
     except RecursionError:
-        raise MessageError("no valid JSON: nested too deeply", value=text) from None
+        raise MessageError("not valid JSON: nested too deeply", value=text) from None
     except MessageError:
         raise
     except ValueError as error:  # a number of thousands of digits
-        raise MessageError(f"no valid JSON: {error}", value=text) from None
+        raise MessageError(f"not valid JSON: {error}", value=text) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Reverted(Struct, frozen=True, kw_only=True):
-    """A path that inspection set back, and the rule it broke."""
+    """A path that inspection reverted, and the rule it broke."""
 
     path: str
     rule: str

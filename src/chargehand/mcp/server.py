@@ -12,6 +12,7 @@ from mcp.server.lowlevel.server import Server
 
 from chargehand import __version__
 from chargehand.app.composition import App
+from chargehand.app.reading import working_directory
 from chargehand.core.errors import RepositoryError
 from chargehand.mcp._calls import KeepTraceback, ToolCalls
 from chargehand.mcp._resources import Resources
@@ -32,7 +33,7 @@ _INSTRUCTIONS = (
 
 def server_directory(repo: Path | None) -> Path:
     """Return the directory whose repository is meant where a client names none; raises `RepositoryError`."""
-    cwd = Path.cwd()
+    cwd = working_directory()
     if repo is None:
         return cwd
     directory = (cwd / repo).resolve()

@@ -103,7 +103,11 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
     def commit(self, depot: Depot, mission: str, message: str, *, stop: threading.Event) -> EditedCheckpoints:
         """Give a mission's last tree a message: a checkpoint of the same tree, whose message a promotion takes."""
         if not message.strip() or len(message) > 10_000:
-            raise UsageError("a commit needs a message of at most 10,000 characters", code="commit_message")
+            raise UsageError(
+                f"a commit needs a message of 1 to 10,000 characters, got {len(message)}",
+                code="commit_message",
+                hint="give it with --message",
+            )
         with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
             commit = depot.commit(last.tree, (last.commit,), message)
@@ -337,7 +341,11 @@ def restore_checkpoint(
     """
     state, target = journal.state, depot.tree_of(commit)
     if not state.checkpoints:
-        raise RefusedError(f"mission {state.id!r} left no checkpoint", code="no_change")
+        raise RefusedError(
+            f"mission {state.id!r} left no checkpoint",
+            code="no_change",
+            hint=f"chargehand mission show {state.id}",
+        )
     last = state.checkpoints[-1]
     if plan is None:
         plan = plan_rollback(depot, last.tree, target)

@@ -69,7 +69,9 @@ class Control:
         if self.paused or self.stopped is not None:
             return
         if self._finishing:
-            raise RefusedError(f"mission {self._journal.mission!r} is being promoted", code="promoting")
+            raise RefusedError(
+                f"mission {self._journal.mission!r} is being promoted", code="promoting", hint="wait a moment"
+            )
         self._unpaused.clear()
         self._suspend_limits()
         # A sandbox that died meanwhile cannot be frozen, and need not be.
@@ -101,7 +103,7 @@ class Control:
         """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
         asked = self._journal.state.open_question
         if asked is None or not is_about_message(asked):
-            raise RefusedError(f"mission {self._journal.mission!r} asks nothing now", code="no_question")
+            raise RefusedError(f"mission {self._journal.mission!r} has no open question", code="no_question")
         answered = QuestionAnswered(question=asked.id, text=check_answer(text), identity=identity)
         self._journal.record(answered, durable=True)
         self.wake_waiters()

@@ -53,7 +53,7 @@ FOLLOWED: tuple[MissionStatus, ...] = ("waiting", "refused", "failed", "exhauste
 
 _UNDONE = "chargehand mission promote {mission} promotes it again"
 _HINTS: dict[MissionStatus, str] = {
-    "promoted": "roll it back first: chargehand mission rollback {mission}",
+    "promoted": "chargehand mission rollback {mission} undoes its promotion",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
     "running": "chargehand mission cancel {mission} stops it",
     "failed": "chargehand mission fork {mission} starts again from one of its replies",
@@ -159,7 +159,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             asked = self.look.at_rest(mission).open_question
             if asked is None:
                 raise RefusedError(
-                    f"mission {mission!r} asks nothing",
+                    f"mission {mission!r} has no open question",
                     code="no_question",
                     hint=f"chargehand mission show {mission}; `mission promote` or `discard` decide on a result",
                 )

@@ -257,7 +257,9 @@ class Gateway:
                 # The client asks again without the header, and that request is the turn.
                 self._turns[first.operation] -= 1
                 self._bares -= first.bare
-                raise GatewayFault("not_kept", "no reply to this request is kept, and no model is asked")
+                raise GatewayFault(
+                    "not_kept", "no recorded reply to this request exists, and no model may be asked"
+                )
             requests = [replace(one, entry=entry) for one in requests]
         return FallbackChain(
             requests,

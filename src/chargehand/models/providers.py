@@ -388,7 +388,7 @@ async def await_head(
             if failed >= _DEAD_AFTER:
                 if health is not None:
                     health.note_unreachable()
-                raise GatewayFault("upstream_timeout", "the provider is silent, and answers no probe either")
+                raise GatewayFault("upstream_timeout", "the provider does not answer, not even a probe")
         return head.result()
     finally:
         await _cancel(head)

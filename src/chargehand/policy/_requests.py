@@ -209,7 +209,7 @@ class _Splitter(Struct):
     ) -> None:
         """Take a line apart; `number` is where it begins in its script, 0 for one of no script."""
         if text is None:
-            return self._ask_opaque("unknown", "a line that is made as it runs", via)
+            return self._ask_opaque("unknown", "a line that is only known at run time", via)
         parsed = parse(text, cwd=cwd, via=via) if depth <= _DEEPEST else Parsed(problem="it is nested too deeply")
         if parsed.problem:
             return self._ask_opaque("unparsable", f"{text[:200]!r}: {parsed.problem}", via)
@@ -296,7 +296,7 @@ class _Splitter(Struct):
             return None
         if kind != "read" and real is not None:
             self._written.add(real)
-        text = path if path is not None else "a file that is named as it runs"
+        text = path if path is not None else "a file whose name is only known at run time"
         facts = {"path": real or "", "places": sorted(named), "sandboxed": self.around.sandboxed, "via": list(via),
                  "script": self._in_script, "purpose": self.around.purpose}  # fmt: skip
         self._add(Request(action=kind, resource=("File", real or ""), text=text, facts=facts, via=via))
@@ -307,7 +307,7 @@ class _Splitter(Struct):
         loopback = name in _LOOPBACK or name.endswith(".localhost") or name.startswith("127.")
         facts = {"host": name, "port": port, "loopback": loopback, "listed": name in self.around.hosts,
                  "known": bool(name), "purpose": self.around.purpose}  # fmt: skip
-        text = f"{name or 'a host that is not known'}{f':{port}' if port else ''}"
+        text = f"{name or 'an unknown host'}{f':{port}' if port else ''}"
         self._add(Request(action="network", resource=("Host", name), text=text, facts=facts, via=via))
 
     # --- what programs run
@@ -329,7 +329,7 @@ class _Splitter(Struct):
             if not self._split_script(script, command.cwd, via, depth):
                 path = absolute(script, command.cwd, self.around)
                 state = "stream" if path is None or path.startswith("/dev/") else "script"
-                self._ask_opaque(state, script or "a script that is not known", via)
+                self._ask_opaque(state, script or "an unknown script", via)
         self._ask_interpreter(program, command)
         own = command.argv[0] or ""
         if not inner.scripts and "/" in own:

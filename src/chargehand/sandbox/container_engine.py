@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import MountPlan
+from chargehand.sandbox.container import guard
 from chargehand.sandbox.container.layout import (
     ContainerContents,
     direct_mounts,
@@ -194,7 +195,8 @@ def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngi
             base = _import_empty_image(engine, contents, root, variables)
         engine = replace(engine, path=path, base=base, version=version)
         contents.command = ["-c", "pass"]
-        label = f"chargehand-probe-{os.getpid()}"
+        # Named after its owner, as sandboxes are: what a killed one leaves is swept.
+        label = f"{guard.owner_prefix()}probe"
         mounts = direct_mounts(contents, inodes=engine.kind == "docker")
         limits = SandboxLimits(tmp_mb=4)
         _run(engine.run(contents, limits, name=label, root=str(root), mounts=mounts, served=False), variables)

@@ -109,7 +109,7 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
         if failed is not None or driver is None:
             part = failed or self.parts[-1]
             raise TierUnavailableError(
-                f"the {self.tier} sandbox cannot be had here: {part.name}: {part.detail}", hint=part.mend
+                f"the {self.tier} sandbox is not available here: {part.name}: {part.detail}", hint=part.mend
             )
         return driver
 

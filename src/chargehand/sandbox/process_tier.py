@@ -26,7 +26,7 @@ class ProcessTier(LaunchedTier):
                 memory=f"{limits.memory_mb} MiB for each process (rlimit), and for all together (sampled)",
                 processes=f"{limits.processes} for the sandbox (rlimit in its user namespace)",
                 freeze="signals to the whole process namespace",
-                cpu_share="not limited: no control group for processors can be had here",
+                cpu_share="not limited: no control group for processors is available here",
             )
             return in_force | (cgroup.limits_in_force if cgroup else {})
 

@@ -219,7 +219,7 @@ def discover(
     if cache is None:
         return _search(search, extra, packages, None, environ)[0]
     place, began = cache.with_name(f"{cache.stem}-found.json"), time.time()
-    key = json.dumps([search, list(extra), list(packages), chosen(environ), str(Path.home())])
+    key = json.dumps([search, list(extra), list(packages), chosen(environ), os.path.expanduser("~")])
     stored = load_result(place, key)
     if stored is not None:
         return _decode(stored)
@@ -253,7 +253,7 @@ def _search(
     asked = [path for path in asked if not (is_system_path(path) and is_system_path(os.path.realpath(path)))]
     found = _Search(
         environ=environ,
-        places=MountedPaths(home=environ.get("HOME") or str(Path.home())),
+        places=MountedPaths(home=environ.get("HOME") or os.path.expanduser("~")),
         answers=ask_all(asked, environ, cache),
     )
     for directory in directories:

@@ -191,7 +191,7 @@ def _name_limits(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]
         memory=f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
         processes=f"{limits.processes} for the sandbox (rlimit in the machine)",
         freeze=f"signals to all processes inside, then {stopped}",
-        cpu_share=in_group.get("cpu_share", "not limited: no control group for processors can be had here"),
+        cpu_share=in_group.get("cpu_share", "not limited: no control group for processors is available here"),
     )
 
 

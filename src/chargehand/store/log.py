@@ -377,6 +377,9 @@ class EventLog:
         wanted = name.strip().lower()
         if not wanted:
             raise UsageError(f"{name!r} is not a mission", hint=_LIST_HINT)
+        # Bytes of a command line that are not UTF-8 arrive as surrogates, which SQLite does not take.
+        if not wanted.isascii():
+            raise self._unknown(name)
         # Not LIKE: a name may hold its wildcards.
         begins = "substr(id, 1, length(:name)) = :name OR substr(id, 1, length(:name) + 2) = 'm-' || :name"
         query = f"id <> project AND ({begins} OR substr(id, -length(:name)) = :name) ORDER BY id"

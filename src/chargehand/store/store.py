@@ -117,7 +117,7 @@ class Store:
         if target.exists():
             raise UsageError(f"{str(target)!r} exists", hint="name a directory that does not exist yet")
         part = target.with_name(target.name + ".part")
-        with typed_errors(target.parent):
+        try:
             part.mkdir(mode=0o700, parents=True)
             try:
                 # In this order no copied head is ahead of the copied log, and no artifact it names is missing.
@@ -136,6 +136,12 @@ class Store:
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
+        except OSError as error:
+            raise StoreError(
+                f"copying to {str(target)!r} failed: {error.strerror or error}",
+                code="backup_failed",
+                hint="name a directory, with room for a copy, in one that you may write to",
+            ) from error
 
     def close(self) -> None:
         """Close all connections."""

@@ -36,9 +36,9 @@ _MAX_SIDE = 2000
 _MAX_TEXT = 60_000  # characters of all hunks together: the report is part of a prompt
 _WORDS: dict[ConflictKind, str] = {
     "content": "both changed the same lines",
-    "both_added": "both added it, and not alike",
+    "both_added": "both added it, with different content",
     "modify_delete": "one changed it, the other deleted it",
-    "rename": "it was renamed, and the other side did something else to it",
+    "rename": "one side renamed it, the other changed it in another way",
     "mode": "both changed what kind of file it is",
     "binary": "both changed it, and it is binary",
     "file_directory": "a file on one side is a directory on the other",

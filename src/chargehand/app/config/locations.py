@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chargehand.core.errors import ConfigError
+from chargehand.core.errors import ConfigError, UsageError
 
 
 class UserFile(Struct, frozen=True, kw_only=True):
@@ -25,16 +25,30 @@ def user_config_path(environ: Mapping[str, str]) -> Path:
 def state_home(environ: Mapping[str, str]) -> Path:
     """Return `$CHARGEHAND_HOME`, else `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`.
 
-    Raises `ConfigError` for a relative `CHARGEHAND_HOME`: state would move with the working directory.
+    Raises `ConfigError` for a relative `CHARGEHAND_HOME`, with which state would move with the working directory,
+    and for a path that is not UTF-8, which the databases there do not take.
     """
     chosen = environ.get("CHARGEHAND_HOME", "")
-    if not chosen:
-        return _base(environ, "XDG_STATE_HOME", ".local/state") / "chargehand"
-    if not Path(chosen).is_absolute():
+    home = Path(chosen) if chosen else _base(environ, "XDG_STATE_HOME", ".local/state") / "chargehand"
+    if not home.is_absolute():
         raise ConfigError(
-            f"environment CHARGEHAND_HOME: not an absolute path: {chosen!r}", hint="give it from / on"
+            f"environment CHARGEHAND_HOME: not an absolute path: {chosen!r}",
+            hint="give the full path, beginning with /",
         )
-    return Path(chosen)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(home)):  # so bytes that are not UTF-8 arrive
+        raise ConfigError(
+            f"the path of the state directory is not UTF-8: {str(home)!r}",
+            hint="set CHARGEHAND_HOME to another path",
+        )
+    return home
+
+
+def working_directory() -> Path:
+    """Return the directory that the process is in; raises `UsageError` where it was removed meanwhile."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current directory no longer exists", hint="change to another one with cd") from error
 
 
 def _base(environ: Mapping[str, str], name: str, fallback: str) -> Path:
@@ -43,7 +57,13 @@ def _base(environ: Mapping[str, str], name: str, fallback: str) -> Path:
     if chosen.is_absolute():
         return chosen
     home = environ.get("HOME", "")
-    return (Path(home) if home.startswith("/") else Path.home()) / fallback
+    try:
+        return (Path(home) if home.startswith("/") else Path.home()) / fallback
+    except RuntimeError as error:  # a user that the system has no entry for, as in a container
+        raise ConfigError(
+            "your home directory is unknown: HOME is not set, and the system has no entry for your user",
+            hint="set HOME to a directory of yours",
+        ) from error
 
 
 def load_user_file(path: Path) -> UserFile | None:

@@ -395,4 +395,6 @@ class _Merge:
     ) -> None:
         if theirs and {k: v.value for k, v in mine.items()} != {k: v.value for k, v in theirs.items()}:
             first, other = next(iter(mine.values())), next(iter(theirs.values()))
-            self.notes.append(f"{what} {name!r} is that of {first.origin}; the one of {other.origin} is not used")
+            self.notes.append(
+                f"{what} {name!r} is taken from {first.origin}; the one from {other.origin} is ignored"
+            )

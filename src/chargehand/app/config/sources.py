@@ -222,7 +222,7 @@ def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict
         if section == AGENTS and table.keys() <= keys.keys():
             check_agent(name, table.get("kind", "command"), has=table.keys(), place=place)
         elif not table:
-            raise config_error(place, f"[{section}.{name}] says nothing", f"add {first}")
+            raise config_error(place, f"[{section}.{name}] is empty", f"add {first}")
         said |= _table(document, (section, name), table, keys)
     return said
 

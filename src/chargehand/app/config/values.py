@@ -154,7 +154,7 @@ def _number(key: ConfigKey, value: object, place: str) -> float:
     """Return a count from 1, or an amount of USD; a budget of 0 would forbid every call, so it is refused."""
     if key.shape == "integer":
         if isinstance(value, bool) or not isinstance(value, int):
-            raise _wrong(key, "a whole number", value, place, _IN_RANGE)
+            raise _wrong(key, "a whole number", value, place, "write it in digits, such as 3")
         largest = LARGEST_TOKENS if key.form == "tokens" else LARGEST
         if not 1 <= value <= largest:
             raise _wrong(key, f"from 1 to {largest}", value, place, _IN_RANGE)
@@ -287,7 +287,9 @@ def _command(item: str) -> tuple[str, str]:
     if not item.strip():
         return "an empty command", ""
     return (
-        ("a command with a character that no command can have", "") if _NOT_IN_ARGUMENTS.search(item) else ("", "")
+        ("a command with a character that no command can contain", "")
+        if _NOT_IN_ARGUMENTS.search(item)
+        else ("", "")
     )
 
 

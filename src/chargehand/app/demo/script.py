@@ -99,5 +99,5 @@ FORK_AT = ForkPoint(attempt=2, turn=1)
 # What the fork has in its place.
 STUBBORN = ReplyEdit(
     text="My first version is right.",
-    tools=({"name": "finish", "arguments": {"summary": "Nothing to mend.", "evidence": []}},),
+    tools=({"name": "finish", "arguments": {"summary": "Nothing to fix.", "evidence": []}},),
 )

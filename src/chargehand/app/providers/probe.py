@@ -103,7 +103,7 @@ async def probe_model(
     if reply.status != 200:
         error = _describe_refusal(reply.status, said, served, names)
     else:
-        error = "" if is_message else f"what it answers is no {served.dialect} message"
+        error = "" if is_message else f"its answer is not a valid {served.dialect} message"
     return ModelProbe(
         name=name,
         reachable=True,
@@ -127,7 +127,7 @@ async def _read_document(reply: UpstreamReply) -> dict[str, Any]:
         said = json.loads(content)
     except (ValueError, RecursionError):
         return {"error": content[:_LONGEST].decode(errors="replace")}
-    return said if isinstance(said, dict) else {"error": "the reply is no JSON object"}
+    return said if isinstance(said, dict) else {"error": "the reply is not a JSON object"}
 
 
 def _small_body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:

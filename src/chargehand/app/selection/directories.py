@@ -30,7 +30,7 @@ def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
     if name == _TOP:
         return ""
     if not name.strip() or "\0" in name:
-        raise _invalid(name, "is no path", "name a directory of the repository, such as services/api")
+        raise _invalid(name, "is not a path", "name a directory of the repository, such as services/api")
     # The place is resolved and the name is not: a link below the top is an entry of its own to git.
     named = Path(os.path.normpath(at.resolve() / name))
     if not named.is_relative_to(top):
@@ -45,7 +45,10 @@ def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
         kind = {stat.S_IFLNK: "a symbolic link", stat.S_IFREG: "a file"}.get(
             stat.S_IFMT(found.mode), "a submodule"
         )
-        raise _invalid(name, f"is {kind} in the base", "name the directory itself")
+        hint = f"start in the submodule itself: --repo {shown_path(name)}"
+        raise _invalid(
+            name, f"is {kind} in the base", hint if kind == "a submodule" else "name the directory itself"
+        )
     revision = printable(base.branch or base.revision)
     if named.is_dir():
         hint = "commit what is in it, or start from its nearest directory that is committed"

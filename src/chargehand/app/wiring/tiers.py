@@ -59,7 +59,7 @@ async def settle_tier(
     tried: list[TierCandidate] = []
     for name in in_question(facts) if facts.wish == AUTO else ():
         if any(each.offered for each in tried):
-            tried.append(TierCandidate(tier=name, offered=None, detail="not tried: a lesser one is enough"))
+            tried.append(TierCandidate(tier=name, offered=None, detail="not tried: a weaker tier is enough"))
         else:
             tried.append(await _offer(name, config, home, toolchain, environ))
     return choose_tier(facts, tried)
@@ -73,14 +73,14 @@ async def _offer(
     environ: Mapping[str, str],
 ) -> TierCandidate:
     if name == "none":
-        return TierCandidate(tier=name, offered=False, detail="never taken by itself")
+        return TierCandidate(tier=name, offered=False, detail="never chosen automatically")
     wanted = replace(config.sandbox, tier=name)
     try:
         strategy = config.project.strategy
         driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
     except TierUnavailableError as error:
         return TierCandidate(tier=name, offered=False, detail=error.message, mend=error.hint)
-    return TierCandidate(tier=name, offered=True, detail=f"proven, workspaces by {driver}")
+    return TierCandidate(tier=name, offered=True, detail=f"works, with {driver} workspaces")
 
 
 def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from chargehand.cli.terminal.failures import INTERRUPTED
 
@@ -41,6 +42,39 @@ class Stop:
             self._task.cancel()
 
 
+def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run a coroutine as `asyncio.run` does; a signal finds the loop whole, or not there.
+
+    In the midst of being made it would end with an exception that the interpreter prints.
+    """
+    runner, coroutine = asyncio.Runner(), None
+    try:
+        with _signals_held():
+            runner.get_loop()
+            coroutine = work()
+        return runner.run(coroutine)
+    finally:
+        runner.close()
+        if coroutine is not None:
+            coroutine.close()  # one that was never begun would be warned of
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Have signals that come during the block raise `KeyboardInterrupt` after it."""
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        for number in _SIGNALS:
+            signal.signal(number, lambda received, frame: came.append(received))
+        yield
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, before[number])
+    if came:
+        raise KeyboardInterrupt
+
+
 def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
     """Run `work` to its end; raises `KeyboardInterrupt` where a signal ended it."""
 
@@ -61,7 +95,7 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
                 signal.signal(number, before[number])
 
     try:
-        return asyncio.run(watched())
+        return run_loop(watched)
     # asyncio turns Ctrl-C into `KeyboardInterrupt` only where its own handler is installed, and ours is.
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

@@ -17,6 +17,7 @@ import click
 
 from chargehand.app.documents import to_json
 from chargehand.cli.terminal.appearance import Detail, wants_colour
+from chargehand.core.errors import InfrastructureError
 from chargehand.core.text import printable, shown_path
 
 # Below so many columns a cell can no longer be read: the terminal itself wraps the line then.
@@ -115,11 +116,17 @@ class Output:
         try:
             # click flushes after each call: a reader that follows sees every line at once.
             click.echo(content, nl=False, err=err)
-        except BrokenPipeError:
+        except OSError as error:
             self.closed = True
             # The interpreter flushes stdout once more at its end, and would complain that nobody reads it.
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, (sys.stderr if err else sys.stdout).fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise InfrastructureError(
+                    f"cannot write to {'stderr' if err else 'stdout'}: {error.strerror}",
+                    code="output_unwritable",
+                    hint="free some space where it goes, or send it elsewhere",
+                ) from error
 
 
 def _wrap_line(line: str, width: int) -> str:
@@ -127,7 +134,8 @@ def _wrap_line(line: str, width: int) -> str:
         return line
     begin = max((gap.end() for gap in _GAP.finditer(line, 0, width // 2)), default=0)
     if begin == 0 and line.strip():
-        begin = len(line) - len(line.lstrip())
+        # At most half: a terminal may be narrower than what a line is indented by.
+        begin = min(len(line) - len(line.lstrip()), width // 2)
     wrapped = textwrap.wrap(
         line[begin:],
         width - begin,
@@ -147,6 +155,11 @@ def _shrink(widths: list[int], width: int) -> None:
 
 def _wrap(cell: str, width: int) -> list[str]:
     return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return how many there are of something; the noun is one whose plural ends in s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def local_time(time: str, *, seconds: bool = False) -> str:

@@ -16,7 +16,7 @@ from chargehand.app.outcome import (
     next_commands,
     was_rolled_back,
 )
-from chargehand.cli.terminal.output import Output, local_time
+from chargehand.cli.terminal.output import Output, count_text, local_time
 from chargehand.core.records import Base, CheckResult, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
@@ -158,7 +158,7 @@ def show_failures(out: Output, failures: Sequence[FailureDocument], *, indent: s
             for line in test.lines:
                 out.text(f"{indent}            {line}")
         if len(failure.tests) > _NAMED_TESTS:
-            out.text(f"{indent}          and {len(failure.tests) - _NAMED_TESTS} more tests")
+            out.text(f"{indent}          and {count_text(len(failure.tests) - _NAMED_TESTS, 'more test')}")
         for line in failure.lines:
             out.text(f"{indent}          {line}")
         if failure.artifact is not None:
@@ -169,16 +169,12 @@ def summary(state: MissionState) -> str:
     """Return attempts, checkpoints, time and money on one line."""
     seconds = mission_seconds(state)
     parts = [
-        _count_text(len(state.attempts), "attempt"),
-        _count_text(len(state.checkpoints), "checkpoint"),
+        count_text(len(state.attempts), "attempt"),
+        count_text(len(state.checkpoints), "checkpoint"),
         "time unknown" if seconds is None else f"{seconds:.1f} s",
         cost_text(*mission_cost(state)),
     ]
     return ", ".join(parts)
-
-
-def _count_text(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def cost_text(cost: float | None, known: bool) -> str:
@@ -217,7 +213,7 @@ def _describe_reads(verdict: Verdict) -> list[str]:
     if verdict.unread is None:
         lines.append("What the checks opened was not observed in this sandbox.")
     if verdict.unread:
-        what = _count_text(len(verdict.unread), "changed source file")
+        what = count_text(len(verdict.unread), "changed source file")
         lines.append(f"No check opened {what}: {_some_paths(verdict.unread)}")
     if verdict.elsewhere:
         lines.append(f"Checks loaded, in place of changed code: {_some_paths(verdict.elsewhere)}")
@@ -253,7 +249,7 @@ def base_line(base: Base) -> str:
     name = base.branch or base.revision
     parts = [f"{printable(name)} @ {base.commit[:12]}"]
     if base.upstream and base.behind:
-        parts.append(f"{base.behind} commits behind {base.upstream}")
+        parts.append(f"{count_text(base.behind, 'commit')} behind {base.upstream}")
     if base.dirty:
         parts.append("uncommitted changes are not part of it")
     return ", ".join(parts)
@@ -347,7 +343,7 @@ def _show_request(out: Output, state: MissionState) -> None:
     for line in rest:
         out.text(f"          {line}")
     out.text(f"agent     {request.agent}")
-    attempts = _count_text(request.attempts, "attempt")
+    attempts = count_text(request.attempts, "attempt")
     out.text(f"limits    {request.seconds:g} s, {attempts}, sandbox {request.tier}")
     asked = {
         "only checks": request.only_checks,
@@ -396,10 +392,10 @@ def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
         out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
         for check in verdict.checks:
-            name, status, _, tests, seconds = check_row(check)
+            name, status, _, _, seconds = check_row(check)
             why = f": {check.reason}" if check.reason else ""
-            ran = f"{tests} test{'' if tests == '1' else 's'}"
-            out.text(f"            {status}  {name} ({ran}, {seconds} s){why}")
+            ran = "" if check.tests is None else f"{count_text(check.tests, 'test')}, "
+            out.text(f"            {status}  {name} ({ran}{seconds} s){why}")
         for line in _describe_reads(verdict):
             out.text(f"            {line}")
         for finding in verdict.findings:
@@ -416,7 +412,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
         # The most refused come first: that is the host that a person may want to allow.
         for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
-            out.text(f"            refused {count} times: {place}")
+            out.text(f"            refused {count_text(count, 'time')}: {place}")
     _show_verdicts(out, state.verdicts)
     for reverted in state.reverted:
         out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
@@ -441,6 +437,6 @@ def _show_delivery(out: Output, state: MissionState, details: MissionDetails) ->
     unknown = state.unknown_events - state.damaged_events
     if unknown:
         # Said, since all above is made of the lines that can be read.
-        out.text(f"events    {unknown} are erased or from a later version")
+        out.text(f"events    {count_text(unknown, 'line')} erased or from a later version")
     out.text(f"spent     {summary(state)}")
     show_next(out, details.next)

@@ -262,7 +262,7 @@ class Admission(Struct, eq=False):
             # Models before this one are left out, not moved to the end: the gateway must not fall back to them.
             rest = tuple(other for other in models[place + 1 :] if other and breakers[other].state == "closed")
             passed = ", ".join(str(_who(replace(request, model=other))) for other in models[:place])
-            why = f"{passed} failed too often" if passed else "a probe after it failed too often"
+            why = f"{passed} failed too often" if passed else "it gets a probe after failing too often"
             probe = "" if breaker.state == "closed" else "probe"
             return _choice(replace(request, model=model, fallback=rest), why=why, probe=probe)
         return None

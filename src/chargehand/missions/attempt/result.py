@@ -66,5 +66,5 @@ class AttemptResult(Struct, frozen=True, kw_only=True):
 
     @property
     def set_back(self) -> tuple[Reverted, ...]:
-        """What inspection set back, by path or, where it discarded everything, by what was critical."""
+        """What inspection reverted, by path or, where it discarded everything, by what was critical."""
         return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)

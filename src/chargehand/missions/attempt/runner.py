@@ -391,7 +391,7 @@ class AttemptRunner:
             made = await asyncio.to_thread(workspace.reset_paths, paths, base_tree, "reverted")
             self._record_checkpoint(attempt, made)
             reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
-            # Inspected once more without them: what a path set back leaves behind may break another rule.
+            # Inspected once more without them: what a reverted path leaves behind may break another rule.
             scan = await scan_workspace(workspace)
             inspection = await self.inspector.inspect_all(scan.changes)
             findings = (*scan.findings, *inspection.findings)

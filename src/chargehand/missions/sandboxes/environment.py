@@ -83,7 +83,7 @@ async def base_environment(
 ) -> BaseEnvironment:
     """Return the environment of a base, its layer made by running `setup` in a directory where it is not there.
 
-    What setup wrote to tracked paths is dropped and recorded as set back by the rule `setup_tracked`.
+    What setup wrote to tracked paths is dropped and recorded as reverted by the rule `setup_tracked`.
     Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails, `policy_denied` where
     a rule is against it.
     """

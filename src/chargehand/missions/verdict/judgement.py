@@ -40,10 +40,10 @@ _CHECK_REASONS = {
     "no_tests_ran": "no test ran",
     "tests_failed": "tests failed",
     "collection_error": "tests could not be collected",
-    "no_test_failed": "it failed although no test did, as when a test file cannot be loaded",
+    "no_test_failed": "it failed although no test did, for example because a test file cannot be loaded",
     "exit_code_disagrees": "its exit code contradicts its own report",
     "no_report": "it left no readable report",
-    "usage_error": "the command was called wrongly",
+    "usage_error": "the command was used incorrectly",
     "command_not_found": "the command was not found",
     "not_executable": "the command is not executable",
     "timed_out": "it exceeded its time limit and was killed",
@@ -104,10 +104,13 @@ def judge_result(
         )
     if result.reverted and not (partial and result.tree != base_tree):
         return _refuse(
-            *(Reason(code=each.rule, message=f"{shown_path(each.path)} was set back") for each in result.reverted)
+            *(Reason(code=each.rule, message=f"{shown_path(each.path)} was reverted") for each in result.reverted)
         )
     if result.tree == base_tree:
-        return _refuse(Reason(code="no_change", message="the agent reported success and changed nothing"))
+        # What it wrote where nothing is taken from, such as into a submodule, is said beside it.
+        ignored = _reasons(found for found in result.findings if found.severity == "warning")
+        message = "the agent reported success and changed nothing"
+        return _refuse(Reason(code="no_change", message=message), *ignored)
     return None
 
 

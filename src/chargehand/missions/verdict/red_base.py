@@ -31,7 +31,7 @@ def heed_red_base(
     names = ", ".join(printable(check.name) for check in failed[:_SHOWN_CHECKS])
     message = f"checks fail on the base, before any change: {names}"
     stopped = RefusedError(
-        message, code="base_red", hint="mend the base first, or say --red-base go where that is the request"
+        message, code="base_red", hint="fix the base first, or use --red-base go if fixing it is the request"
     )
     if request.red_base == "stop":
         raise stopped

@@ -254,7 +254,7 @@ class Validator:
         """Return what stands in a tree where an acceptance file or the directory of the checks has to be."""
         start = self.gates.plan.directory
         if not self.services.depot.has_directory(tree, start):
-            message = f"{shown_path(start)} is no directory any more, and the checks start there"
+            message = f"{shown_path(start)} is no longer a directory, and the checks start there"
             return (Finding(rule="directory_gone", severity="error", path=start, message=message),)
         obstacles = ((path, self.services.depot.find_obstacle(tree, path)) for _, path in self.gates.acceptance)
         return tuple(

@@ -138,7 +138,7 @@ def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
                 choice["disable_parallel_tool_use"] = True
             body["tool_choice"] = choice
     if request.json and request.schema is None:
-        raise UntranslatableError("json mode", "messages know no JSON mode without a schema")
+        raise UntranslatableError("json mode", "Anthropic's messages have no JSON mode without a schema")
     thinking, effort = _write_thinking(request, model, limit, left)
     config: dict[str, Any] = {"effort": effort} if effort else {}
     if request.schema is not None:
@@ -305,7 +305,7 @@ def _write_block(part: neutral.ConversationPart) -> dict[str, Any]:
             content = [_write_block(inner) for inner in part.content]
             failed = {"is_error": True} if part.failed else {}
             return {"type": "tool_result", "tool_use_id": _legal_id(part.id), "content": content, **failed}
-    raise UntranslatableError("reasoning", "messages take no reasoning that is not signed")
+    raise UntranslatableError("reasoning", "Anthropic's messages take only signed reasoning")
 
 
 def _legal_id(id: str) -> str:

@@ -116,7 +116,7 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
 def write_responses_request(request: NeutralRequest, model: str) -> WireRequest:
     """Write a request that nobody keeps; raises `UntranslatableError` for stop words, which it does not know."""
     if request.stop:
-        raise UntranslatableError("stop", "responses know no stop words")
+        raise UntranslatableError("stop", "OpenAI's responses have no stop sequences")
     left = neutral.find_features(request) - _CARRIED
     items = [item for turn in neutral.spell_out_contexts(request.turns) for item in _write_items(turn)]
     body: dict[str, Any] = {"model": model, "input": items, "stream": request.stream, "store": False}

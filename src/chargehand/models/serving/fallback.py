@@ -90,7 +90,9 @@ class FallbackChain:
                 # It may have failed while the call stood in line.
                 if not probing and (wait := health.wait()) > 0:
                     if request.more:
-                        raise NextModel("next_model", f"provider {request.served.provider!r} rests")
+                        raise NextModel(
+                            "next_model", f"provider {request.served.provider!r} is paused after failures"
+                        )
                     await self._wait(request, wait)
                 await handler.run()
         finally:

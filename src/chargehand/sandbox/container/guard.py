@@ -12,18 +12,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 PREFIX = "chargehand-"
 _ROOT = Path("/sys/fs/cgroup")
 _SECONDS = 60.0
+# Longest that a removed container's monitor takes to end by itself.
+_LEAVE_SECONDS = 2.0
 
 
 def container_names(engine: Sequence[str], prefix: str) -> list[str]:
-    """Return the names of the containers, running or not, that begin with `prefix`; none where nobody answers."""
+    """Return the names of the containers, running or not, that begin with `prefix`.
+
+    Those of podman that it does not know of are among them: they have a monitor.
+    """
     said = _ask([*engine, "ps", "-a", "--filter", f"name={prefix}", "--format", "{{.Names}}"])
-    return [name for name in said.split() if name.startswith(prefix)]
+    return sorted({name for name in said.split() if name.startswith(prefix)} | _monitors(prefix).keys())
 
 
 def remove(engine: Sequence[str], name: str) -> None:
@@ -34,6 +40,43 @@ def remove(engine: Sequence[str], name: str) -> None:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     _ask([*engine, "rm", "-f", name])
+    limit = time.monotonic() + _LEAVE_SECONDS
+    while (monitor := _monitors(name).get(name)) is not None:
+        if time.monotonic() > limit:
+            for each in (*_below(monitor), monitor):
+                with contextlib.suppress(OSError):
+                    os.kill(each, signal.SIGKILL)
+            return
+        time.sleep(0.02)
+
+
+def _monitors(prefix: str) -> dict[str, int]:
+    """Return podman's monitors (conmon) by the names of their containers, those that begin with `prefix`.
+
+    A client that is killed while it creates a container leaves its monitor and the container's first process, and
+    an engine that has not noted them yet: `rm` ends neither.
+    """
+    found = {}
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = [os.fsdecode(word) for word in place.read_bytes().split(b"\0")]
+        except OSError:  # it ended
+            continue
+        if os.path.basename(words[0]) == "conmon" and "-n" in words[:-1]:
+            name = words[words.index("-n") + 1]
+            if name.startswith(prefix):
+                found[name] = int(place.parent.name)
+    return found
+
+
+def _below(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started."""
+    found: list[int] = []
+    for place in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, place.read_text().split()):
+                found += [child, *_below(child)]
+    return found
 
 
 def container_pid(engine: Sequence[str], name: str) -> int:

@@ -18,6 +18,7 @@ ZERO = "0" * 40
 NO_GRAFTS = "/dev/null/grafts"  # never there, and git says nothing about it (an empty file makes it warn)
 _TIMEOUT = 1800.0  # seconds; the first fetch of a large history over a slow disk takes minutes
 _FULL = re.compile("No space left on device|Out of diskspace|Disk quota exceeded")
+_DENIED = re.compile("Read-only file system|Permission denied")
 # Everywhere: nothing that a repository's or a user's configuration names is run, and nothing is done in the
 # background that would outlive the command or hold a lock.
 _QUIET = (
@@ -119,7 +120,8 @@ class Git:
         """Run one command; raise `GitError` when its exit code is not one of `ok`."""
         result = self.run(*args, input=input)
         if result.code not in ok:
-            raise GitError(f"git {args[0]} failed: {result.error!r}", exit_status=result.code)
+            hint = "make what git names writable for you" if _DENIED.search(result.error) else ""
+            raise GitError(f"git {args[0]} failed: {result.error!r}", exit_status=result.code, hint=hint)
         return result
 
 

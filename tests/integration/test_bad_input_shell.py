@@ -1,0 +1,161 @@
+"""What a shell hands to a command: streams closed or full, a directory that is gone, a person without a home.
+
+Each is one message with a way out, or no fault at all; none is an internal error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository
+
+from chargehand.workspace.errors import GitError
+from chargehand.workspace.host.git import private_git
+
+NOT_UTF8 = "\udcff"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("repo") / "repo")
+
+
+def give(desk: Desk, script: str, *words: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Give a command through a shell, which has it as `"$@"`."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *desk.argv(*words)],
+        cwd=cwd,
+        env={**desk.environ, **changes},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("mission", "list"), 0),
+        (("mission", "show", "m-nothing"), 2),
+        (("run", "--file", "-", "--agent", "command:true"), 2),
+        (("project", "trust"), 0),
+    ],
+)
+def test_closed_streams_are_as_good_as_none(
+    desk: Desk, repo: Path, closed: str, words: tuple[str, ...], code: int
+) -> None:
+    done = give(desk, f'exec "$@" {closed}', *words, cwd=repo)
+    assert (done.returncode, "internal" in done.stderr) == (code, False), done
+    assert not (desk.home / "errors").exists()
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    script = (
+        "import sys; from chargehand.cli.main import open_closed_streams; open_closed_streams();"
+        " log = open('log', 'w'); print('for nobody'); print('for nobody', file=sys.stderr);"
+        " sys.exit(log.fileno() + len(sys.stdin.read()))"
+    )
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script]
+    assert subprocess.run(shell, cwd=tmp_path, check=False).returncode == 3
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_full_disk_behind_stdout_is_named(desk: Desk, repo: Path, form: tuple[str, ...]) -> None:
+    done = give(desk, 'exec "$@" >/dev/full', "mission", "list", *form, cwd=repo)
+    assert done.returncode == 6
+    assert f"cannot write to stdout: {os.strerror(errno.ENOSPC)}" in done.stderr
+    assert ("output_unwritable" in done.stderr) is bool(form)
+
+
+@pytest.mark.parametrize("words", [("mission", "list"), ("config", "show"), ("run", "mend"), ("mcp",)])
+def test_a_directory_that_is_gone_is_told(desk: Desk, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = give(desk, 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert "the current directory no longer exists" in done.stderr
+
+
+def test_a_person_without_a_home_is_told_so(desk: Desk, tmp_path: Path) -> None:
+    # A user without an entry in the system's list, as a container's often is.
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.getuid = lambda: 54321\n")
+    python = {"HOME": "", "CHARGEHAND_HOME": "", "PYTHONPATH": str(tmp_path)}
+    for words in (("mission", "list"), ("agent", "list"), ("config", "show")):
+        done = give(desk, 'unset HOME; exec "$@"', *words, cwd=tmp_path, **python)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert "your home directory is unknown" in done.stderr
+        placed = python | {"CHARGEHAND_HOME": str(desk.home), "XDG_CONFIG_HOME": str(tmp_path)}
+        done = give(desk, 'unset HOME; exec "$@"', *words, cwd=tmp_path, **placed)
+        assert done.returncode == 0, done
+
+
+def test_a_state_directory_that_is_not_utf8_is_refused(desk: Desk, tmp_path: Path) -> None:
+    for name in ("CHARGEHAND_HOME", "XDG_STATE_HOME"):
+        places = {"CHARGEHAND_HOME": "", name: str(tmp_path / NOT_UTF8)}
+        done = give(desk, 'exec "$@"', "mission", "list", cwd=tmp_path, **places)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert "not UTF-8" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mission", "show", NOT_UTF8),
+        ("mission", "answer", NOT_UTF8, "yes"),
+        ("mission", "fork", NOT_UTF8),
+        ("checkpoint", "list", NOT_UTF8),
+        ("audit", "verify", NOT_UTF8),
+        ("audit", "export", NOT_UTF8),
+        ("store", "check", NOT_UTF8),
+    ],
+)
+def test_a_mission_that_is_not_utf8_is_not_found(desk: Desk, repo: Path, words: tuple[str, ...]) -> None:
+    assert desk.refused("not_found", 2, *words, cwd=repo)["message"] == "there is no mission '\\udcff'"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("usage", ("gc", "--dry-run", "--max-bytes", "9" * 400)),
+        ("usage", ("gc", "--dry-run", "--max-age", "9" * 400 + "d")),
+        ("usage", ("run", "mend", "--detach", "--agent", "command:true", "--idempotency-key", NOT_UTF8)),
+        ("usage", ("run", "mend", "--detach", "--agent", "command:true", "--idempotency-key", "")),
+        ("usage", ("run", "--agent", "command:true", "--file", "/")),
+        ("usage", ("run", "mend", "--agent", "command:true", "--check-file", "/:a")),
+        ("usage", ("policy", "test", "--mcp", "server/tool " + "[" * 2000)),
+        ("usage", ("gateway", "serve", "--replay", "/dev/null", "--budget", "nan")),
+        ("usage", ("gateway", "serve", "--replay", "/dev/null", "--budget", "inf")),
+        ("config_invalid", ("config", "set", "limits.attempts", "three")),
+    ],
+)
+def test_odd_values_are_named_with_the_way_out(desk: Desk, repo: Path, code: str, words: tuple[str, ...]) -> None:
+    error = desk.refused(code, 2, *words, cwd=repo)
+    assert len(error["message"]) < 600, error
+    assert desk.missions(repo) == []
+
+
+def test_git_that_may_not_write_names_the_way_out(repo: Path) -> None:
+    git = private_git(repo / ".git")
+    with pytest.raises(GitError, match="Permission denied") as caught:
+        git("config", "--file", "/sys/config", "a.b", "c")
+    assert "writable" in caught.value.hint
+
+
+def test_a_backup_to_where_nothing_can_be_made_speaks_of_that_place(desk: Desk, repo: Path) -> None:
+    assert desk.say("mission", "list", cwd=repo).code == 0
+    error = desk.refused("backup_failed", 6, "store", "backup", "/proc/copy", cwd=repo)
+    assert "/proc/copy" in error["message"]
+    assert "state directory" not in error["message"]

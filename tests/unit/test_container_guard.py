@@ -1,0 +1,52 @@
+"""A client that is killed while it creates a container leaves nothing, also where the engine knows of none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from chargehand.sandbox.container import guard
+
+# Podman's monitor has its container's name among its words, and the container's first process below it.
+MONITOR = "sleep 300 & echo $!; wait"
+NOBODY = ("true",)  # an engine that knows of no container
+
+
+@pytest.fixture
+def monitored() -> Iterator[tuple[str, subprocess.Popen[str], int]]:
+    """A container of a dead owner: its name, its monitor and its first process."""
+    name = f"{guard.PREFIX}{2**22 + os.getpid()}-7-s-1"
+    words = ["conmon", "-c", MONITOR, "sh", "-u", "id", "-n", name, "--exit-dir", "/run"]
+    with subprocess.Popen(words, executable="/bin/sh", stdout=subprocess.PIPE, text=True) as monitor:
+        assert monitor.stdout is not None
+        first = int(monitor.stdout.readline())
+        try:
+            yield name, monitor, first
+        finally:
+            monitor.kill()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_container_that_its_engine_does_not_know_is_found_and_ended(
+    monitored: tuple[str, subprocess.Popen[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_LEAVE_SECONDS", 0.1)
+    name, monitor, first = monitored
+    assert guard.container_names(NOBODY, guard.owner_prefix()) == []
+    assert guard.container_names(NOBODY, name[:-1]) == [name]
+    guard.remove(NOBODY, name[:-1])  # the name of another one
+    assert not is_gone(first)
+    guard.sweep(NOBODY)
+    monitor.wait(10)
+    assert is_gone(first)
+    assert guard.container_names(NOBODY, name) == []
