@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from chargehand.app.projects import ConfirmTrust
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.runs import RunObserver, RunRequest
-    from chargehand.missions.fork import ReplyEdit
 
 # Between two looks at the log of a mission that is followed: one query of a millisecond each.
 _LOOK_SECONDS = 0.2
@@ -59,7 +58,6 @@ _CANCEL_SECONDS = 30.0
 _LONGEST = 100_000
 _DIGITS = 9
 _REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
-_REPLY_FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -427,7 +425,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
 
     Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
     """
-    from chargehand.missions.fork import ForkPoint, create_fork
+    from chargehand.missions.fork import ForkPoint, create_fork, parse_reply
 
     source = app.mission_state(request.mission)
     point = None
@@ -437,7 +435,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
             hint = "write TURN or ATTEMPT.TURN, as in `mission log --transcript`"
             raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
         point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
-    edit = _parse_reply(request.reply) if request.reply is not None else None
+    edit = parse_reply(request.reply) if request.reply is not None else None
     # For its errors alone: nothing is recorded for a model that nobody knows, or an agent that is gone.
     app.require_recorded_agent(source, request.model)
     depot = app.depot(app.project(Path(source.repository)))
@@ -532,34 +530,3 @@ def _follow_up_promoted(
         apply=applied is not None,
     )
     return create_follow_up(app.store, depot, state.id, request, continued, user=app.user)
-
-
-def _parse_reply(given: str) -> ReplyEdit:
-    """Return a reply from a text, a JSON document, or `@FILE` with either."""
-    from chargehand.missions.fork import ReplyEdit
-
-    text = given
-    if given.startswith("@"):
-        try:
-            text = Path(given[1:]).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            hint = "name a file of UTF-8 text, with @ before its path"
-            raise NotFoundError(f"--reply: {given[1:]!r} cannot be read: {error}", hint=hint) from error
-    if not text.lstrip().startswith("{"):
-        return ReplyEdit(text=text)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--reply: not a JSON document: {error}", hint=_REPLY_FORM) from error
-    tools, words = document.get("tools", []), document.get("text", "")
-    are_calls = isinstance(tools, list) and all(
-        isinstance(tool, dict)
-        and isinstance(tool.get("name"), str)
-        and isinstance(tool.get("arguments", {}), dict)
-        for tool in tools
-    )
-    if not are_calls:
-        raise UsageError("--reply: `tools` is not a list of calls", hint=_REPLY_FORM)
-    if not isinstance(words, str):
-        raise UsageError(f"--reply: `text` is not a string: {words!r:.100}", hint=_REPLY_FORM)
-    return ReplyEdit(text=words, tools=tuple(tools))

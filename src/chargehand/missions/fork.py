@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
-from chargehand.core.errors import NotFoundError, RefusedError
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Payload
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import new_id
@@ -54,6 +56,9 @@ _COPIED = (
 )
 
 
+_REPLY_FORM = '{"text": "…", "tools": [{"name": "bash", "arguments": {"command": "ls"}}]}'
+
+
 class ForkPoint(Struct, frozen=True, kw_only=True):
     """The reply to fork at: the `turn`-th one of an attempt, both from 1."""
 
@@ -76,6 +81,38 @@ class ReplyEdit(Struct, frozen=True, kw_only=True):
 
     text: str
     tools: tuple[dict[str, Any], ...] = ()
+
+
+def parse_reply(given: str) -> ReplyEdit:
+    """Return a reply from a text, a JSON document, or `@FILE` with either.
+
+    Raises `UsageError`, `NotFoundError`.
+    """
+    text = given
+    if given.startswith("@"):
+        try:
+            text = Path(given[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            hint = "name a file of UTF-8 text, with @ before its path"
+            raise NotFoundError(f"--reply: {given[1:]!r} cannot be read: {error}", hint=hint) from error
+    if not text.lstrip().startswith("{"):
+        return ReplyEdit(text=text)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--reply: not a JSON document: {error}", hint=_REPLY_FORM) from error
+    tools, words = document.get("tools", []), document.get("text", "")
+    are_calls = isinstance(tools, list) and all(
+        isinstance(tool, dict)
+        and isinstance(tool.get("name"), str)
+        and isinstance(tool.get("arguments", {}), dict)
+        for tool in tools
+    )
+    if not are_calls:
+        raise UsageError("--reply: `tools` is not a list of calls", hint=_REPLY_FORM)
+    if not isinstance(words, str):
+        raise UsageError(f"--reply: `text` is not a string: {words!r:.100}", hint=_REPLY_FORM)
+    return ReplyEdit(text=words, tools=tuple(tools))
 
 
 def create_fork(
