@@ -335,5 +335,5 @@ async def test_the_silent_are_probed_and_those_at_work_are_waited_for(tmp_path: 
     assert at_work.provider.probes >= 1
     assert "sent nothing for 0.2 seconds" in at_work.records[0].reason
     assert gone.provider.probes == 2
-    assert "answers no probe" in gone.records[0].reason
+    assert "not even a probe" in gone.records[0].reason
     assert (alone.provider.probes, quick.provider.probes) == (0, 0)

@@ -196,9 +196,12 @@ import json, os, subprocess, sys
 place, spare, *argv = sys.argv[1:]
 ballast = os.path.join(place, "ballast")
 if spare != "-":
-    with open(ballast, "wb") as file:
-        free = os.statvfs(place)
-        file.write(bytes(max(0, free.f_bavail * free.f_bsize - int(spare) * 1024)))
+    free = os.statvfs(place)
+    try:
+        with open(ballast, "wb", buffering=0) as file:
+            file.write(bytes(max(0, free.f_bavail * free.f_bsize - int(spare) * 1024)))
+    except OSError:  # a worker of the mission before wrote meanwhile: the disk is as full all the same
+        pass
 done = subprocess.run(argv, capture_output=True, text=True)
 if spare != "-":
     os.unlink(ballast)

@@ -177,7 +177,7 @@ def test_a_disk_that_is_full_while_a_worker_works(tmp_path: Path, spare_kib: int
 def disk_fills_up(place: Path, spare_kib: int) -> None:
     """Let a worker run into a full disk, free it again, and hold the mission to its promises."""
     yard = Yard(place)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "none", str(yard.home)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "none", str(yard.home)], check=True)
     site = yard.site(SCENES["second try"])
     yard.detach(site)
     ballast = yard.home / "ballast"

@@ -284,7 +284,8 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
         "verdict.given",
     }
     none = {
-        *("mission.claimed", "mission.released", "mission.paused", "mission.resumed", "mission.cancel_asked"),
+        *("mission.claimed", "mission.released", "mission.paused", "mission.resumed", "mission.continued"),
+        "mission.cancel_asked",
         *(
             "mission.queued",
             "mission.admitted",

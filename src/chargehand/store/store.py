@@ -31,9 +31,10 @@ if TYPE_CHECKING:  # who only reads signs nothing
     from chargehand.store.envelopes import Envelope
 
 # What commands that need no store may write before there is one.
-_BEFORE_THE_STORE = frozenset(
-    {"toolchain.json", "toolchain-found.json", "probe.json", "probe-container.json", "probe-vm.json", "vm", "logs"}
-)
+_BEFORE_THE_STORE = frozenset({
+    "toolchain.json", "toolchain-found.json", "probe.json", "probe-container.json", "probe-vm.json", "vm", "logs",
+    "lost+found",
+})  # fmt: skip
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
