@@ -254,6 +254,8 @@ def test_cargo(tmp_path: Path) -> None:
     mended(desk, make_repository(tmp_path / "repo", CARGO), "src/lib.rs", "cargo test", tests=1)
 
 
+# Go builds its standard library anew; the suite does so with warm checks and with modules.
+@pytest.mark.soak
 @needs("go")
 def test_go(desk: Desk, tmp_path: Path) -> None:
     # go names tests that pass only under -v: how many ran is unknown.
