@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -107,12 +108,12 @@ FAULTS: list[tuple[dict[str, str], str, str, str]] = [
     ("options", "code", "value", "way_out"), FAULTS, ids=[" ".join(fault[0].values()) for fault in FAULTS]
 )
 def test_it_is_told_before_anything_is_recorded(
-    desk: Desk, repo: Path, options: dict[str, str], code: str, value: str, way_out: str
+    desk: Desk, repo: Path, options: dict[str, Any], code: str, value: str, way_out: str
 ) -> None:
     configure(desk, CONFIGURATION)
     with App.open(environ=desk.environ, cwd=repo) as app:
         with pytest.raises(ChargehandError) as refused:
-            record_mission(app, RunRequest(text="mend", only_checks=("true",), **options))  # type: ignore[arg-type]
+            record_mission(app, RunRequest(text="mend", only_checks=("true",), **options))
         error = refused.value
         assert (error.code, error.exit_code) == (code, 2), error
         assert value in error.message

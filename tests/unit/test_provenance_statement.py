@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import git
@@ -23,7 +24,16 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
-from chargehand.core.records import Base, CheckResult, Export, MissionRequest, MissionStatus, Verdict
+from chargehand.core.records import (
+    Base,
+    CheckResult,
+    Export,
+    MissionRequest,
+    MissionStatus,
+    Verdict,
+    VerdictScope,
+    VerdictStatus,
+)
 from chargehand.core.state import MissionState
 from chargehand.missions.provenance import build_statement
 from chargehand.store.database.keys import AuditKey, KnownKeys
@@ -47,9 +57,11 @@ def lines(*payloads: Payload) -> list[Event]:
     ]
 
 
-def verdict(tree: str, scope: str = "attempt", status: str = "green", **check: object) -> VerdictGiven:
-    checks = (CheckResult(name="pytest", status="passed", seconds=1.0, **check),)  # type: ignore[arg-type]
-    return VerdictGiven(verdict=Verdict(tree=tree, scope=scope, status=status, checks=checks))  # type: ignore[arg-type]
+def verdict(
+    tree: str, scope: VerdictScope = "attempt", status: VerdictStatus = "green", **check: Any
+) -> VerdictGiven:
+    checks = (CheckResult(name="pytest", status="passed", seconds=1.0, **check),)
+    return VerdictGiven(verdict=Verdict(tree=tree, scope=scope, status=status, checks=checks))
 
 
 CREATED = MissionCreated(project="p", repository="/r", request=REQUEST, config={"values": {"a": 1}})
@@ -214,14 +226,15 @@ def test_what_was_not_promoted_is_ended_or_has_nothing_to_undo(status: MissionSt
 
 
 def test_what_was_promoted_is_undone_by_what_fits_how_far_it_went() -> None:
-    promoted = {"id": "m-1", "status": "promoted", "commit": "1" * 40, "tree": "2" * 40, "base": BASE}
+    promoted: dict[str, Any] = {"id": "m-1", "status": "promoted", "base": BASE}
+    promoted |= {"commit": "1" * 40, "tree": "2" * 40}
     back = "chargehand mission rollback m-1"
-    blocked = MissionState(**promoted, promoted_on=BASE)  # type: ignore[arg-type]
+    blocked = MissionState(**promoted, promoted_on=BASE)
     assert advise_undo(blocked).commands == (back,)
     done = Export(ref="refs/heads/chargehand/x", state="done")
-    exported = MissionState(**promoted, promoted_on=BASE, export=done, exported="1" * 40)  # type: ignore[arg-type]
+    exported = MissionState(**promoted, promoted_on=BASE, export=done, exported="1" * 40)
     assert advise_undo(exported).commands == (back, "git branch -D chargehand/x")
-    applied = MissionState(**promoted, promoted_on=BASE, applied=done)  # type: ignore[arg-type]
+    applied = MissionState(**promoted, promoted_on=BASE, applied=done)
     assert advise_undo(applied).commands == (back, f"git revert {'b' * 40}..{'1' * 40}")
-    undone = MissionState(**(promoted | {"tree": BASE.tree}), promoted_on=BASE)  # type: ignore[arg-type]
+    undone = MissionState(**(promoted | {"tree": BASE.tree}), promoted_on=BASE)
     assert advise_undo(undone).commands == ("chargehand mission promote m-1",)
