@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from desk import Desk, finish, repository, shell
+from desk import PASSES, Desk, finish, repository, shell
 from msgspec.structs import replace
 from tests.conftest import git
 from tests.crash_kit import command_line, descendants, wait_until
@@ -141,6 +141,11 @@ class TestCommands:
         ):
             error = desk.say("mission", "continue", *words, cwd=repo)
             assert (error.code, error.stdout) == (2, ""), words
+        detached = desk.say("run", "later", "--agent", shell("sleep 3.04"), *PASSES, "--detach", cwd=repo).document
+        running = detached["mission"]
+        error = desk.refused("not_continuable", 1, "mission", "continue", running, "x", cwd=repo)
+        assert f"mission send {running}" in error["hint"]
+        desk.say("mission", "cancel", running, cwd=repo)
         desk.say("mission", "discard", "last", cwd=repo)
         desk.refused("not_continuable", 1, "mission", "continue", "last", "x", cwd=repo)
 

@@ -467,8 +467,10 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     before, base = state.request, state.base
     given = RunRequest(text=request.text, attempts=request.attempts, time=request.time, budget=request.budget)
     text = request_text(given)
-    if before is None or base is None or state.open_question is not None:
-        hint = f"chargehand mission answer {state.id} TEXT" if state.open_question else "start a new mission"
+    going_on = state.status in ("planned", "running", "paused")
+    if before is None or base is None or going_on or state.open_question is not None:
+        verb = "answer" if state.open_question else "send" if going_on else ""
+        hint = f"chargehand mission {verb} {state.id} TEXT" if verb else "start a new mission"
         raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
     app.require_recorded_agent(state)
     found = app.find(repository_of(state), revision=base.commit)

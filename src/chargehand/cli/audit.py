@@ -118,6 +118,7 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import verify_provenance
+    from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
 
     if mission is not None and commit is not None:
@@ -128,7 +129,8 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
     for each in found.commits:
         _show_provenance(out, each)
     show_problems(out, found.problems)
-    out.text("Provenance holds." if found.ok else f"Provenance does not hold: {len(found.problems)} problems.")
+    problems = count_text(len(found.problems), "problem")
+    out.text("Provenance holds." if found.ok else f"Provenance does not hold: {problems}.")
     return 0 if found.ok else 1
 
 
