@@ -1,0 +1,107 @@
+"""Plans: what a request demands, and the tasks that together fulfil it, as a directed acyclic graph."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+# More than this and no person has read it; the log holds the whole plan.
+MOST_TASKS = 500
+
+Risk = Literal["low", "medium", "high"]
+
+
+class Obligation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that the request demands; tasks name in `covers` which of them they fulfil."""
+
+    id: str
+    text: str
+
+
+class Ambiguity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the request leaves open or contradicts itself in: a person is asked before any work starts."""
+
+    id: str
+    question: str
+    options: tuple[str, ...] = ()
+
+
+class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a task is expected to take, in USD and seconds."""
+
+    usd: float | None = None
+    seconds: float | None = None
+
+
+class Loop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task that is done again: `most` times in all, while or until a command succeeds on what is merged.
+
+    Without a command it is done `most` times.
+    """
+
+    most: int
+    while_: str = ""
+    until: str = ""
+
+
+class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One unit of work, done by a child mission.
+
+    It starts once all tasks in `after` are merged. `areas` are patterns as `--allow` has them: what it may change,
+    everything where there are none. `make`, `change` and `delete` name paths or patterns that it is expected to
+    touch, `contracts` what others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are
+    capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task starts,
+    there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after it goes on.
+    `candidates` agents work on it side by side, each with the next of `models`; the first good result is taken.
+    Budgets are in USD, `seconds` of work; where unset, the mission's own limits hold.
+    """
+
+    id: str
+    text: str
+    after: tuple[str, ...] = ()
+    role: str = ""
+    agent: str = ""
+    models: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    areas: tuple[str, ...] = ()
+    make: tuple[str, ...] = ()
+    change: tuple[str, ...] = ()
+    delete: tuple[str, ...] = ()
+    contracts: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+    acceptance: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    done_when: str = ""
+    when: str = ""
+    loop: Loop | None = None
+    candidates: int = 1
+    attempts: int | None = None
+    seconds: float | None = None
+    budget_usd: float | None = None
+    priority: int = 0
+    risk: Risk = "low"
+    estimate: Estimate | None = None
+
+
+class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tasks of a mission, in the order in which they start where nothing else decides.
+
+    `at_once` bounds how many work side by side, 0 for as many as there are places.
+    """
+
+    tasks: tuple[Task, ...]
+    obligations: tuple[Obligation, ...] = ()
+    ambiguities: tuple[Ambiguity, ...] = ()
+    at_once: int = 0
+
+    def task(self, id: str) -> Task | None:
+        """Return the task of that id, `None` where there is none."""
+        return next((task for task in self.tasks if task.id == id), None)
+
+
+def order_tasks(plan: Plan) -> tuple[str, ...]:
+    """Return the ids in an order in which they can be done; raises `graphlib.CycleError`, which has the cycle."""
+    from graphlib import TopologicalSorter
+
+    return tuple(TopologicalSorter({task.id: task.after for task in plan.tasks}).static_order())
