@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 # More than this and no person has read it; the log holds the whole plan.
 MOST_TASKS = 500
@@ -41,7 +41,7 @@ class Loop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     most: int
-    while_: str = ""
+    while_: str = field(default="", name="while")
     until: str = ""
 
 
@@ -51,10 +51,10 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     It starts once all tasks in `after` are merged. `areas` are patterns as `--allow` has them: what it may change,
     everything where there are none. `make`, `change` and `delete` name paths or patterns that it is expected to
     touch, `contracts` what others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are
-    capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task starts,
-    there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after it goes on.
-    `candidates` agents work on it side by side, each with the next of `models`; the first good result is taken.
-    Budgets are in USD, `seconds` of work; where unset, the mission's own limits hold.
+    capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task
+    starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
+    it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
+    is taken. Budgets are in USD, `seconds` of work; where unset, the mission's own limits hold.
     """
 
     id: str
