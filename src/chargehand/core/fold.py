@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
+from chargehand.core import plan_events as p
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.events import Event, Payload, decode, is_known
@@ -108,11 +109,11 @@ def unheld_status(state: MissionSummary) -> MissionStatus:
     """Return the status of a mission that no worker holds.
 
     One that should run has lost its worker and is shown as `paused`, or `cancelled` where a person wanted that:
-    nobody takes it up again, so its end needs no event of its own.
+    nobody takes it up again, so its end needs no event of its own. A coordinator that sleeps needs no worker.
     """
     if state.cancel_asked and state.status in ("running", "paused"):
         return "cancelled"
-    return "paused" if state.status == "running" else state.status
+    return "paused" if state.status == "running" and not state.asleep else state.status
 
 
 def mark_unheld(state: MissionSummary) -> None:
@@ -138,6 +139,7 @@ def mark_unheld(state: MissionSummary) -> None:
 def _create(state: MissionSummary, event: m.MissionCreated) -> None:
     state.project, state.repository, state.request = event.project, event.repository, event.request
     state.forked_from, state.user = event.forked_from, event.user
+    state.parent, state.task = event.parent, event.task
     state.status = "planned"
 
 
@@ -152,6 +154,7 @@ def _read_config(state: MissionState, event: m.MissionCreated) -> None:
 @_on(_SUMMARY, m.MissionClaimed)
 def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
     state.claims += 1
+    state.asleep = False
     state.fruitless_claims += 1  # 0 again with the next step, so it counts workers that a mission killed
     state.queued = None
     state.program = event.version
@@ -245,6 +248,7 @@ def _finish(state: MissionSummary, event: m.MissionFinished) -> None:
     state.cancel_asked = False
     state.queued = None
     state.at_rest = True
+    state.asleep = False
     state.status, state.reasons = event.status, event.reasons
 
 
@@ -516,6 +520,28 @@ def _receive(state: MissionState, event: a.MessageReceived) -> None:
 @_on(_STATE, a.MessageUndelivered)
 def _fail_delivery(state: MissionState, event: a.MessageUndelivered) -> None:
     state.undelivered[event.message] = event.reason
+
+
+@_on(_SUMMARY, *p.PLAN_EVENTS)
+def _coordinate(state: MissionSummary, event: Payload) -> None:
+    state.fruitless_claims = 0  # each of them is progress
+    tally = state.tasks or p.TaskTally(total=0)
+    match event:
+        case p.PlanMade():
+            state.tasks = replace(tally, total=len(event.plan.tasks))
+        case p.TaskEnded():
+            state.tasks = replace(tally, **{event.outcome: getattr(tally, event.outcome) + 1})
+        case p.CoordinatorSlept():
+            state.asleep = state.at_rest = True
+        case p.CoordinatorWoken():
+            state.asleep = False
+            if state.status in ("running", "waiting"):
+                state.status, state.reasons = "planned", ()
+
+
+@_on(_STATE, *p.PLAN_EVENTS)
+def _keep_progress(state: MissionState, event: Any) -> None:
+    state.plan = (state.plan or p.PlanProgress()).after(event)
 
 
 MEASURED = frozenset(kind.type for kind in _MEASURES)

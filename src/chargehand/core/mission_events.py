@@ -26,7 +26,8 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
     """A person asked for something in a project; `config` is what was in force.
 
     `forked_from` and `forked_at` name the mission and the step whose log up to there was taken over; `user` is who
-    pays for it, "" in logs from before users were known.
+    pays for it, "" in logs from before users were known. `parent` is the mission whose `task` this one does, ""
+    for what a person asked for.
     """
 
     project: str
@@ -37,6 +38,8 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
     forked_at: str = ""
     # The word of whoever started it, no login.
     user: str = ""
+    parent: str = ""
+    task: str = ""
 
 
 @event("mission.claimed")
@@ -84,8 +87,9 @@ class MissionResumed(Payload, frozen=True, kw_only=True):
 class MissionContinued(Payload, frozen=True, kw_only=True):
     """A person wants more of a mission that had come to its end: another attempt follows attempt `after`.
 
-    It begins on what that attempt left, or on `base`: what was promoted meanwhile. `attempts`, `seconds` and,
-    where set, `budget_usd` bound the whole mission from now on.
+    It begins on what that attempt left, or on `base`: what was promoted meanwhile, with `tree` in the workspace
+    where that is another one. `attempts`, `seconds` and, where set, `budget_usd` bound the whole mission from now
+    on.
     """
 
     identity: str
@@ -94,6 +98,7 @@ class MissionContinued(Payload, frozen=True, kw_only=True):
     seconds: float
     budget_usd: float | None = None
     base: Base | None = None
+    tree: str = ""
 
 
 @event("setup.detected")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from chargehand.core import attempt_events as events
 from chargehand.core import mission_events as m
 from chargehand.core.config import Config
+from chargehand.core.plan_events import PlanProgress, TaskTally
 from chargehand.core.records import (
     AttemptStatus,
     Base,
@@ -203,7 +204,8 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
     of before. `unread` is that of the last verdict on a tree of its own. `report` is the last one of a role that
     changes nothing. `calls` are the ids of the counted calls to models, so that a call told of twice is counted
-    once; the store keeps them beside the row.
+    once; the store keeps them beside the row. `parent` is the coordinator whose `task` the mission does; `tasks`
+    counts those of a coordinator, which is `asleep` while only they have something to do.
     """
 
     id: str = ""
@@ -212,6 +214,10 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     user: str = ""
     request: MissionRequest | None = None
     forked_from: str | None = None
+    parent: str = ""
+    task: str = ""
+    tasks: TaskTally | None = None
+    asleep: bool = False
     created: str = ""
     updated: str = ""
     finished: str = ""
@@ -285,7 +291,7 @@ class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
     `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one.
+    which attempts a person wanted another one, `plan` how far a coordinator's tasks are.
     """
 
     config: Config | None = None
@@ -302,6 +308,7 @@ class MissionState(MissionSummary, kw_only=True):
     signed: str | None = None
     steps: dict[str, m.StepFinished] = {}
     continued: dict[int, m.MissionContinued] = {}
+    plan: PlanProgress | None = None
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
     acknowledged: set[str] = set()

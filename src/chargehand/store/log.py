@@ -26,6 +26,7 @@ from chargehand.core.mission_events import (
     QuestionAnswered,
     QuestionAsked,
 )
+from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.store.chain import (
@@ -56,6 +57,7 @@ _LOG_HINT = "`chargehand mission log` lists them"
 # Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
 _SLEEPING = "wakes IS NOT NULL AND runnable = 0"
+_WITH_NEWS = "news = 1"
 _ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
@@ -116,8 +118,10 @@ class EventLog:
             runnable, wakes = _next_turn(payloads)
             connection.execute(
                 "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
-                " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END WHERE id = :mission",
+                " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END,"
+                " news = CASE WHEN parent IS NOT NULL AND :news = 1 THEN 1 ELSE news END WHERE id = :mission",
                 {
+                    "news": any(isinstance(payload, MissionFinished) for payload in payloads),
                     "mission": mission,
                     "seq": lines[-1].seq,
                     "hash": lines[-1].hash,
@@ -252,6 +256,19 @@ class EventLog:
         """Return the missions that go on by themselves at a moment, the first one first. Raises `StoreError`."""
         return self._rows(f"{_SLEEPING} ORDER BY wakes, id")
 
+    def children(self, mission: str) -> tuple[MissionRow, ...]:
+        """Return the missions that do the tasks of a coordinator, oldest first. Raises `StoreError`."""
+        return self._rows("parent = :mission ORDER BY created, id", mission=mission)
+
+    def with_news(self) -> tuple[MissionRow, ...]:
+        """Return the missions of tasks whose coordinator was not told yet how they stand. Raises `StoreError`."""
+        return self._rows(f"{_WITH_NEWS} ORDER BY created, id")
+
+    def note_told(self, *missions: str) -> None:
+        """Note that the coordinator knows how these missions stand. Raises `StoreError`."""
+        with self._database.write() as connection:
+            connection.executemany("UPDATE missions SET news = 0 WHERE id = ?", [(each,) for each in missions])
+
     def latest(self, project: str) -> MissionRow | None:
         """Return the mission of a project that was created last, if there is one. Raises `StoreError`."""
         newest = "id <> project AND project = :project ORDER BY created DESC, id DESC LIMIT 1"
@@ -281,6 +298,7 @@ class EventLog:
         since: str | None = None,
         before: str | None = None,
         after: str | None = None,
+        parent: str | None = None,
         limit: int | None = None,
         measures: bool = False,
     ) -> tuple[MissionListing, ...]:
@@ -291,12 +309,14 @@ class EventLog:
         `is_live` no mission counts as held. Raises `NotFoundError` for an unknown cursor, `StoreError`.
         """
         given = {"project": project, "user": user, "since": since, "before": before, "after": after}
+        given |= {"parent": parent}
         place = "(mission_summaries.created, mission)"
         wheres = {
             "project": "mission_summaries.project = :project",
             # A stale row may name no user, or another one: it is looked at below, made anew.
             "user": "(mission_summaries.user = :user OR form <> :form)",
             "since": "mission_summaries.created >= :since",
+            "parent": "missions.parent = :parent",
             "before": f"{place} < (SELECT created, id FROM missions WHERE id = :before)",
             "after": f"{place} > (SELECT created, id FROM missions WHERE id = :after)",
         }
@@ -492,8 +512,9 @@ def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
     if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
         raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
     connection.execute(
-        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable) VALUES (?, ?, ?, 0, ?, ?)",
-        (line.mission, first.project, line.time, GENESIS, int(not own)),
+        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable, parent)"
+        " VALUES (?, ?, ?, 0, ?, ?, ?)",
+        (line.mission, first.project, line.time, GENESIS, int(not own), getattr(first, "parent", "") or None),
     )
     return first.project
 
@@ -511,7 +532,9 @@ def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
                 runnable, wakes = 0, ""
             case MissionFinished():
                 runnable, wakes = 0, wakes if payload.status == "waiting" else ""
-            case MissionResumed() | MissionContinued():
+            case CoordinatorSlept():
+                runnable, wakes = 0, ""
+            case MissionResumed() | MissionContinued() | CoordinatorWoken():
                 runnable, wakes = 1, ""
             case QuestionAnswered():
                 # A promotion is carried out by whoever answers: no worker has anything to do.

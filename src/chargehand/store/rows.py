@@ -13,7 +13,7 @@ from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Transaction
 
-ROW_COLUMNS = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes"
+ROW_COLUMNS = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes, parent, news"
 # Tells whether the worker of that id is alive right now.
 IsLive = Callable[[str], bool]
 
@@ -23,7 +23,8 @@ class MissionRow(Struct, frozen=True, kw_only=True):
 
     `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
     says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
-    log with each line.
+    log with each line. `parent` is the coordinator of a task's mission, `news` that it was not told yet of
+    something that it may have to act on.
     """
 
     id: str
@@ -35,6 +36,8 @@ class MissionRow(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     runnable: bool = False
     wakes: str | None = None
+    parent: str | None = None
+    news: bool = False
 
 
 class MissionListing(Struct, frozen=True, kw_only=True):
@@ -92,6 +95,7 @@ def read_row(row: Sequence[Any]) -> MissionRow:
         values[name] = values[name] if isinstance(values[name], int) else 0
     for name in ("id", "project", "created", "last_hash"):
         values[name] = values[name] if isinstance(values[name], str) else ""
-    owner, wakes = (value if isinstance(value, str) else None for value in (values["owner"], values["wakes"]))
-    values |= {"owner": owner, "wakes": wakes if wakes and is_moment(wakes) else None}
-    return MissionRow(**{**values, "runnable": bool(values["runnable"])})
+    for name in ("owner", "wakes", "parent"):
+        values[name] = values[name] if isinstance(values[name], str) else None
+    values["wakes"] = values["wakes"] if values["wakes"] and is_moment(values["wakes"]) else None
+    return MissionRow(**{**values, "runnable": bool(values["runnable"]), "news": bool(values["news"])})

@@ -15,6 +15,8 @@ CREATE TABLE missions (
     owner TEXT,
     runnable INTEGER DEFAULT '0' NOT NULL,
     wakes TEXT, -- ISO 8601 in UTC
+    parent TEXT, -- the coordinator of a mission that does a task
+    news INTEGER DEFAULT '0' NOT NULL, -- 1: the coordinator was not told yet how it stands
     PRIMARY KEY (id)
 );
 CREATE INDEX missions_by_project ON missions (project, created);
@@ -22,6 +24,8 @@ CREATE INDEX missions_by_project ON missions (project, created);
 CREATE INDEX missions_to_take ON missions (created) WHERE runnable = 1 OR owner IS NOT NULL;
 -- Missions that wait for a moment and then go on by themselves.
 CREATE INDEX missions_to_wake ON missions (wakes) WHERE wakes IS NOT NULL AND runnable = 0;
+CREATE INDEX missions_by_parent ON missions (parent, created) WHERE parent IS NOT NULL;
+CREATE INDEX missions_with_news ON missions (created) WHERE news = 1;
 
 -- Clustered by mission, so that reading one mission's log touches neighbouring pages only.
 CREATE TABLE events (

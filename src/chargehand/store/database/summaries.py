@@ -19,7 +19,7 @@ from chargehand.store.chain import ChainLine, as_event
 from chargehand.store.database.connection import Transaction, raw_columns
 
 # What this program's rows hold: a higher number makes all rows of before stale.
-FORM = 2
+FORM = 3
 _LINES = f"""
     SELECT {raw_columns({"seq": "integer", "time": "text", "type": "text", "payload": "blob"})}
     FROM events WHERE mission = ? ORDER BY seq

@@ -1,0 +1,172 @@
+"""The payloads of what a coordinator decides about the tasks of its plan, and what is known of them after that."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.core.events import Payload, event
+from chargehand.core.plans import Plan
+from chargehand.core.records import Reason
+
+# `merged`: its change is on the coordinator's branch. `done`: there was nothing to do. `left_out`: its condition
+# did not hold, or a person said so; what comes after it goes on. `failed`: a person ended the mission over it.
+TaskOutcome = Literal["merged", "done", "left_out", "failed"]
+# What is tried for a task, in this order: the first run, another approach, another model, several side by side; a
+# merge that was not good gives it back to who made it, a loop does it again. After them a person is asked.
+Rung = Literal["first", "approach", "model", "best_of", "returned", "loop", "person"]
+
+
+@event("plan.made")
+class PlanMade(Payload, frozen=True, kw_only=True):
+    """The mission has a plan from here on: its tasks are child missions. A later one takes the place of it."""
+
+    plan: Plan
+    identity: str
+
+
+@event("task.started")
+class TaskStarted(Payload, frozen=True, kw_only=True):
+    """A child mission works on a task, from `base`, a commit of the coordinator's branch.
+
+    `round` counts from 1 how often the task was begun, `candidate` those that work side by side. `considered`
+    tells of each other rung why it was not taken.
+    """
+
+    task: str
+    mission: str
+    round: int
+    rung: Rung
+    base: str
+    why: str
+    candidate: int = 1
+    model: str | None = None
+    considered: tuple[str, ...] = ()
+
+
+@event("task.held")
+class TaskHeld(Payload, frozen=True, kw_only=True):
+    """A task that could start waits: it would touch what another one touches."""
+
+    task: str
+    reason: Reason
+
+
+@event("task.merged")
+class TaskMerged(Payload, frozen=True, kw_only=True):
+    """What a child mission promoted is on the coordinator's branch, at `commit`."""
+
+    task: str
+    mission: str
+    commit: str
+    tree: str
+
+
+@event("task.returned")
+class TaskReturned(Payload, frozen=True, kw_only=True):
+    """What a child mission promoted is not good together with what was merged before it.
+
+    The next round begins on `base`, with `tree`. `evidence` is an artifact with what is wrong.
+    """
+
+    task: str
+    mission: str
+    reason: Reason
+    base: str
+    tree: str
+    evidence: str
+
+
+@event("task.ended")
+class TaskEnded(Payload, frozen=True, kw_only=True):
+    """A task needs nothing more."""
+
+    task: str
+    outcome: TaskOutcome
+    reason: Reason | None = None
+
+
+@event("plan.slept")
+class CoordinatorSlept(Payload, frozen=True, kw_only=True):
+    """The coordinator has nothing to decide until one of the child missions of these tasks has news."""
+
+    tasks: tuple[str, ...]
+
+
+@event("plan.woken")
+class CoordinatorWoken(Payload, frozen=True, kw_only=True):
+    """A child mission has news: a worker goes on with the coordinator."""
+
+    mission: str
+
+
+PLAN_EVENTS: tuple[type[Payload], ...] = (
+    PlanMade,
+    TaskStarted,
+    TaskHeld,
+    TaskMerged,
+    TaskReturned,
+    TaskEnded,
+    CoordinatorSlept,
+    CoordinatorWoken,
+)
+
+
+class TaskProgress(Struct, frozen=True, kw_only=True):
+    """What was decided about one task so far."""
+
+    runs: tuple[TaskStarted, ...] = ()
+    merged: tuple[TaskMerged, ...] = ()
+    returned: tuple[TaskReturned, ...] = ()
+    held: Reason | None = None
+    end: TaskEnded | None = None
+
+    @property
+    def round(self) -> int:
+        """How often it was begun."""
+        return self.runs[-1].round if self.runs else 0
+
+    @property
+    def current(self) -> tuple[TaskStarted, ...]:
+        """The runs of the last round, side by side."""
+        return tuple(run for run in self.runs if run.round == self.round)
+
+
+class PlanProgress(Struct, frozen=True, kw_only=True):
+    """A plan and how far its tasks are."""
+
+    plan: Plan = Plan(tasks=())
+    tasks: dict[str, TaskProgress] = {}
+
+    def after(self, event: Payload) -> PlanProgress:
+        """Return it after one more event."""
+        if isinstance(event, PlanMade):
+            known = {task.id: self.tasks.get(task.id, TaskProgress()) for task in event.plan.tasks}
+            return PlanProgress(plan=event.plan, tasks={**self.tasks, **known})
+        if not isinstance(event, TaskStarted | TaskHeld | TaskMerged | TaskReturned | TaskEnded):
+            return self
+        before = self.tasks.get(event.task, TaskProgress())
+        match event:
+            case TaskStarted():
+                now = replace(before, runs=(*before.runs, event), held=None)
+            case TaskHeld():
+                now = replace(before, held=event.reason)
+            case TaskMerged():
+                now = replace(before, merged=(*before.merged, event))
+            case TaskReturned():
+                now = replace(before, returned=(*before.returned, event))
+            case TaskEnded():
+                now = replace(before, end=event, held=None)
+        return replace(self, tasks={**self.tasks, event.task: now})
+
+
+class TaskTally(Struct, frozen=True, kw_only=True):
+    """How many tasks a plan has, and how many of them came to which end."""
+
+    total: int
+    merged: int = 0
+    done: int = 0
+    left_out: int = 0
+    failed: int = 0
