@@ -6,6 +6,10 @@ import sqlite3
 
 
 def as_of_version_6(raw: sqlite3.Connection) -> None:
+    for index in ("missions_by_parent", "missions_with_news"):
+        raw.execute(f"DROP INDEX {index}")
+    for column in ("parent", "news"):
+        raw.execute(f"ALTER TABLE missions DROP COLUMN {column}")
     for trigger in ("appended", "changed", "removed"):
         raw.execute(f"DROP TRIGGER event_{trigger}")
     raw.execute("DROP INDEX events_by_position")

@@ -46,8 +46,9 @@ from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RepositoryError
+from chargehand.core.plans import Task
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base, TierChoice
+from chargehand.core.records import Base, MissionRequest, TierChoice
 from chargehand.core.state import MissionState
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
@@ -458,7 +459,21 @@ class App(StateReader):
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
+            prepare_task=lambda request, task, model: self._task_request(found, resolved, request, task, model),
+            stop_mission=self._stop_mission,
         )
+
+    def _task_request(
+        self, found: ProjectBase, resolved: ResolvedConfig, whole: MissionRequest, task: Task, model: str | None
+    ) -> MissionRequest:
+        from chargehand.app.plans import task_request
+
+        return task_request(self, found, resolved, whole, task, model)
+
+    def _stop_mission(self, mission: str) -> None:
+        from chargehand.app.plans import stop_mission
+
+        stop_mission(self, mission)
 
     @contextlib.asynccontextmanager
     async def mission_session(

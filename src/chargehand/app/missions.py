@@ -6,6 +6,7 @@ an order to that worker, any other one here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
 import json
@@ -42,7 +43,7 @@ from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued
 from chargehand.core.records import Base, Reason
-from chargehand.core.state import SETTLED, MissionState, MissionSummary, Question
+from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from chargehand.app.projects import ConfirmTrust
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.runs import RunObserver, RunRequest
+    from chargehand.core.plans import Plan
 
 # Between two looks at the log of a mission that is followed: one query of a millisecond each.
 _LOOK_SECONDS = 0.2
@@ -219,20 +221,28 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 def record_once(
-    app: App, request: RunRequest, key: IdempotencyKey, *, confirm_trust: ConfirmTrust | None = None
+    app: App,
+    request: RunRequest,
+    key: IdempotencyKey,
+    *,
+    confirm_trust: ConfirmTrust | None = None,
+    plan: Plan | None = None,
 ) -> tuple[str, bool]:
     """Record a mission, or find the one that the key stands for; return its id and whether it is new.
 
     Raises `RefusedError` (`key_reused`) for a key of something else, and what `record_mission` does.
     """
-    from chargehand.app.runs import record_mission
+    from chargehand.app.plans import record_mission
 
     # Clients of the MCP server had keys before anybody else: theirs are taken as they come.
     mission = keyed_id("mission", key.key if key.via == "mcp" else f"{key.via} {key.key}")
     if not _is_recorded(app, mission, key):
         noted: dict[str, object] = {key.via: {"key": key.key, "asked": key.asked}}
         try:
-            return record_mission(app, request, confirm_trust=confirm_trust, mission=mission, noted=noted), True
+            made = record_mission(
+                app, request, plan=plan, confirm_trust=confirm_trust, mission=mission, noted=noted
+            )
+            return made, True
         except UsageError as error:
             if error.code != "mission_exists":
                 raise
@@ -299,8 +309,12 @@ def question_document(state: MissionState, asked: Question) -> QuestionDocument:
 def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
     """Stop a mission where it is; nothing of it runs any more when this returns. Raises `RefusedError`."""
     mission = app.find_mission(name)
-    ordered = app.order(mission, "pause", reason=reason)
-    return app.mission_reader.state(mission) if ordered else app.steering.pause(mission, reason)
+    if not app.order(mission, "pause", reason=reason):
+        app.steering.pause(mission, reason)
+    for child in open_children(app, mission):
+        with contextlib.suppress(RefusedError):  # it waits already, or ended meanwhile
+            pause_mission(app, child, reason=f"with its coordinator {mission}")
+    return app.mission_reader.state(mission)
 
 
 def resume_mission(app: App, name: str) -> MissionChange:
@@ -315,6 +329,9 @@ def resume_mission(app: App, name: str) -> MissionChange:
     ):
         app.require_recorded_agent(before)
     state = app.steering.resume(mission)
+    for child in open_children(app, mission):
+        with contextlib.suppress(RefusedError):  # it waits for something else
+            app.steering.resume(child)
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 
@@ -357,6 +374,20 @@ def message_document(state: MissionState) -> MessageDocument:
 def cancel_mission(app: App, name: str) -> MissionState:
     """Stop a mission, waiting up to 30 s for what runs, or close one that waits. Raises `RefusedError`."""
     mission = app.find_mission(name)
+    state = _cancel(app, mission)
+    for child in open_children(app, mission):
+        with contextlib.suppress(RefusedError):  # it ended meanwhile
+            _cancel(app, child)
+    return state
+
+
+def open_children(app: StateReader, mission: str) -> tuple[str, ...]:
+    """Return the missions that do tasks of a coordinator and have not ended."""
+    listed = app.store.log.summaries(app.workers.live, parent=mission)
+    return tuple(each.summary.id for each in listed if each.summary.status not in ENDED)
+
+
+def _cancel(app: App, mission: str) -> MissionState:
     if not app.order(mission, "cancel"):
         return app.steering.cancel(mission)
     deadline = time.monotonic() + _CANCEL_SECONDS

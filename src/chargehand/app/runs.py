@@ -9,11 +9,12 @@ import asyncio
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app.config.areas import meet_areas
@@ -28,6 +29,7 @@ from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, 
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
+from chargehand.core.plan_events import PlanMade
 from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
@@ -54,7 +56,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
     nothing. Without `red_base` a mission goes on where checks fail on its base. `directory` is relative to where
-    the person stands, with `repo` to the top of that.
+    the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request.
     """
 
     text: str | None = None
@@ -80,6 +82,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     apply: bool = False
     red_base: RedBase | None = None
+    plan: str | None = None
     detach: bool = False
     yes: bool = False
 
@@ -371,28 +374,34 @@ def record_mission(
     confirm_trust: ConfirmTrust | None = None,
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
+    plan: PlanMade | None = None,
+    check: Callable[[ConfiguredBase, MissionRequest], None] = lambda found, request: None,
 ) -> str:
-    """Record a mission for a worker and return its id; `mission` as in `create_mission`.
+    """Record a mission for a worker and return its id; `mission` and `plan` as in `create_mission`.
 
-    `noted` is kept beside the configuration in the mission's first event. Raises what `prepare_run` does, and
-    `TierUnavailableError` where no worker of this machine could open its sandboxes. Not for a thread with a loop.
+    `noted` is kept beside the configuration in the mission's first event; what `check` raises keeps the mission
+    from being recorded. Raises what `prepare_run` does, and `TierUnavailableError` where no worker of this machine
+    could open its sandboxes. Not for a thread with a loop.
     """
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
     # Resolved once more: the trust that was just given lets more of the repository's file in.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
+    asked = _recorded_request(
+        app, prepared, resolved, _assign(app, found, resolved, request), app.places(found, resolved)
+    )
+    check(replace(found, resolved=resolved), asked)
     asyncio.run(app.prove_tier(found, resolved))
     return create_mission(
         app.store,
         project=found.project.id,
-        request=_recorded_request(
-            app, prepared, resolved, _assign(app, found, resolved, request), app.places(found, resolved)
-        ),
+        request=asked,
         repository=str(found.project.path),
         base=found.base,
         config=_recorded_configuration(resolved) | dict(noted or {}),
         mission=mission,
         user=app.user,
+        plan=plan,
     )
 
 

@@ -167,6 +167,7 @@ class Worker:
 
     def _free(self) -> list[MissionRow]:
         """Return the missions that should go on and that nobody alive holds, oldest first; may block."""
+        self._app.steering.tell_coordinators()
         rows = self._app.store.log.takeable()
         owners = {row.owner for row in rows if row.owner is not None}
         self._seen_alive = {owner: at for owner, at in self._seen_alive.items() if owner in owners}

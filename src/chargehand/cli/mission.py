@@ -16,11 +16,8 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from chargehand.app.story import MissionStory
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
-    from chargehand.core.records import Reason
-    from chargehand.durable.actions import OutputLine
 
 _TITLE = 48
 _LISTED = 20
@@ -141,56 +138,22 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 @json_option
 def watch(mission: str, out: Output) -> int:
     """Follow a mission until it ends or needs a person; JSON lines with --json."""
-    from chargehand.app.documents import event_document
-    from chargehand.app.missions import follow_mission, start_needed_worker
+    from chargehand.app.missions import start_needed_worker
     from chargehand.app.outcome import explain_failures
     from chargehand.app.reading import StateReader
-    from chargehand.app.story import MissionStory
+    from chargehand.cli.terminal.following import follow
     from chargehand.cli.terminal.rendering import show_header, show_result
-    from chargehand.core.events import Event
 
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
         # Without one the mission never settles, and this would follow for ever.
         start_needed_worker(reader, found)
-        story = MissionStory(reader.store)
         if out.detail != "result" and not out.as_json:
             show_header(out, reader.mission_reader.state(found))
-        # What agents print is no part of the log, and with --json each line is an event of the log.
-        for seen in follow_mission(reader, found, with_output=not out.as_json):
-            if not out.as_json:
-                _show_seen(out, seen, story)
-            elif isinstance(seen, Event):
-                out.document(event_document(seen))
-            if out.closed:  # as after `| head`: following for nobody would never end
-                return 0
-        if not out.as_json:
-            state = reader.mission_reader.state(found)
+        state = follow(reader, out, found)
+        if state is not None and not out.as_json:
             show_result(out, state, explain_failures(reader.store, state))
     return 0
-
-
-def _show_seen(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -> None:
-    """Write what was seen of a mission that is watched, in as much detail as was asked for."""
-    from chargehand.app.documents import event_step
-    from chargehand.app.story import describe_event
-    from chargehand.cli.terminal.output import local_time
-    from chargehand.core.events import Event
-    from chargehand.core.records import Reason
-
-    if out.detail == "result":
-        return
-    if isinstance(seen, Reason):
-        out.text(f"  waits: {seen.message}")
-    elif not isinstance(seen, Event):
-        if seen.line.strip():  # dimmed, as `run` shows it
-            out.text(f"    {seen.line.rstrip()}", dim=True)
-    elif out.detail == "events":
-        if text := describe_event(seen):
-            out.text(f"{local_time(seen.time, seconds=True)}  {event_step(seen):<11}  {text}")
-    else:
-        for line in story.tell(seen):
-            out.text(line.text, fg=line.colour, bold=line.bold)
 
 
 @mission.command()

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     type=click.Choice(("go", "ask", "stop")),
     help="What to do if checks already fail on the base (default: ask at a terminal, else go).",
 )
+@click.option("--plan", metavar="FILE", help="The tasks that make up the work, as YAML or JSON.")
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option(
     "--idempotency-key", metavar="KEY", help="With --detach: the same key again returns the same mission."
@@ -91,7 +92,8 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import key_request, record_once
-    from chargehand.app.runs import RunRequest, record_mission
+    from chargehand.app.plans import plan_request, record_mission
+    from chargehand.app.runs import RunRequest
     from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.prompts import confirm_trust
     from chargehand.core.errors import UsageError
@@ -101,15 +103,17 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
         options["red_base"] = "ask"
     request = RunRequest(**options)
     with App.open() as app:
-        if request.detach:
-            # `--yes` asks nothing, and so grants no trust: what needs it is refused with a hint.
-            ask = confirm_trust if out.can_ask and not request.yes else None
-            if idempotency_key is None:
-                return leave_to_worker(app, out, record_mission(app, request, confirm_trust=ask))
-            request, key = key_request(app, request, idempotency_key)
-            return leave_to_worker(app, out, record_once(app, request, key, confirm_trust=ask)[0])
-        if idempotency_key is not None:
+        # `--yes` asks nothing, and so grants no trust: what needs it is refused with a hint.
+        ask = confirm_trust if out.can_ask and not request.yes else None
+        if idempotency_key is not None and not request.detach:
             raise UsageError("--idempotency-key needs --detach", hint="add --detach")
+        request, plan = plan_request(app, request)
+        if idempotency_key is not None:
+            request, key = key_request(app, request, idempotency_key)
+            return leave_to_worker(app, out, record_once(app, request, key, confirm_trust=ask, plan=plan)[0])
+        if request.detach or plan is not None:
+            mission = record_mission(app, request, confirm_trust=ask, plan=plan)
+            return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
         outcome = run_mission(app, out, request)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and app.has_work() and ensure_worker(app).started:
@@ -147,7 +151,11 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
             )
         # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
         with App.open() as app:
-            left = app.has_work() or (wait_for_quota and app.mission_reader.sleepers())
+            left = (
+                app.steering.tell_coordinators()
+                or app.has_work()
+                or (wait_for_quota and app.mission_reader.sleepers())
+            )
             if stopped or (until_idle and not left):
                 return 0
 
@@ -278,6 +286,31 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     if outcome.failure is not None:
         return show_failure(outcome.failure, as_json=out.as_json)
     return exit_code(outcome.state)
+
+
+def follow_to_end(app: App, out: Output, mission: str) -> int:
+    """Show a mission that a worker runs until it is settled; a signal cancels it. Return the exit code."""
+    from chargehand.app.missions import cancel_mission
+    from chargehand.app.worker import ensure_worker
+    from chargehand.cli.terminal.failures import INTERRUPTED
+    from chargehand.cli.terminal.following import follow
+    from chargehand.cli.terminal.rendering import exit_code, print_result, show_header
+
+    if (worker := ensure_worker(app)).problem is not None:
+        out.notice(
+            f"No worker could be started: {worker.problem}. Once that is fixed, `chargehand worker` runs it."
+        )
+    if out.detail != "result" and not out.as_json:
+        show_header(out, app.mission_reader.state(mission))
+    try:
+        state = follow(app, out, mission)
+    except KeyboardInterrupt:
+        print_result(out, cancel_mission(app, mission), app.store)
+        return INTERRUPTED
+    if state is None:
+        return 0
+    print_result(out, state, app.store)
+    return exit_code(state)
 
 
 def leave_to_worker(app: App, out: Output, mission: str) -> int:

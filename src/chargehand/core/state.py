@@ -144,7 +144,7 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
 )
-_ENDED = SETTLED - {"waiting", "paused"}
+ENDED = SETTLED - {"waiting", "paused"}  # nothing of it goes on, whatever a person answers
 
 
 class AttemptState(Struct, frozen=True, kw_only=True):
@@ -263,7 +263,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     def open_question(self) -> Question | None:
         """What the mission waits for a person to say, `None` where it waits for nothing."""
         # It may have been cancelled while it asked: nobody needs the answer.
-        if self.status in _ENDED:
+        if self.status in ENDED:
             return None
         return next(
             (asked for asked in self.questions.values() if asked.id != m.PROMOTE and not asked.answer), None

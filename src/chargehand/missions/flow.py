@@ -57,6 +57,7 @@ from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.runner import AttemptRunner
 from chargehand.missions.control import Control
+from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
@@ -119,7 +120,7 @@ class MissionFlow:
         self._services = services
         self._journal = journal
         self._control = control
-        self._fault = fault
+        self.fault = fault
         self._on_output = on_output
         self._provisioner = SandboxProvisioner(services, journal, control=control)
         self._promoter = Promoter(services, journal, fault=fault)
@@ -181,7 +182,7 @@ class MissionFlow:
         elif state.base is None:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
         # A promotion that reached its swap stands, even where a person cancelled the mission afterwards.
-        elif self._promoter.settle_prepared():
+        elif self._promoter.settle_prepared() and state.plan is None:
             await self.deliver()
         elif state.cancel_asked:
             self._settle("cancelled", "cancelled", CANCELLED)
@@ -192,6 +193,8 @@ class MissionFlow:
         choice = self._services.choice
         if choice is not None and self._journal.state.tier != choice:
             self._journal.record(TierChosen(choice=choice))
+        if self._journal.state.plan is not None:
+            return await Coordinator(self._services, self._journal, self._control, self).run()
         request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
         self._role = load_role(self._services.store, request)
@@ -203,26 +206,25 @@ class MissionFlow:
             selected = AgentSelected(**output)
             return (selected,) if self._role is NO_ROLE else (selected, role_event(request, self._role))
 
-        # The agent's imports take seconds where it is a native one: they run while environment and base are
-        # prepared.
+        # A native agent's imports take seconds: they run while environment and base are prepared.
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
         try:
             # Attempts begin at the base that the mission was asked for; a rebase later moves on from there.
             assert self._journal.state.first_base is not None
-            context = await self._prepare_base(request, self._journal.state.first_base)
+            context = await self.prepare_base(request, self._journal.state.first_base)
             await context.validator.heed_red_base(request)
-            # Recorded, as the configuration may name another agent by the time the mission is resumed.
+            # Recorded: the configuration may name another agent by the time the mission is resumed.
             await self._journal.step("agent", request.agent, select, events=selected_events)
             await preparing
             await self._run_attempts(request, agent, context)
         finally:
             await asyncio.gather(preparing, return_exceptions=True)
 
-    async def _prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
+    async def prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
         """Return what works and judges on a base; how the checks end on the base itself is known then."""
         configured, gates = self._services.config.project.setup, find_gates(self._services, base, request)
         validator = await self._validator(base, configured, gates)
-        self._fault("environment")
+        self.fault("environment")
         verdict = await validator.judge_base()
         tried: list[str] = []
         # What can be installed may still leave out what the tests are run by: then the next one is tried.
@@ -277,7 +279,7 @@ class MissionFlow:
             # For attempts that are broken off; others take their time from their recorded steps.
             self._attempt_started = self._services.clock.monotonic() - self._journal.queued_seconds
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
-            self._fault("agent")
+            self.fault("agent")
             judged = await self._judge_attempt(request, result, context, number)
             another = number < most and requires_next_attempt(self._journal.state, number)
             if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
@@ -299,11 +301,11 @@ class MissionFlow:
             elif not continued and (final or end.mission == "exhausted" or (good and not another)):
                 await self._conclude(judged)
                 return
-            # A good attempt has no report of what is wrong: the next one is made for a person's message alone.
+            # A good attempt has no report of what is wrong: the next is made for a person's message alone.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
             if continued and continued.base:  # what it left is promoted: on from there
-                context = await self._prepare_base(request, continued.base)
-                tree, feedback = continued.base.tree, None
+                context = await self.prepare_base(request, continued.base)
+                tree, feedback = continued.tree or continued.base.tree, None
 
     async def _run_attempt(
         self,
@@ -387,7 +389,7 @@ class MissionFlow:
             return verdict
 
         judged = await self._record_verdict(f"attempt/{number}/verdict", judge, result, context, number)
-        self._fault("verdict")
+        self.fault("verdict")
         waits = judge_failing_test(judged.verdict) if role.must_add == "failing_test" else None
         return replace(judged, end=waits) if waits is not None else judged
 
@@ -433,8 +435,8 @@ class MissionFlow:
         last = number >= request.attempts
         if rebase is None or (rebase.count and last):
             return judged
-        self._fault("met")
-        context = await self._prepare_base(request, rebase.base)
+        self.fault("met")
+        context = await self.prepare_base(request, rebase.base)
         changes = services.depot.diff(rebase.base.tree, rebase.tree)
         result = replace(judged.result, tree=rebase.tree, changes=changes)
         if rebase.count:
@@ -451,7 +453,7 @@ class MissionFlow:
                 return judged
         # Only now, with the verdict in the log: a crash before this line finds both recorded and comes here again.
         advance_base(journal, rebase)
-        self._fault("moved")
+        self.fault("moved")
         return rebased
 
     async def _judge_merged(
@@ -480,7 +482,7 @@ class MissionFlow:
         self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
     ) -> tuple[Verdict, Validator]:
         """Judge a tree that an earlier run left, by today's gates and areas; the verdict is recorded."""
-        context = await self._prepare_base(self._request, base)
+        context = await self.prepare_base(self._request, base)
         changes = self._services.depot.diff(base.tree, tree)
         inspection = await context.inspector.inspect_all(changes)
         verdict = await context.validator.judge_candidate(
@@ -503,7 +505,7 @@ class MissionFlow:
     ) -> None:
         async def judge_merged(candidate: str) -> Verdict:
             inspector = self._inspector(base, self._request, validator.gates, validator.environment)
-            # A limit of its own: until a verdict says so there is nothing to promote, and nothing half done.
+            # A limit of its own: until a verdict says so nothing is to be promoted, and nothing half done.
             async with self._control.limited(self._control.seconds_left()):
                 output = await self._journal.step(
                     "verdict/merged",
@@ -528,7 +530,8 @@ class MissionFlow:
         await self._control.finish(self._deliver())
 
     async def _deliver(self) -> None:
-        await self._promoter.deliver()
+        if not self._journal.state.parent:  # what a task comes to its coordinator exports, with the rest
+            await self._promoter.deliver()
         self._record_end(MissionFinished(status="promoted"), durable=True)
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:

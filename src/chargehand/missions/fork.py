@@ -149,6 +149,7 @@ def create_fork(
     made = new_id("mission")
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
+    created = replace(created, parent="", task="")  # a coordinator knows nothing of it
     if model is not None:
         created = replace(created, request=replace(created.request, model=model))
     copied = list(_copy_until(point, source, made, edited=edit is not None))
@@ -172,16 +173,18 @@ def create_follow_up(
     continued: MissionContinued,
     *,
     user: str = "",
+    made: str = "",
 ) -> str:
     """Record a new mission that goes on, on `continued.base`, where one that was promoted ended; return its id.
 
     Its agent has the conversation of before; nothing of it is asked or paid again. `user` pays for the rest, who
-    paid before where none is named.
+    paid before where none is named. `made` is the id of one that goes on with the same task of a coordinator.
     """
     source = _read_source(store, mission)
-    made = new_id("mission")
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
+    if not made:  # a person's own, and no coordinator's
+        made, created = new_id("mission"), replace(created, parent="", task="")
     copied = list(_copy_until(None, source, made))
     if continued.base is not None:  # what it stands on outlives the branch of the mission it comes from
         depot.swap(f"refs/chargehand/forks/{made}-base", continued.base.commit, None)

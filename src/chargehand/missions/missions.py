@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 from chargehand.checks.inspection import inspect
 from chargehand.core.errors import RefusedError
-from chargehand.core.mission_events import ApprovalGiven, MissionClaimed
+from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
-from chargehand.core.state import SETTLED, MissionState
+from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
@@ -61,10 +61,20 @@ class Missions:
         if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
             return self.look.at_rest(mission)
         async with self._claim(mission) as (journal, control):
-            if journal.state.status == "running":
+            if journal.state.status == "running" and not self._is_orphan(journal):
                 flow = MissionFlow(self._services, journal, control, fault=self._fault, on_output=on_output)
                 await flow.run()
             return journal.state
+
+    def _is_orphan(self, journal: Journal) -> bool:
+        """Tell, and say in the log, whether a task's coordinator has ended: then nobody needs its result."""
+        parent = journal.state.parent
+        if not parent or self._services.store.log.summary(parent).summary.status not in ENDED:
+            return False
+        message = f"its coordinator {parent} has ended; `chargehand mission fork {journal.mission}` takes it out"
+        reason = Reason(code="coordinator_gone", message=message)
+        journal.record(MissionFinished(status="waiting", reasons=(reason,)))
+        return True
 
     @contextlib.asynccontextmanager
     async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
@@ -180,7 +190,8 @@ class Missions:
                 continue
             with contextlib.suppress(RefusedError):  # another worker came first
                 async with self._claim(row.id) as (journal, control):
-                    if Promoter(self._services, journal, fault=self._fault).settle_prepared():
+                    stands = Promoter(self._services, journal, fault=self._fault).settle_prepared()
+                    if stands and journal.state.plan is None:  # a coordinator may have more to merge
                         await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
                         done.append(row.id)
         return done

@@ -147,6 +147,8 @@ def is_undelivered(state: MissionState) -> bool:
     """Tell whether a promotion stands that was not exported, or not applied where that was asked for."""
     if state.status != "promoted" or state.request is None or is_rolled_back(state):
         return False
+    if state.commit is None or state.parent:  # a task's coordinator delivers
+        return False
     return not is_exported(state) or (state.request.apply and not is_applied(state))
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Endpoint, Snippets
 from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
 from chargehand.core.errors import InfrastructureError
+from chargehand.core.plans import Task
 from chargehand.core.ports import DriverName, Spent
 from chargehand.core.records import MissionRequest, TierChoice
 from chargehand.durable.admission import ConcurrencyLimit
@@ -86,6 +88,8 @@ OpenEgress = Callable[[Callable[[EgressRequest], None]], AbstractAsyncContextMan
 class EndpointRequest(Struct, frozen=True, kw_only=True):
     """Which models one attempt calls, at the cost of `user`, and who hears of the calls.
 
+    The mission of a `task` spends from the budget of `payer`, its coordinator.
+
     `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: an attempt
     that is resumed gets them from there. Where it is `strict`, `on_diverged` is called with the first request that
     differs, from another thread; the other two callbacks are called on the event loop.
@@ -99,6 +103,8 @@ class EndpointRequest(Struct, frozen=True, kw_only=True):
     on_call: Callable[[CallRecord], None]
     on_alert: Callable[[Spent], None]
     user: str = ""
+    payer: str = ""
+    task: str = ""
     kept: Path | None = None
     strict: bool = True
     on_diverged: Callable[[Divergence], None] | None = None
@@ -115,6 +121,15 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def prepare_alike(request: MissionRequest, task: Task, model: str | None) -> MissionRequest:
+    """Return the request of a task with the agent, role and model of the whole mission."""
+    return replace(request, text=task.text, model=model or request.model)
+
+
+def leave_alone(mission: str) -> None:
+    """Do nothing: the `Services.stop_mission` of a session that coordinates nothing."""
+
+
 def trust_no_command(command: str) -> bool:
     """Trust no command: the `Services.is_trusted` of a project that nobody trusted."""
     return False
@@ -126,7 +141,9 @@ class Services(Struct, frozen=True, kw_only=True):
     `choice` says how the tier was chosen, `user` who pays for the missions that are made here. `is_trusted` tells
     whether a person wrote a command of setup or checks, or trusts the repository that it is from. `open_snippets`
     opens the runner of snippets and raises `TierUnavailableError` where there can be none. `attempts_at_once` and
-    `checks_at_once` are limits of the state directory, shared by all its processes.
+    `checks_at_once` are limits of the state directory, shared by all its processes. `prepare_task` returns the
+    request of a task, with a model where one is named, and `stop_mission` cancels a mission that has not ended; it
+    may block.
     """
 
     home: Path
@@ -155,6 +172,8 @@ class Services(Struct, frozen=True, kw_only=True):
     checks_at_once: int = field(default_factory=available_cores)
     choice: TierChoice | None = None
     user: str = ""
+    prepare_task: Callable[[MissionRequest, Task, str | None], MissionRequest] = prepare_alike
+    stop_mission: Callable[[str], None] = leave_alone
 
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds a mission right now."""

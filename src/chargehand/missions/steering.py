@@ -20,8 +20,9 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
+from chargehand.core.plan_events import CoordinatorWoken
 from chargehand.core.records import MissionStatus, Reason
-from chargehand.core.state import DISK, MissionState
+from chargehand.core.state import DISK, ENDED, MissionState
 from chargehand.missions._attempt_log import (
     archive_replies,
     cancel_open_attempts,
@@ -192,6 +193,25 @@ class Steering(Struct, frozen=True, kw_only=True):
             self.store.log.append(mission, answered, epoch=epoch, durable=True)
         return True
 
+    def tell_coordinators(self) -> bool:
+        """Wake the coordinators of whose tasks there is news; tell whether any is woken, or held by somebody."""
+        busy = False
+        for row in self.store.log.with_news():
+            assert row.parent is not None
+            parent = self.store.log.summary(row.parent, self.look.workers.live).summary
+            if parent.status in ENDED:
+                self.store.log.note_told(row.id)
+            elif parent.asleep or parent.status == "waiting":
+                with contextlib.suppress(RefusedError):
+                    with claim_mission(self.store.log, parent.id, worker=self.worker, look=self.look) as epoch:
+                        self.store.log.append(parent.id, CoordinatorWoken(mission=row.id), epoch=epoch)
+                    self.store.log.note_told(row.id)
+                busy = True
+            # Where it is about to run, or a person paused it, it looks by itself once it goes on.
+            else:
+                busy = busy or parent.status == "running"
+        return busy
+
     def give_up(self, mission: str, reason: Reason, *, now: datetime) -> MissionState:
         """End a mission that a worker should resume and cannot, unless it came to rest meanwhile.
 
@@ -238,7 +258,8 @@ class Steering(Struct, frozen=True, kw_only=True):
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             # Read as at rest: with the claim just made it would look as if somebody ran it.
             state = self.look.at_rest(mission)
-            if state.status not in among:
+            sleeps = state.asleep and "planned" in among  # a coordinator, which nobody has to hold
+            if state.status not in among and not sleeps:
                 undone = is_rolled_back(state)
                 status = "rolled back" if undone else state.status
                 hint = _HINTS.get(state.status, "chargehand mission show {mission}")

@@ -151,6 +151,12 @@ class Depot:
                 self._fetch_base(base.commit, ref)
         return base
 
+    def keep_base(self, commit: str) -> None:
+        """Make a commit of the depot one that `resolve_base` finds by its id, whatever becomes of its branch."""
+        with hold_lock(self.root / "locks" / "depot.lock"):
+            if self.read_ref(BASES + commit) is None:
+                swap_ref(self.git, BASES + commit, new=commit, old=None)
+
     def _fetch_base(self, commit: str, ref: str) -> None:
         """Fetch a commit with its history or, where that has holes (a partial clone, a lost object), without."""
         if self.read_ref(_LINKED) == commit:  # the objects came with the depot

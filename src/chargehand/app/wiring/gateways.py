@@ -86,7 +86,14 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         token = new_token()
         limits = spending_limits(self.config.limits)
         user = wanted.user or self.user
-        ledger = self.spending.ledger(mission=wanted.mission, attempt=attempt, limits=limits, user=user)
+        ledger = self.spending.ledger(
+            mission=wanted.payer or wanted.mission,
+            attempt=attempt,
+            limits=limits,
+            # Tasks of two plans may have one name.
+            task=f"{wanted.payer}/{wanted.task}" if wanted.payer else None,
+            user=user,
+        )
         async with contextlib.AsyncExitStack() as stack:
             calls = None
             if wanted.kept is not None:

@@ -231,6 +231,8 @@ class AttemptRunner:
             number=assignment.number,
             first_turn=count_replies(self.journal.state, assignment.number) + 1,
             user=self.journal.state.user,
+            payer=self.journal.state.parent,
+            task=self.journal.state.task,
             kept=replies_path(self.services.home, attempt),
             strict=not agent.checkpoints_itself,
             on_diverged=record_divergence,

@@ -21,7 +21,9 @@ from chargehand.core.mission_events import (
     PromotionDone,
     PromotionPrepared,
 )
+from chargehand.core.plans import Task
 from chargehand.core.records import Base, Export, Verdict
+from chargehand.core.state import MissionState
 from chargehand.core.text import printable
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.rebase import conflict_event, name_paths
@@ -71,15 +73,20 @@ class Promoter:
         *,
         validate: Callable[[str], Awaitable[Verdict]],
         approved: bool = False,
+        done_by: tuple[Task, MissionState] | None = None,
     ) -> str:
-        """Promote `tree` and return the new commit of the mission branch.
+        """Promote `tree` and return the new commit of the mission branch, whose message names who did it.
+
+        That is the mission itself, or one of its tasks with its child mission.
 
         `validate` gives the verdict of the merged tree where it is another one; `approved` says that a person
         approved what `person_may_promote` allows. Raises `RefusedError` (`merge_conflict`, `merged_red`,
         `no_change`); the branch is then as it was.
         """
         depot = self._services.depot
-        tip = depot.read_ref(self._ref) or base.commit
+        # Before the first promotion there is no branch: the swap then expects none.
+        old = depot.read_ref(self._ref)
+        tip = old or base.commit
         hint = f"to get that tree alone: chargehand mission rollback {self._journal.mission}, then promote again"
         merged = await self._merge(base, tip, tree, hint)
         if merged != tree:
@@ -95,9 +102,8 @@ class Promoter:
         # A mission that was rebased stands on a base that its branch does not follow: that becomes a parent too.
         known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
         parents = (tip,) if known else (tip, base.commit)
-        commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict))
-        # Before the first promotion there is no branch: the swap then expects none.
-        return await self._swap(commit, tip if tip != base.commit else None, merged)
+        commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict, done_by))
+        return await self._swap(commit, old, merged)
 
     async def _merge(self, base: Base, tip: str, tree: str, hint: str) -> str:
         """Return the tree of an earlier promotion's tip merged with this one; `tree` where there is none."""
@@ -123,16 +129,16 @@ class Promoter:
         message = f"the changes conflict with the mission branch in {name_paths(result.conflicts, count)}"
         raise MergeConflictError(message, result.details, hint=hint)
 
-    def _message(self, verdict: Verdict) -> str:
+    def _message(self, verdict: Verdict, done_by: tuple[Task, MissionState] | None) -> str:
         """Return the commit message: a person's for this tree, else the request's first line; and trailers."""
 
         def one_line(text: str) -> str:
             return " ".join(printable(text).split())
 
-        state = self._journal.state
+        task, state = done_by or (None, self._journal.state)
         request = state.request
         assert request is not None
-        lines = (one_line(line) for line in request.text.splitlines())
+        lines = (one_line(line) for line in (task.text if task else request.text).splitlines())
         title = next(filter(None, lines), request.slug)[:72].rstrip()  # as git shows titles in one line
         for point in reversed(state.checkpoints):
             if point.tree != verdict.tree:  # a message for another tree says nothing of this one
@@ -143,7 +149,8 @@ class Promoter:
                 break
         checks = ", ".join(one_line(check.name) for check in verdict.checks) or "none"
         agent = one_line(request.agent)
-        return f"{title}\n\nMission: {self._journal.mission}\nAgent: {agent}\nChecks: {checks}\n"
+        by = f"Task: {task.id}\nTask-Mission: {state.id}\n" if task else ""
+        return f"{title}\n\nMission: {self._journal.mission}\n{by}Agent: {agent}\nChecks: {checks}\n"
 
     async def _swap(self, commit: str, old: str | None, tree: str) -> str:
         """Move the branch, with the intent on disk before and the fact after; return where the branch is."""

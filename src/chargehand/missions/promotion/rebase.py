@@ -84,8 +84,11 @@ def rebase_tree(depot: Depot, base: Base, tree: str, *, mission: str) -> Rebase 
     Also `None` where the branch holds all of it already. Writes objects and the checkpoint's ref into the depot.
     """
     tip = moved_base(depot, base)
-    if tip is None:
-        return None
+    return None if tip is None else rebase_onto(depot, base, tip, tree, mission=mission)
+
+
+def rebase_onto(depot: Depot, base: Base, tip: Base, tree: str, *, mission: str) -> Rebase | None:
+    """Merge a tree that was made on `base` with `tip`, as `rebase_tree` does."""
 
     def merge(candidate: str) -> MergeResult:
         return depot.merge(tip.commit, depot.commit(candidate, (base.commit,), "candidate"))

@@ -409,6 +409,13 @@ class Validator:
         warm = await asyncio.to_thread(self._find_caches, tree, environment) is not None
         return tuple(replace(check, warm=warm) for check in checks)
 
+    async def succeeds(self, command: str, tree: str) -> bool:
+        """Tell whether a command succeeds on a tree, in a sandbox as checks have it."""
+        async with self.queue.turn("checks"), self._open_checks(tree, self.environment) as sandbox:
+            words = ["/bin/sh", "-c", command]
+            result = await sandbox.exec(words, timeout=self.gates.plan.seconds_each, output_limit=1 << 16)
+        return result.exit_code == 0
+
     async def _run_outside(
         self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
     ) -> tuple[CheckResult, ...]:

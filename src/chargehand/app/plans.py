@@ -1,0 +1,177 @@
+"""Missions with a plan: recorded from a file, shown as a tree; and who works on their tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from chargehand.agents.roles import DEVELOPER
+from chargehand.app import runs
+from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.runs import RunRequest, assign_role, request_text
+from chargehand.app.selection.agents import named_agent
+from chargehand.app.wiring.session import ConfiguredBase, ProjectBase
+from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.core.plan_events import PlanMade
+from chargehand.core.plans import Plan, Task
+from chargehand.core.records import MissionRequest
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.projects import ConfirmTrust
+
+# `--plan` for none, whatever is configured.
+NO_PLAN = "none"
+_LARGEST = 1 << 20
+_FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
+
+
+def read_plan_file(app: App, name: str) -> Plan:
+    """Return the plan in a file. Raises `UsageError`."""
+    from chargehand.missions.plan_documents import parse_plan
+
+    path = app.cwd / name
+    try:
+        if not path.is_file():
+            raise UsageError(f"--plan: {name!r} is not a file", hint=_FILE_HINT)
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"--plan: {name!r} cannot be read: {error.strerror}", hint=_FILE_HINT) from error
+    return parse_plan(content, name)
+
+
+def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None]:
+    """Return a request with its text, and the plan to record with it: none where that has but one plain task.
+
+    With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
+    """
+    if request.plan in (None, NO_PLAN):
+        return request, None
+    plan = read_plan_file(app, str(request.plan))
+    text = f"Carry out the plan {Path(str(request.plan)).name}"
+    if request.text is not None or request.file is not None:
+        text = request_text(request)
+    only = plan.tasks[0]
+    if len(plan.tasks) == 1 and not _needs_coordinator(plan, only):
+        whole = only.text if request.text is None and request.file is None else f"{text}\n\n{only.text}"
+        duties = "".join(f"\n- {each}" for each in only.acceptance)
+        return replace(
+            request,
+            text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
+            file=None,
+            role=request.role or only.role or None,
+            agent=request.agent or only.agent or None,
+            model=request.model or next(iter(only.models), None),
+            checks=(*request.checks, *only.checks),
+            allow=request.allow or only.areas,
+            attempts=request.attempts or (str(only.attempts) if only.attempts else None),
+            time=request.time or (f"{only.seconds:g}s" if only.seconds else None),
+            budget=request.budget or (f"{only.budget_usd:g}" if only.budget_usd is not None else None),
+        ), None
+    return replace(request, text=text, file=None), plan
+
+
+def _needs_coordinator(plan: Plan, task: Task) -> bool:
+    conditional = task.done_when or task.when or task.loop is not None
+    return bool(plan.ambiguities or conditional or task.candidates > 1)
+
+
+def record_mission(
+    app: App,
+    request: RunRequest,
+    *,
+    plan: Plan | None,
+    confirm_trust: ConfirmTrust | None = None,
+    mission: str | None = None,
+    noted: Mapping[str, object] | None = None,
+) -> str:
+    """Record a mission, one that coordinates the tasks of its plan where it has one.
+
+    Raises as `runs.record_mission`, for the agent of each task too.
+    """
+
+    def check(found: ConfiguredBase, asked: MissionRequest) -> None:
+        known: set[object] = set()
+        for task in plan.tasks if plan is not None else ():
+            who = (task.role, task.agent, task.models, task.areas, task.needs)
+            if who not in known:
+                known.add(who)
+                _check_task(app, found, asked, task)
+
+    return runs.record_mission(
+        app,
+        request,
+        confirm_trust=confirm_trust,
+        mission=mission,
+        noted=noted,
+        plan=None if plan is None else PlanMade(plan=plan, identity=app.identity()),
+        check=check,
+    )
+
+
+def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task) -> None:
+    """Return if somebody can do a task; raises what `task_request` does, with the task's id."""
+    for model in task.models or (None,):
+        try:
+            request = task_request(app, found, found.resolved, asked, task, model)
+            models = (*((request.model,) if request.model else ()), *request.fallback)
+            app.require_ready_agent(found, found.resolved, request.agent, models)
+        except ChargehandError as error:
+            error.message = f"task {task.id}: {error.message}"
+            raise
+
+
+def task_request(
+    app: App,
+    found: ProjectBase,
+    resolved: ResolvedConfig,
+    whole: MissionRequest,
+    task: Task,
+    model: str | None,
+) -> MissionRequest:
+    """Return what the mission of a task is asked: by the role and agent of the task, else of the whole request.
+
+    Raises what `assign_role` does, and `ConfigError` where task and mission leave no area that may be changed.
+    """
+    request = replace(
+        whole,
+        model=model or whole.model,
+        extra_checks=tuple(dict.fromkeys((*whole.extra_checks, *task.checks))),
+        allow=meet_areas(whole.allow, task.areas),
+        attempts=task.attempts or whole.attempts,
+        seconds=task.seconds or whole.seconds,
+    )
+    if not task.role and not task.agent:
+        return request
+    name = task.role or whole.role or DEVELOPER
+    own = app.roles(found).find(name, resolved.config)[0].agent
+    options = RunRequest(role=name, agent=task.agent or (None if own else whole.agent), model=model)
+    assignment = assign_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
+    choice, role = assignment.choice, assignment.role
+    return replace(
+        request,
+        agent=choice.agent,
+        command=named_agent(resolved.config, choice.agent).command,
+        model=choice.model,
+        fallback=choice.fallback,
+        why=choice.why,
+        allow=meet_areas(request.allow, role.areas),
+        role=role.name,
+        role_text=app.store.artifacts.put(assignment.file.content, kind="role"),
+        role_from=assignment.file.place,
+    )
+
+
+def stop_mission(app: App, mission: str) -> None:
+    """Cancel a mission that nobody needs any more, wherever it runs; one that has ended is left as it is."""
+    from chargehand.app.missions import cancel_mission
+
+    try:
+        cancel_mission(app, mission)
+    except RefusedError:  # it ended meanwhile
+        return

@@ -1,0 +1,49 @@
+"""Shows what goes on in a mission that another process runs, as it happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chargehand.app.documents import event_document, event_step
+from chargehand.app.missions import follow_mission
+from chargehand.app.story import MissionStory, describe_event
+from chargehand.cli.terminal.output import local_time
+from chargehand.core.events import Event
+from chargehand.core.records import Reason
+
+if TYPE_CHECKING:
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import Output
+    from chargehand.core.state import MissionState
+    from chargehand.durable.actions import OutputLine
+
+
+def follow(reader: StateReader, out: Output, mission: str) -> MissionState | None:
+    """Show a mission until it is settled, and return how it stands; `None` where nobody reads any more."""
+    story = MissionStory(reader.store)
+    # What agents print is no part of the log, and with --json each line is an event of the log.
+    for seen in follow_mission(reader, mission, with_output=not out.as_json):
+        if not out.as_json:
+            _show(out, seen, story)
+        elif isinstance(seen, Event):
+            out.document(event_document(seen))
+        if out.closed:  # as after `| head`: following for nobody would never end
+            return None
+    return reader.mission_reader.state(mission)
+
+
+def _show(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -> None:
+    """Write what was seen, in as much detail as was asked for."""
+    if out.detail == "result":
+        return
+    if isinstance(seen, Reason):
+        out.text(f"  waits: {seen.message}")
+    elif not isinstance(seen, Event):
+        if seen.line.strip():  # dimmed, as `run` shows it
+            out.text(f"    {seen.line.rstrip()}", dim=True)
+    elif out.detail == "events":
+        if text := describe_event(seen):
+            out.text(f"{local_time(seen.time, seconds=True)}  {event_step(seen):<11}  {text}")
+    else:
+        for line in story.tell(seen):
+            out.text(line.text, fg=line.colour, bold=line.bold)

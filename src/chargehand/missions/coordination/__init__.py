@@ -1,0 +1,1 @@
+"""How a mission with a plan goes on: what may start, what is merged, what is tried next."""

@@ -1,0 +1,341 @@
+"""The coordinator: carries out what `decide` says, each decision an event before or with what it brings about.
+
+A task is a child mission, which any worker runs. The coordinator starts children, merges what they promote on its
+own branch, one after the other, each judged as the exact merged tree, and alone exports. While only children have
+something to do it sleeps: no worker holds it, and a child that comes to rest wakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from chargehand.core.errors import RefusedError
+from chargehand.core.mission_events import MissionFinished, QuestionAsked
+from chargehand.core.plan_events import (
+    CoordinatorSlept,
+    PlanProgress,
+    TaskEnded,
+    TaskHeld,
+    TaskMerged,
+    TaskReturned,
+    TaskStarted,
+)
+from chargehand.core.plans import Task
+from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
+from chargehand.core.state import MissionSummary
+from chargehand.missions.causes import mission_cause
+from chargehand.missions.control import Control
+from chargehand.missions.coordination import decisions as d
+from chargehand.missions.coordination.children import child_id, create_child, listens
+from chargehand.missions.coordination.merging import MergeQueue
+from chargehand.missions.journal import Journal
+from chargehand.missions.planning.collisions import collision, footprint
+from chargehand.missions.reading import MissionReader, mission_ref
+from chargehand.missions.services import Services
+
+if TYPE_CHECKING:
+    from chargehand.missions.flow import MissionFlow
+
+
+class Coordinator:
+    """Goes on with one mission that has a plan, until nothing can be decided now."""
+
+    def __init__(self, services: Services, journal: Journal, control: Control, flow: MissionFlow) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._flow = flow
+        self._queue = MergeQueue(services, journal, control, flow)
+        self._look = MissionReader(store=services.store, workers=services.workers)
+
+    async def run(self) -> None:
+        """Decide and carry out, until the mission is settled or sleeps."""
+        if self._ask_about_plan():
+            return
+        while True:
+            told = self._tell_news()
+            now = await asyncio.to_thread(self._situation)
+            for move in d.decide(now):
+                await self._control.may_go_on()
+                if isinstance(move, d.Wait):
+                    if self._rest(move, told):
+                        return
+                    break
+                if isinstance(move, d.Finish):
+                    await self._finish(move)
+                    return
+                await self._carry_out(move)
+
+    async def _carry_out(self, move: d.Move) -> None:
+        match move:
+            case d.Start():
+                await self._start(move)
+            case d.Hold():
+                self._journal.record(TaskHeld(task=move.task, reason=move.reason))
+            case d.Merge():
+                await self._merge(move)
+            case d.StopChild():
+                await asyncio.to_thread(self._services.stop_mission, move.mission)
+            case d.EndTask():
+                self._journal.record(TaskEnded(task=move.task, outcome=move.outcome, reason=move.reason))
+            case d.Ask():
+                text = (
+                    f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
+                )
+                options = (d.RETRY, d.SKIP, d.STOP)
+                tip, reasons = self._tip(), move.reasons
+                self._journal.record(
+                    QuestionAsked(
+                        question=move.question, tree=tip.tree, reasons=reasons, text=text, options=options
+                    ),
+                    durable=True,
+                )
+
+    # --- looking
+
+    @property
+    def _progress(self) -> PlanProgress:
+        assert self._journal.state.plan is not None
+        return self._journal.state.plan
+
+    @property
+    def _request(self) -> MissionRequest:
+        assert self._journal.state.request is not None
+        return self._journal.state.request
+
+    def _tip(self) -> Base:
+        """Return the coordinator's branch as it is now, as a base."""
+        depot, first = self._services.depot, self._journal.state.first_base
+        assert first is not None
+        tip = depot.read_ref(mission_ref(self._journal.mission))
+        if tip is None or tip == first.commit:
+            return first
+        return Base(commit=tip, tree=depot.tree_of(tip), revision=f"mission {self._journal.mission}")
+
+    def _children(self) -> dict[str, MissionSummary]:
+        log, live = self._services.store.log, self._services.workers.live
+        return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
+
+    def _situation(self) -> d.Situation:
+        """Return all that a decision depends on; may block."""
+        children = self._children()
+        written: dict[str, tuple[str, ...]] = {}
+        questions = self._journal.state.questions
+        prefix = (d.TASK_QUESTION, d.PLAN_QUESTION)
+
+        def footprint_of(task: Task) -> tuple[str, ...]:
+            if task.id not in written:
+                runs = self._progress.tasks[task.id].current if task.id in self._progress.tasks else ()
+                paths = {path for run in runs for path in self._written_by(run.mission)}
+                written[task.id] = tuple(sorted(paths))
+            return written[task.id]
+
+        return d.Situation(
+            progress=self._progress,
+            children={name: _as_child(summary) for name, summary in children.items()},
+            answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
+            at_once=self._progress.plan.at_once or self._services.attempts_at_once,
+            ladders=self._ladder,
+            collides=lambda task, other: collision(footprint(task), footprint(other, footprint_of(other))),
+        )
+
+    def _written_by(self, mission: str) -> tuple[str, ...]:
+        """Return the paths that a child mission has changed so far, as its checkpoints have them."""
+        state = self._look.state(mission)
+        if state.base is None or not state.checkpoints:
+            return ()
+        return tuple(each.path for each in self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree))
+
+    def _ladder(self, task: Task) -> d.Ladder:
+        own = (*((self._request.model,) if self._request.model else ()), *self._request.fallback)
+        budget = self._services.config.limits.budget_usd
+        spent = self._services.store.spending.total(mission=self._journal.mission).booked_usd if budget else 0.0
+        return d.Ladder(
+            models=task.models or tuple(dict.fromkeys(own)),
+            listens=listens(self._services.config, task.agent or self._request.agent),
+            money_left=budget is None or spent < budget,
+        )
+
+    # --- doing
+
+    def _ask_about_plan(self) -> bool:
+        """Ask a person what the plan leaves open, one after the other; tell whether something is open still."""
+        asked = self._journal.state.questions
+        for each in self._progress.plan.ambiguities:
+            name = f"{d.PLAN_QUESTION}{each.id}"
+            if name in asked and asked[name].answer is not None:
+                continue
+            reason = Reason(code="plan_unclear", message=each.question)
+            question = QuestionAsked(
+                question=name, tree=self._tip().tree, reasons=(reason,), text=each.question, options=each.options
+            )
+            new = () if name in asked else (question,)
+            self._journal.record(*new, MissionFinished(status="waiting", reasons=(reason,)), durable=True)
+            return True
+        return False
+
+    async def _start(self, move: d.Start) -> None:
+        task = self._progress.plan.task(move.task)
+        assert task is not None
+        tip = await asyncio.to_thread(self._tip)
+        if move.rung in ("first", "loop") and (ended := await self._needless(task, tip, move)):
+            self._journal.record(ended)
+            return
+        started = []
+        for number, model in enumerate(move.models, 1):
+            name = child_id(self._journal.mission, task.id, move.round, number)
+            base = await asyncio.to_thread(
+                partial(
+                    create_child,
+                    self._services,
+                    self._journal.state,
+                    task,
+                    tip,
+                    mission=name,
+                    move=move,
+                    model=model,
+                )
+            )
+            started.append(
+                TaskStarted(
+                    task=task.id,
+                    mission=name,
+                    round=move.round,
+                    rung=move.rung,
+                    base=base,
+                    why=move.why,
+                    candidate=number,
+                    model=model,
+                    considered=move.considered,
+                )
+            )
+        self._journal.record(*started)
+
+    async def _needless(self, task: Task, tip: Base, move: d.Start) -> TaskEnded | None:
+        """Return the end of a task that has nothing to do, as its conditions say of what is merged so far."""
+        loop = task.loop
+        commands = {
+            "done": task.done_when,
+            "left_out": task.when,
+            # Of a loop that has begun the last merge decided.
+            "loop": loop.while_ if loop is not None and move.round == 1 else "",
+        }
+        if not any(commands.values()):
+            return None
+
+        async def look() -> object:
+            context = await self._flow.prepare_base(self._request, tip)
+            return {
+                name: await context.validator.succeeds(command, tip.tree)
+                for name, command in commands.items()
+                if command
+            }
+
+        found = await self._journal.step(f"condition/{task.id}/{move.round}", [commands, tip.tree], look)
+        if found.get("done"):
+            why = Reason(code="task_done", message=f"{task.done_when} succeeds already")
+            return TaskEnded(task=task.id, outcome="done", reason=why)
+        if found.get("left_out") is False or found.get("loop") is False:
+            command = task.when if found.get("left_out") is False else commands["loop"]
+            why = Reason(code="condition_unmet", message=f"{command} does not succeed")
+            return TaskEnded(task=task.id, outcome="left_out", reason=why)
+        return None
+
+    async def _merge(self, move: d.Merge) -> None:
+        task = self._progress.plan.task(move.task)
+        assert task is not None
+        tip = await asyncio.to_thread(self._tip)
+        child = await asyncio.to_thread(self._look.at_rest, move.mission)
+        merged = await self._queue.merge(task, child, tip, round=self._progress.tasks[task.id].round)
+        if isinstance(merged, TaskReturned):
+            self._journal.record(merged, durable=True)
+            return
+        ended = TaskEnded(task=task.id, outcome="merged")
+        goes_on = await self._loop_goes_on(task, merged)
+        self._journal.record(merged, *(() if goes_on else (ended,)), durable=True)
+
+    async def _loop_goes_on(self, task: Task, merged: TaskMerged) -> bool:
+        loop = task.loop
+        done = len(self._progress.tasks[task.id].merged) + 1
+        if loop is None or done >= loop.most:
+            return False
+        command = loop.until or loop.while_
+        if not command:
+            return True
+        tip = replace(self._tip(), commit=merged.commit, tree=merged.tree)
+
+        async def look() -> object:
+            context = await self._flow.prepare_base(self._request, tip)
+            return await context.validator.succeeds(command, tip.tree)
+
+        succeeds = await self._journal.step(f"loop/{task.id}/{done}", [command, tip.tree], look)
+        return bool(succeeds) == (not loop.until)
+
+    async def _finish(self, move: d.Finish) -> None:
+        if move.stopped is not None:
+            kept = (
+                "what was merged before stays on its branch"
+                if self._journal.state.commit
+                else "nothing was merged"
+            )
+            reason = replace(move.stopped, message=f"{move.stopped.message}; {kept}")
+            self._journal.record(MissionFinished(status="refused", reasons=(reason,)), durable=True)
+        elif self._journal.state.commit is None:
+            reason = Reason(code="nothing_to_do", message="no task had anything to change")
+            self._journal.record(MissionFinished(status="promoted", reasons=(reason,)), durable=True)
+        else:
+            await self._queue.deliver()
+
+    # --- sleeping
+
+    def _tell_news(self) -> tuple[str, ...]:
+        """Return the children that had news; what they are is read after this, so nothing gets lost."""
+        rows = self._services.store.log.children(self._journal.mission)
+        news = tuple(row.id for row in rows if row.news)
+        if news:
+            self._services.store.log.note_told(*news)
+        return news
+
+    def _rest(self, move: d.Wait, told: tuple[str, ...]) -> bool:
+        """Let go of the mission until there is news; `False` where some came meanwhile."""
+        if move.people:
+            self._journal.record(MissionFinished(status="waiting", reasons=move.people), durable=True)
+        else:
+            self._journal.record(CoordinatorSlept(tasks=move.tasks), durable=True)
+        # Whoever has news from now on finds it asleep; who had some before is found here.
+        if not any(row.news for row in self._services.store.log.children(self._journal.mission)):
+            return True
+        from chargehand.core.plan_events import CoordinatorWoken
+
+        self._journal.record(CoordinatorWoken(mission=self._journal.mission))
+        return False
+
+
+def _as_child(summary: MissionSummary) -> d.ChildMission:
+    status: MissionStatus = summary.status
+    codes = {reason.code for reason in summary.reasons}
+    # These go on by themselves: nobody has to do anything for them.
+    if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
+        status = "planned"
+    cause = mission_cause(summary)
+    return d.ChildMission(
+        id=summary.id,
+        status=status,
+        changes=summary.commit is not None,
+        reasons=summary.reasons,
+        cause=cause.kind if cause is not None else "",
+    )
+
+
+def require_coordinator(summary: MissionSummary) -> None:
+    """Raise `RefusedError` for a mission that has no plan."""
+    if summary.tasks is None:
+        raise RefusedError(
+            f"mission {summary.id!r} has no plan",
+            code="no_plan",
+            hint=f"chargehand mission show {summary.id}",
+        )

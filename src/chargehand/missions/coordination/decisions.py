@@ -1,0 +1,314 @@
+"""What a coordinator does next, as a pure function of its plan, its log and how its child missions stand.
+
+Nothing here reads a clock, a file or the store, so every decision can be tried out in a test, and a worker that
+takes a coordinator over decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from chargehand.core.plan_events import PlanProgress, Rung, TaskOutcome, TaskProgress
+from chargehand.core.plans import Task
+from chargehand.core.records import MissionStatus, Reason
+
+# How often what was merged with others and was not good is given back to who made it, before a person is asked.
+MOST_RETURNS = 2
+# How many work side by side where a task is tried by several, the ladder's last rung before a person.
+BEST_OF = 3
+RETRY, SKIP, STOP = "retry", "skip", "stop"
+# The question about a task, and about what a plan leaves open, begin with these.
+TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
+
+_OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
+
+
+class ChildMission(Struct, frozen=True, kw_only=True):
+    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not."""
+
+    id: str
+    status: MissionStatus
+    changes: bool = False
+    reasons: tuple[Reason, ...] = ()
+    cause: str = ""
+    question: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still come to a result."""
+        return self.status in _OPEN
+
+
+class Ladder(Struct, frozen=True, kw_only=True):
+    """What may be tried for a task: its models in order.
+
+    `listens` says whether its agent can be told to take another approach, `money_left` whether the mission's
+    budget has anything left.
+    """
+
+    models: tuple[str, ...] = ()
+    listens: bool = True
+    money_left: bool = True
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """Begin a round of a task: one child mission for each of `models`, `None` for the one it has anyway."""
+
+    task: str
+    round: int
+    rung: Rung
+    why: str
+    models: tuple[str | None, ...] = (None,)
+    considered: tuple[str, ...] = ()
+
+
+class Hold(Struct, frozen=True, kw_only=True):
+    """Let a task wait that could start."""
+
+    task: str
+    reason: Reason
+
+
+class Merge(Struct, frozen=True, kw_only=True):
+    """Merge what a child mission promoted."""
+
+    task: str
+    mission: str
+
+
+class StopChild(Struct, frozen=True, kw_only=True):
+    """Stop a child mission whose result nobody needs any more; what it did is kept."""
+
+    mission: str
+    why: str
+
+
+class EndTask(Struct, frozen=True, kw_only=True):
+    """Note that a task needs nothing more although nothing of it was merged."""
+
+    task: str
+    outcome: TaskOutcome
+    reason: Reason
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """Ask a person what becomes of a task."""
+
+    task: str
+    question: str
+    reasons: tuple[Reason, ...]
+
+
+class Finish(Struct, frozen=True, kw_only=True):
+    """End the mission: its tasks are all done, or a person had it stopped over one."""
+
+    stopped: Reason | None = None
+
+
+class Wait(Struct, frozen=True, kw_only=True):
+    """Do nothing until there is news: of children, or of a person where only people have something to do."""
+
+    tasks: tuple[str, ...]
+    people: tuple[Reason, ...] = ()
+
+
+Move = Start | Hold | Merge | StopChild | EndTask | Ask | Finish | Wait
+# Tells whether two tasks must not work side by side; the second is one that works.
+Collides = Callable[[Task, Task], Reason | None]
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open."""
+
+    progress: PlanProgress
+    children: Mapping[str, ChildMission]
+    answers: Mapping[str, str | None]
+    at_once: int
+    ladders: Callable[[Task], Ladder]
+    collides: Collides
+
+    def of(self, task: str) -> TaskProgress:
+        """Return what was decided about a task."""
+        return self.progress.tasks.get(task, TaskProgress())
+
+    def works(self, task: str) -> bool:
+        """Tell whether a task was begun and has not ended."""
+        known = self.of(task)
+        return bool(known.runs) and known.end is None
+
+    def runs(self, task: str) -> tuple[ChildMission, ...]:
+        """Return the child missions of a task's last round; one that is not recorded yet is open."""
+        return tuple(
+            self.children.get(run.mission) or ChildMission(id=run.mission, status="planned")
+            for run in self.of(task).current
+        )
+
+
+def decide(now: Situation) -> list[Move]:
+    """Return what to do next, in this order; never nothing. `Finish` and `Wait` come last and alone."""
+    plan = now.progress.plan
+    moves = [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)]
+    failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
+    if failed:
+        left: list[Move] = [StopChild(mission=each, why="the mission is stopped") for each in _open_children(now)]
+        return [*failed, *left, Finish(stopped=failed[0].reason)]
+    dropped = [name for name in now.progress.tasks if plan.task(name) is None]
+    moves += [
+        StopChild(mission=run.id, why=f"task {name} was dropped from the plan")
+        for name in dropped
+        for run in now.runs(name)
+        if run.is_open
+    ]
+    moves += _begin(now)
+    if moves:
+        return moves
+    if all(now.of(task.id).end is not None for task in plan.tasks):
+        unneeded: list[Move] = [StopChild(mission=each, why="all tasks are done") for each in _open_children(now)]
+        return [*unneeded, Finish()]
+    return [_wait(now)]
+
+
+def _open_children(now: Situation) -> Iterable[str]:
+    return (child.id for child in now.children.values() if child.is_open)
+
+
+def _wait(now: Situation) -> Wait:
+    working = [task.id for task in now.progress.plan.tasks if now.works(task.id)]
+    people: list[Reason] = []
+    for task in working:
+        runs = now.runs(task)
+        waiting = [run for run in runs if run.status in ("waiting", "paused")]
+        if any(run.is_open and run not in waiting for run in runs):
+            return Wait(tasks=tuple(working))  # something goes on by itself
+        for run in waiting:
+            why = run.reasons[0].message if run.reasons else f"it is {run.status}"
+            people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
+        if not waiting:  # its question is open: else there would be a move
+            people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision"))
+    return Wait(tasks=tuple(working), people=tuple(people))
+
+
+def _go_on(now: Situation, task: Task) -> list[Move]:
+    """Return what becomes of a task whose child missions have news."""
+    known, runs = now.of(task.id), now.runs(task.id)
+    decided = {each.mission for each in known.merged} | {each.mission for each in known.returned}
+    if decided & {run.id for run in runs}:
+        return _next_round(now, task)  # what came of this one is decided
+    good = [run for run in runs if run.status == "promoted"]
+    if good:
+        chosen = good[0]
+        others = [
+            StopChild(mission=run.id, why=f"{chosen.id} came first")
+            for run in runs
+            if run.is_open and run != chosen
+        ]
+        if chosen.changes:
+            return [*others, Merge(task=task.id, mission=chosen.id)]
+        message = f"{chosen.id} ended well and changed nothing"
+        return [*others, EndTask(task=task.id, outcome="done", reason=Reason(code="report", message=message))]
+    return [] if any(run.is_open for run in runs) else _climb(now, task, runs)
+
+
+def _next_round(now: Situation, task: Task) -> list[Move]:
+    """Return the round after one whose result was merged, in a loop, or given back."""
+    known = now.of(task.id)
+    if known.returned and known.returned[-1].mission in {run.mission for run in known.current}:
+        back = known.returned[-1]
+        if len(known.returned) > MOST_RETURNS:
+            return _ask(now, task, (back.reason,))
+        return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message)]
+    return [Start(task=task.id, round=known.round + 1, rung="loop", why="its loop goes on")]
+
+
+def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Move]:
+    """Return what is tried after a round without a good result."""
+    known, ladder = now.of(task.id), now.ladders(task)
+    reasons = tuple(dict.fromkeys(reason for run in runs for reason in run.reasons))
+    causes = {run.cause for run in runs}
+    why = "; ".join(reason.message for reason in reasons[:3]) or f"it ended {runs[0].status}"
+    taken, considered = {run.rung for run in known.runs}, []
+    models = [model for model in ladder.models if model not in {run.model for run in known.runs}]
+    rungs: dict[Rung, tuple[bool, str]] = {
+        "approach": (ladder.listens and bool(causes & {"agent", "check"}), "its agent cannot be told"),
+        "model": (bool(models), "there is no other model"),
+        "best_of": (len(ladder.models) > 1 and not models, "there are no models to try side by side"),
+    }
+    for rung, (possible, obstacle) in rungs.items():
+        if rung in taken and not (rung == "model" and models):
+            considered.append(f"{rung}: was tried")
+        elif not ladder.money_left:
+            considered.append(f"{rung}: the budget is used up")
+        elif not causes & {"agent", "check", "provider"}:
+            considered.append(f"{rung}: it failed for another reason than the work")
+        elif not possible:
+            considered.append(f"{rung}: {obstacle}")
+        else:
+            chosen = (
+                tuple(ladder.models[:BEST_OF])
+                if rung == "best_of"
+                else (models[0],)
+                if rung == "model"
+                else (None,)
+            )
+            return [
+                Start(
+                    task=task.id,
+                    round=known.round + 1,
+                    rung=rung,
+                    why=why,
+                    models=chosen,
+                    considered=tuple(considered),
+                )
+            ]
+    return _ask(now, task, reasons)
+
+
+def _ask(now: Situation, task: Task, reasons: tuple[Reason, ...]) -> list[Move]:
+    """Ask a person about a task, once for each round, and do what they said."""
+    known = now.of(task.id)
+    question = f"{TASK_QUESTION}{task.id}/{known.round}"
+    if question not in now.answers:
+        return [Ask(task=task.id, question=question, reasons=reasons)]
+    answer = now.answers[question]
+    if answer is None:
+        return []
+    if answer.strip().lower() == SKIP:
+        left_out = Reason(code="left_out", message="a person left it out")
+        return [EndTask(task=task.id, outcome="left_out", reason=left_out)]
+    if answer.strip().lower() == STOP:
+        stopped = Reason(code="task_failed", message=f"a person stopped the mission over task {task.id}")
+        return [EndTask(task=task.id, outcome="failed", reason=stopped)]
+    why = "a person had it tried again" if answer.strip().lower() == RETRY else f"a person said: {answer}"
+    return [Start(task=task.id, round=known.round + 1, rung="person", why=why)]
+
+
+def _begin(now: Situation) -> list[Move]:
+    """Return the tasks that start, and those that could and are held."""
+    plan = now.progress.plan
+    working = [task for task in plan.tasks if now.works(task.id)]
+    moves: list[Move] = []
+    ready = [
+        task
+        for task in plan.tasks
+        if not now.of(task.id).runs
+        and now.of(task.id).end is None
+        and all(now.of(before).end is not None for before in task.after)
+    ]
+    for task in sorted(ready, key=lambda task: -task.priority):
+        if len(working) >= now.at_once:
+            break
+        held = next((why for other in working if (why := now.collides(task, other))), None)
+        if held is None:
+            models = now.ladders(task).models
+            # Side by side from the beginning, where the plan says so.
+            first: tuple[str | None, ...] = tuple(
+                models[each % len(models)] if models else None for each in range(task.candidates)
+            )
+            turn = "what it comes after is done" if task.after else "nothing comes before it"
+            moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first))
+            working.append(task)
+        elif now.of(task.id).held != held:
+            moves.append(Hold(task=task.id, reason=held))
+    return moves

@@ -1,0 +1,139 @@
+"""The merge queue of a coordinator: one result after the other, each judged as the exact merged tree."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from chargehand.checks.execution import report
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import ApprovalGiven, BaseResolved
+from chargehand.core.plan_events import TaskMerged, TaskReturned
+from chargehand.core.plans import Task
+from chargehand.core.records import Base, Reason, Verdict
+from chargehand.core.state import MissionState
+from chargehand.missions.control import Control
+from chargehand.missions.journal import Journal
+from chargehand.missions.promotion.promoter import Promoter
+from chargehand.missions.promotion.rebase import (
+    Rebase,
+    conflict_event,
+    conflict_reason,
+    conflict_report,
+    rebase_onto,
+    rebase_promoted,
+)
+from chargehand.missions.services import Services
+from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
+from chargehand.workspace.merge import MergeConflictError
+
+if TYPE_CHECKING:
+    from chargehand.missions.flow import MissionFlow
+
+
+class MergeQueue:
+    """Brings what child missions promoted to the coordinator's branch."""
+
+    def __init__(self, services: Services, journal: Journal, control: Control, flow: MissionFlow) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._flow = flow
+        self._promoter = Promoter(services, journal, fault=flow.fault)
+
+    def _approved_trees(self, mission: str) -> frozenset[str]:
+        """Return the trees of a child mission that a person let in."""
+        events = map(read_payload, self._services.store.log.read(mission, types=(ApprovalGiven.type,)))
+        return frozenset(event.tree for event in events if isinstance(event, ApprovalGiven))
+
+    async def merge(self, task: Task, child: MissionState, tip: Base, *, round: int) -> TaskMerged | TaskReturned:
+        """Merge what a child promoted with `tip`; what is not good together goes back with the evidence."""
+        base, tree = child.promoted_on, child.tree
+        assert base is not None
+        assert tree is not None
+        approved = self._approved_trees(child.id)
+        if base.commit == tip.commit:
+            verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
+            return await self._promote(task, child, tip, verdict, approved=tree in approved)
+        rebase = await asyncio.to_thread(
+            rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
+        )
+        if rebase is None:  # a worker before merged it, and ended before it could say so
+            return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
+        if rebase.count:
+            return self._return_conflict(task, child, rebase, tree)
+        verdict, outputs = await self._flow.judge_again(tip, rebase.tree, scope="merged")
+        good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
+        if good:
+            return await self._promote(task, child, tip, verdict, approved=tree in approved)
+        reasons = judge_verdict(verdict).reasons
+        why = "; ".join(reason.message for reason in reasons[:3])
+        return self._return(
+            task,
+            child,
+            rebase,
+            Reason(code="merged_red", message=f"together with what was merged since: {why}"),
+            report(verdict, outputs.outputs).encode(),
+        )
+
+    async def _promote(
+        self, task: Task, child: MissionState, tip: Base, verdict: Verdict, *, approved: bool
+    ) -> TaskMerged:
+        async def never(tree: str) -> Verdict:
+            raise AssertionError("the tree was merged before")
+
+        made: list[str] = []
+
+        async def promote() -> None:
+            made.append(
+                await self._promoter.promote(
+                    tip, verdict.tree, verdict, validate=never, approved=approved, done_by=(task, child)
+                )
+            )
+
+        # Once begun it is finished, whoever cancels: half a promotion helps nobody.
+        await self._control.finish(promote())
+        return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
+
+    def _return_conflict(self, task: Task, child: MissionState, rebase: Rebase, tree: str) -> TaskReturned:
+        event = conflict_event(
+            self._services.store,
+            self._journal.mission,
+            rebase.conflicts,
+            count=rebase.count,
+            branch=None,
+            commit=rebase.base.commit,
+            tree=tree,
+        )
+        self._journal.record(event)
+        where = "what was merged since"
+        reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
+        return self._return(task, child, rebase, reason, conflict_report(rebase))
+
+    def _return(
+        self, task: Task, child: MissionState, rebase: Rebase, reason: Reason, evidence: bytes
+    ) -> TaskReturned:
+        kept = self._services.store.artifacts.put(evidence, kind="report", mission=self._journal.mission)
+        self._services.depot.keep_base(rebase.base.commit)
+        return TaskReturned(
+            task=task.id,
+            mission=child.id,
+            reason=reason,
+            base=rebase.base.commit,
+            tree=rebase.tree,
+            evidence=kept,
+        )
+
+    async def deliver(self) -> None:
+        """Export what is merged, judged once more on the branch that it is to be applied to where that moved."""
+        # Where both conflict, or are not good together, it stays on its own branch: applying it says why not.
+        with contextlib.suppress(MergeConflictError):
+            rebase = await rebase_promoted(self._journal, self._services.store, self._services.depot)
+            if rebase is not None:
+                verdict, validator = await self._flow.judge_again(rebase.base, rebase.tree, scope="merged")
+                if judge_verdict(verdict).mission == "promoted":
+                    self._journal.record(BaseResolved(base=rebase.base))
+                    await self._flow.promote(rebase.base, rebase.tree, verdict, validator)
+                    return
+        await self._flow.deliver()

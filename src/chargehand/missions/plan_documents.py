@@ -1,0 +1,5 @@
+"""Stub."""
+import json, msgspec
+from chargehand.core.plans import Plan
+def parse_plan(content, name):
+    return msgspec.convert(json.loads(content), Plan)
