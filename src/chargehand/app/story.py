@@ -18,6 +18,7 @@ from chargehand.app.progress.event_text import describe as describe
 from chargehand.app.progress.event_text import describe_event as describe_event
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
+from chargehand.core import plan_events as p
 from chargehand.core.events import Event, Payload
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult, Verdict
@@ -40,6 +41,7 @@ _OF_THE_MISSION = (
     *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, a.BreakerChanged),
     *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
+    *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskMerged, p.TaskReturned, p.TaskEnded),
 )
 
 

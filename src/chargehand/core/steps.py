@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from chargehand.core import attempt_events as w
 from chargehand.core import mission_events as p
+from chargehand.core import plan_events as c
 from chargehand.core.events import Payload
 
 MissionStep = Literal["analyse", "environment", "repository", "selection", "execution", "validation", "promotion"]
@@ -16,6 +17,12 @@ MISSION_STEPS: tuple[MissionStep, ...] = get_args(MissionStep)
 _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.MissionCreated: "analyse",
     p.BaseResolved: "repository",
+    c.PlanMade: "analyse",
+    c.TaskStarted: "selection",
+    c.TaskHeld: "selection",
+    c.TaskMerged: "promotion",
+    c.TaskReturned: "promotion",
+    c.TaskEnded: "promotion",
     w.TierChosen: "environment",
     p.AgentSelected: "selection",
     w.RoleChosen: "selection",

@@ -1,5 +1,8 @@
 """Stub."""
+
 import json, msgspec
 from chargehand.core.plans import Plan
+
+
 def parse_plan(content, name):
     return msgspec.convert(json.loads(content), Plan)

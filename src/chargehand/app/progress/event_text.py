@@ -63,6 +63,16 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
+from chargehand.core.plan_events import (
+    CoordinatorSlept,
+    CoordinatorWoken,
+    PlanMade,
+    TaskEnded,
+    TaskHeld,
+    TaskMerged,
+    TaskReturned,
+    TaskStarted,
+)
 from chargehand.core.ports import Spent
 from chargehand.core.records import Reason
 from chargehand.core.text import shown_path
@@ -72,6 +82,7 @@ def describe(payload: Payload) -> str:
     """Return what happened on one line, "" for what a person need not see."""
     for describe_group in (
         _describe_mission,
+        _describe_plan,
         _describe_worker,
         _describe_start,
         _describe_message,
@@ -131,6 +142,47 @@ def _describe_mission(event: Payload) -> str | None:
             return f"started after {event.seconds:.1f} s in the queue"
         case MissionFinished():
             return f"mission {event.status}{_reasons(event.reasons)}"
+    return None
+
+
+# Why a task is begun, by the rung of what is tried for it.
+_RUNGS = {
+    "first": "",
+    "approach": ", another approach",
+    "model": ", another model",
+    "best_of": ", several side by side",
+    "returned": ", to make it good together with what was merged since",
+    "loop": ", once more",
+    "person": ", as a person said",
+}
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
+def _describe_plan(event: Payload) -> str | None:
+    match event:
+        case PlanMade():
+            return f"plan of {_tasks(len(event.plan.tasks))} by {event.identity}"
+        case TaskStarted():
+            by = f" by {event.model}" if event.model else ""
+            return f"task {event.task} started{by}{_RUNGS[event.rung]}: {event.mission}"
+        case TaskHeld():
+            return f"task {event.task} waits: {event.reason.message}"
+        case TaskMerged():
+            return f"task {event.task} merged at {event.commit[:12]}"
+        case TaskReturned():
+            return f"task {event.task} goes back: {event.reason.message}"
+        case TaskEnded(outcome="merged"):
+            return f"task {event.task} done"
+        case TaskEnded():
+            why = f": {event.reason.message}" if event.reason is not None else ""
+            return f"task {event.task} {event.outcome.replace('_', ' ')}{why}"
+        case CoordinatorSlept():
+            return f"waits for {_tasks(len(event.tasks))}: {_shorten(', '.join(event.tasks))}"
+        case CoordinatorWoken():
+            return f"news of {event.mission}"
     return None
 
 

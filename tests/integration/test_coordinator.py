@@ -1,0 +1,239 @@
+"""Missions with a plan: tasks as child missions, merged one after the other, steered and explained as one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import repository, shell
+from tests.conftest import git
+
+from chargehand.app.composition import App
+from chargehand.app.missions import answer_question, cancel_mission, pause_mission
+from chargehand.app.plans import plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.app.worker import Worker
+from chargehand.core.fold import read_payload
+from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
+from chargehand.core.state import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+
+READS = "cat f.txt sub/* >/dev/null 2>&1; ls"
+"""A check that opens what tasks change."""
+
+
+class Crew:
+    """A state directory with a repository, whose missions one worker of this process runs."""
+
+    def __init__(self, place: Path, repo: Path) -> None:
+        self.repo = repo
+        self.environ = {
+            "HOME": str(place),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "CHARGEHAND_HOME": str(place / "state"),
+            "XDG_CONFIG_HOME": str(place / "config"),
+        }
+        self.place = place
+
+    def record(self, tasks: list[dict[str, Any]], check: str = READS, **more: Any) -> str:
+        file = self.place / "plan.json"
+        options = {name: more.pop(name) for name in ("attempts", "apply", "budget", "model") if name in more}
+        file.write_text(json.dumps({"tasks": tasks, **more}))
+        asked = RunRequest(plan=str(file), agent="command:true", only_checks=(check,), yes=True, **options)
+        with App.open(environ=self.environ, cwd=self.repo) as app:
+            request, plan = plan_request(app, asked)
+            return record_mission(app, request, plan=plan)
+
+    def work(self, mission: str) -> MissionState:
+        """Work until nothing is left to do, and return how the mission stands."""
+        with App.open(environ=self.environ, cwd=self.repo, role="worker") as app:
+            asyncio.run(Worker(app, slots=4).work(until_idle=True))
+            return app.mission_reader.state(mission)
+
+    def answer(self, mission: str, text: str) -> MissionState:
+        with App.open(environ=self.environ, cwd=self.repo) as app:
+            answer_question(app, mission, text)
+        return self.work(mission)
+
+    def events(self, mission: str, *kinds: type) -> list[Any]:
+        with App.open(environ=self.environ, cwd=self.repo) as app:
+            payloads = [read_payload(line) for line in app.store.log.read(mission)]
+        return [payload for payload in payloads if isinstance(payload, kinds)]
+
+    def children(self, mission: str) -> dict[str, str]:
+        """Return the last status of each task's missions."""
+        with App.open(environ=self.environ, cwd=self.repo) as app:
+            listed = app.store.log.summaries(app.workers.live, parent=mission)
+        return {each.summary.task: each.summary.status for each in listed}
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    (tmp_path / "place").mkdir()
+    yield Crew(tmp_path / "place", repository(tmp_path / "repo"))
+
+
+def writes(name: str, text: str = "x") -> str:
+    return shell(f"echo {text} > sub/{name}.txt")
+
+
+def task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
+    return {"id": name, "text": f"Write {name}", "agent": agent or writes(name), **more}
+
+
+def branch(crew: Crew, state: MissionState) -> str:
+    assert state.export is not None
+    return state.export.ref.removeprefix("refs/heads/")
+
+
+def test_tasks_are_merged_in_an_order_that_their_plan_allows(crew: Crew) -> None:
+    mission = crew.record(
+        [task("last", shell("cat sub/a.txt sub/b.txt > sub/c.txt"), after=["a", "b"]), task("a"), task("b")]
+    )
+    before = git(crew.repo, "rev-parse", "main")
+    state = crew.work(mission)
+    assert (state.status, state.tasks and state.tasks.merged) == ("promoted", 3)
+    merged = [event.task for event in crew.events(mission, TaskMerged)]
+    assert sorted(merged[:2]) == ["a", "b"]
+    assert merged[2] == "last"
+    made = branch(crew, state)
+    assert git(crew.repo, "show", f"{made}:sub/c.txt").split() == ["x", "x"]
+    # Only the whole is exported, one commit for each task, and nothing else of the repository is touched.
+    assert git(crew.repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [made, "main"]
+    assert len(git(crew.repo, "log", "--format=%s", f"main..{made}").splitlines()) == 3
+    assert git(crew.repo, "rev-parse", "main") == before
+    assert {each for each in crew.children(mission).values()} == {"promoted"}
+
+
+def test_tasks_that_touch_one_file_work_one_after_the_other(crew: Crew) -> None:
+    adds = shell("cat sub/log.txt > sub/n.txt 2>/dev/null; echo x >> sub/log.txt; sleep 0.3")
+    mission = crew.record([task(name, adds, change=["sub/log.txt"]) for name in ("a", "b", "c")])
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    assert git(crew.repo, "show", f"{branch(crew, state)}:sub/log.txt").split() == ["x", "x", "x"]
+    assert [event.reason.code for event in crew.events(mission, TaskHeld)][0] == "collision_file"
+    assert not crew.events(mission, TaskReturned)
+
+
+def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew) -> None:
+    """Both change the same line; nothing in the plan says so."""
+    agent = shell("cp sub/line.txt sub/was.txt 2>/dev/null; echo $CHARGEHAND_REQUEST | md5sum > sub/line.txt")
+    mission = crew.record([task("a", agent), task("b", agent)])
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    (back,) = crew.events(mission, TaskReturned)
+    assert back.reason.code == "merge_conflict"
+    assert [run.rung for run in crew.events(mission, TaskStarted) if run.task == back.task] == ["first", "returned"]
+    assert len(git(crew.repo, "log", "--format=%s", f"main..{branch(crew, state)}").splitlines()) == 2
+
+
+def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
+    """Each is green by itself; the check fails where both are there."""
+    check = f"{READS}; ! {{ test -e sub/a.txt && test -e sub/b.txt && test ! -e sub/mended.txt; }}"
+    careful = shell("sleep 1; echo x > sub/b.txt; test ! -e sub/a.txt || echo x > sub/mended.txt")
+    mission = crew.record([task("a"), task("b", careful)], check)
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    backs = crew.events(mission, TaskReturned)
+    assert {back.reason.code for back in backs} == {"merged_red"}
+    made = branch(crew, state)
+    assert git(crew.repo, "ls-tree", "--name-only", f"{made}:sub").split() == ["a.txt", "b.txt", "mended.txt"]
+
+
+def test_a_task_that_fails_asks_a_person_and_the_rest_goes_on(crew: Crew) -> None:
+    mission = crew.record([task("bad", shell("exit 3")), task("good"), task("after", after=["bad"])])
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    asked = state.open_question
+    assert asked is not None
+    assert asked.options == ("retry", "skip", "stop")
+    assert [event.task for event in crew.events(mission, TaskMerged)] == ["good"]
+    again = crew.answer(mission, "retry")
+    assert again.status == "waiting"
+    assert again.open_question is not None
+    assert again.open_question.id != asked.id
+    done = crew.answer(mission, "skip")
+    assert done.status == "promoted"
+    outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert outcomes == {"bad": "left_out", "good": "merged", "after": "merged"}
+
+
+def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
+    mission = crew.record([task("bad", shell("exit 3")), task("good")])
+    crew.work(mission)
+    state = crew.answer(mission, "stop")
+    assert (state.status, state.reasons[0].code) == ("refused", "task_failed")
+    assert state.export is None
+
+
+def test_what_the_plan_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
+    unclear = [{"id": "format", "question": "Which format?", "options": ["toml", "yaml"]}]
+    told = shell("echo $CHARGEHAND_REQUEST > sub/a.txt")
+    mission = crew.record([task("a", told), task("b")], ambiguities=unclear)
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    assert crew.children(mission) == {}
+    done = crew.answer(mission, "toml")
+    assert done.status == "promoted"
+    assert "Which format? toml" in git(crew.repo, "show", f"{branch(crew, done)}:sub/a.txt")
+
+
+def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
+    counts = shell("echo x >> sub/n.txt")
+    mission = crew.record(
+        [
+            task("there", done_when="test -e f.txt"),
+            task("never", when="test -e nowhere"),
+            task("three", counts, loop={"most": 9, "until": "test $(wc -l < sub/n.txt) = 3"}),
+            task("two", shell("echo y >> sub/two.txt"), loop={"most": 2}, after=["there", "never"]),
+        ]
+    )
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert outcomes == {"there": "done", "never": "left_out", "three": "merged", "two": "merged"}
+    made = branch(crew, state)
+    assert git(crew.repo, "show", f"{made}:sub/n.txt").split() == ["x"] * 3
+    assert git(crew.repo, "show", f"{made}:sub/two.txt").split() == ["y"] * 2
+
+
+def test_a_plan_whose_tasks_are_done_changes_nothing(crew: Crew) -> None:
+    mission = crew.record([task("a", done_when="true"), task("b", done_when="true")])
+    state = crew.work(mission)
+    assert (state.status, state.reasons[0].code, state.commit) == ("promoted", "nothing_to_do", None)
+    assert crew.children(mission) == {}
+
+
+def test_cancelling_ends_its_tasks_too(crew: Crew) -> None:
+    async def cancelled() -> MissionState:
+        with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+            worker = Worker(app, slots=4)
+            working = asyncio.create_task(worker.work(until_idle=False))
+            while not any(each.status == "running" for each in app.mission_reader.all() if each.parent):
+                await asyncio.sleep(0.1)
+            await asyncio.to_thread(cancel_mission, app, mission)
+            await asyncio.sleep(0.5)
+            worker.stop()
+            await working
+            return app.mission_reader.state(mission)
+
+    mission = crew.record([task("a", shell("sleep 60")), task("b", after=["a"])])
+    state = asyncio.run(cancelled())
+    assert state.status == "cancelled"
+    assert crew.children(mission) == {"a": "cancelled"}
+
+
+def test_a_paused_coordinator_starts_nothing_until_it_is_resumed(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b")])
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        pause_mission(app, mission, reason="later")
+    assert crew.work(mission).status == "paused"
+    assert crew.children(mission) == {}
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        app.steering.resume(mission)
+    assert crew.work(mission).status == "promoted"
