@@ -14,7 +14,7 @@ from tests.conftest import git
 
 from chargehand.app.composition import App
 from chargehand.app.missions import answer_question, cancel_mission, pause_mission
-from chargehand.app.plans import plan_request, record_mission
+from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.fold import read_payload
@@ -128,7 +128,10 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
     assert (state.status, state.reasons) == ("promoted", ())
     (back,) = crew.events(mission, TaskReturned)
     assert back.reason.code == "merge_conflict"
-    assert [run.rung for run in crew.events(mission, TaskStarted) if run.task == back.task] == ["first", "returned"]
+    assert [run.rung for run in crew.events(mission, TaskStarted) if run.task == back.task] == [
+        "first",
+        "returned",
+    ]
     assert len(git(crew.repo, "log", "--format=%s", f"main..{branch(crew, state)}").splitlines()) == 2
 
 

@@ -466,12 +466,12 @@ class App(StateReader):
     def _task_request(
         self, found: ProjectBase, resolved: ResolvedConfig, whole: MissionRequest, task: Task, model: str | None
     ) -> MissionRequest:
-        from chargehand.app.plans import task_request
+        from chargehand.app.requests import task_request
 
         return task_request(self, found, resolved, whole, task, model)
 
     def _stop_mission(self, mission: str) -> None:
-        from chargehand.app.plans import stop_mission
+        from chargehand.app.requests import stop_mission
 
         stop_mission(self, mission)
 

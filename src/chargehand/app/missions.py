@@ -7,7 +7,6 @@ an order to that worker, any other one here.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
 import json
 import re
@@ -37,10 +36,9 @@ from chargehand.app.progress.live_output import OutputReader
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
-from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
-from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued
 from chargehand.core.records import Base, Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
@@ -48,10 +46,8 @@ from chargehand.durable.actions import OutputLine
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.projects import ConfirmTrust
     from chargehand.app.reporting.report import MissionReport
-    from chargehand.app.runs import RunObserver, RunRequest
-    from chargehand.core.plans import Plan
+    from chargehand.app.runs import RunObserver
 
 # Between two looks at the log of a mission that is followed: one query of a millisecond each.
 _LOOK_SECONDS = 0.2
@@ -207,80 +203,6 @@ def follow_mission(
                 last_wait = reason.message
                 yield reason
             time.sleep(_LOOK_SECONDS)
-
-
-class IdempotencyKey(msgspec.Struct, frozen=True):
-    """A caller's own key for a mission; `asked` is a digest of all that was asked for with it.
-
-    `via` tells the interfaces apart, so that no two callers mean one mission by chance.
-    """
-
-    via: Literal["mcp", "run"]
-    key: str
-    asked: str
-
-
-def record_once(
-    app: App,
-    request: RunRequest,
-    key: IdempotencyKey,
-    *,
-    confirm_trust: ConfirmTrust | None = None,
-    plan: Plan | None = None,
-) -> tuple[str, bool]:
-    """Record a mission, or find the one that the key stands for; return its id and whether it is new.
-
-    Raises `RefusedError` (`key_reused`) for a key of something else, and what `record_mission` does.
-    """
-    from chargehand.app.plans import record_mission
-
-    # Clients of the MCP server had keys before anybody else: theirs are taken as they come.
-    mission = keyed_id("mission", key.key if key.via == "mcp" else f"{key.via} {key.key}")
-    if not _is_recorded(app, mission, key):
-        noted: dict[str, object] = {key.via: {"key": key.key, "asked": key.asked}}
-        try:
-            made = record_mission(
-                app, request, plan=plan, confirm_trust=confirm_trust, mission=mission, noted=noted
-            )
-            return made, True
-        except UsageError as error:
-            if error.code != "mission_exists":
-                raise
-        _is_recorded(app, mission, key)  # another call with the key came first: the store took only one
-    return mission, False
-
-
-def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
-    """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
-    try:
-        app.store.log.get(mission)
-    except NotFoundError:
-        return False
-    first = app.store.log.read(mission, types=("mission.created",))[0].payload
-    # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
-    if first is not None and msgspec.json.decode(first)["config"][key.via]["asked"] != key.asked:
-        raise RefusedError(
-            f"the key {key.key!r} belongs to mission {mission!r}, which was requested with other arguments",
-            code="key_reused",
-            hint=f"use a new key for a new request; `chargehand mission show {mission}` shows its status",
-        )
-    return True
-
-
-def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, IdempotencyKey]:
-    """Return a request with its text read, and the key that stands for all it asks for in its repository."""
-    from chargehand.app.runs import request_text
-
-    # An empty one is mostly a variable that is not set: all requests would be one.
-    if not key or not key.isprintable():
-        raise UsageError(
-            f"--idempotency-key: {key!r} is empty or has characters that are not printable",
-            hint="use a short text of your own, another one for each request",
-        )
-    request = replace(request, text=request_text(request), file=None)
-    meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
-    content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
-    return request, IdempotencyKey("run", key, hashlib.sha256(content).hexdigest())
 
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:

@@ -91,8 +91,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
       chargehand run --agent "command:ruff check --fix ." "fix the lint errors"
     """
     from chargehand.app.composition import App
-    from chargehand.app.missions import key_request, record_once
-    from chargehand.app.plans import plan_request, record_mission
+    from chargehand.app.requests import key_request, plan_request, record_mission, record_once
     from chargehand.app.runs import RunRequest
     from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.prompts import confirm_trust

@@ -11,17 +11,16 @@ import msgspec
 from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
 from chargehand.app.composition import App
 from chargehand.app.documents import mission_document, to_json
+from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import (
-    IdempotencyKey,
     cancel_mission,
     check_answer,
     discard_mission,
     goes_on_by_itself,
-    record_once,
 )
-from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.outcome import explain_failures, exported_branch
+from chargehand.app.requests import IdempotencyKey, record_once
 from chargehand.app.runs import RunRequest, record_mission
 from chargehand.app.story import describe_event
 from chargehand.core.codec import convert_to

@@ -1,6 +1,9 @@
 """Stub."""
 
-import json, msgspec
+import json
+
+import msgspec
+
 from chargehand.core.plans import Plan
 
 

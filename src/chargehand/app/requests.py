@@ -1,11 +1,13 @@
-"""Missions with a plan: recorded from a file, shown as a tree; and who works on their tasks."""
+"""Requests as they are recorded for a worker: with a plan, under a caller's own key, and for each task."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER
@@ -15,7 +17,8 @@ from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.runs import RunRequest, assign_role, request_text
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase
-from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.ids import keyed_id
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan, Task
 from chargehand.core.records import MissionRequest
@@ -124,6 +127,76 @@ def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Ta
         except ChargehandError as error:
             error.message = f"task {task.id}: {error.message}"
             raise
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """A caller's own key for a mission; `asked` is a digest of all that was asked for with it.
+
+    `via` tells the interfaces apart, so that no two callers mean one mission by chance.
+    """
+
+    via: Literal["mcp", "run"]
+    key: str
+    asked: str
+
+
+def record_once(
+    app: App,
+    request: RunRequest,
+    key: IdempotencyKey,
+    *,
+    confirm_trust: ConfirmTrust | None = None,
+    plan: Plan | None = None,
+) -> tuple[str, bool]:
+    """Record a mission, or find the one that the key stands for; return its id and whether it is new.
+
+    Raises `RefusedError` (`key_reused`) for a key of something else, and what `record_mission` does.
+    """
+    # Clients of the MCP server had keys before anybody else: theirs are taken as they come.
+    mission = keyed_id("mission", key.key if key.via == "mcp" else f"{key.via} {key.key}")
+    if not _is_recorded(app, mission, key):
+        noted: dict[str, object] = {key.via: {"key": key.key, "asked": key.asked}}
+        try:
+            made = record_mission(
+                app, request, plan=plan, confirm_trust=confirm_trust, mission=mission, noted=noted
+            )
+            return made, True
+        except UsageError as error:
+            if error.code != "mission_exists":
+                raise
+        _is_recorded(app, mission, key)  # another call with the key came first: the store took only one
+    return mission, False
+
+
+def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
+    """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
+    try:
+        app.store.log.get(mission)
+    except NotFoundError:
+        return False
+    first = app.store.log.read(mission, types=("mission.created",))[0].payload
+    # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
+    if first is not None and msgspec.json.decode(first)["config"][key.via]["asked"] != key.asked:
+        raise RefusedError(
+            f"the key {key.key!r} belongs to mission {mission!r}, which was requested with other arguments",
+            code="key_reused",
+            hint=f"use a new key for a new request; `chargehand mission show {mission}` shows its status",
+        )
+    return True
+
+
+def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, IdempotencyKey]:
+    """Return a request with its text read, and the key that stands for all it asks for in its repository."""
+    # An empty one is mostly a variable that is not set: all requests would be one.
+    if not key or not key.isprintable():
+        raise UsageError(
+            f"--idempotency-key: {key!r} is empty or has characters that are not printable",
+            hint="use a short text of your own, another one for each request",
+        )
+    request = replace(request, text=request_text(request), file=None)
+    meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
+    content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
+    return request, IdempotencyKey("run", key, hashlib.sha256(content).hexdigest())
 
 
 def task_request(

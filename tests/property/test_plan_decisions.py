@@ -1,0 +1,254 @@
+"""The coordinator's decisions as a model: random plans, whose child missions end as chance will have it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from chargehand.core.plan_events import (
+    PlanMade,
+    PlanProgress,
+    TaskEnded,
+    TaskHeld,
+    TaskMerged,
+    TaskReturned,
+    TaskStarted,
+)
+from chargehand.core.plans import Plan, Task
+from chargehand.core.records import MissionStatus, Reason
+from chargehand.missions.coordination.decisions import (
+    Ask,
+    ChildMission,
+    EndTask,
+    Finish,
+    Hold,
+    Ladder,
+    Merge,
+    Situation,
+    Start,
+    StopChild,
+    Wait,
+    decide,
+)
+
+WHY = Reason(code="test", message="so it goes")
+ENDS: tuple[MissionStatus, ...] = (
+    "promoted",
+    "promoted",
+    "promoted",
+    "refused",
+    "failed",
+    "cancelled",
+    "discarded",
+)
+
+
+class World:
+    """Everything around the decisions: children that end, a queue that merges, a person who answers."""
+
+    def __init__(self, plan: Plan, seed: int, models: tuple[str, ...], shared: set[str]) -> None:
+        self.plan = plan
+        self.chance = random.Random(seed)
+        self.progress = PlanProgress().after(PlanMade(plan=plan, identity="ada"))
+        self.children: dict[str, ChildMission] = {}
+        self.answers: dict[str, str | None] = {}
+        self.models = models
+        self.shared = shared
+        self.finished: Finish | None = None
+        self.most_at_once = 0
+        self.asked = 0
+
+    def situation(self) -> Situation:
+        return Situation(
+            progress=self.progress,
+            children=self.children,
+            answers=self.answers,
+            at_once=self.plan.at_once or 3,
+            ladders=lambda task: Ladder(models=task.models or self.models),
+            collides=lambda a, b: WHY if {a.id, b.id} <= self.shared else None,
+        )
+
+    def run(self) -> None:
+        """Let it go on until it is finished; a plan that never ends is a fault."""
+        for _ in range(60 * len(self.plan.tasks) + 60):
+            if self.finished is not None:
+                return
+            moves = decide(self.situation())
+            assert moves
+            for number, move in enumerate(moves):
+                if isinstance(move, Wait | Finish):
+                    assert number == len(moves) - 1
+                self.do(move)
+            # Whoever takes over decides the same from the same log.
+            assert decide(self.situation()) == decide(self.situation())
+        raise AssertionError(f"it goes on for ever: {self.progress}")
+
+    def do(self, move: object) -> None:
+        match move:
+            case Start():
+                self.start(move)
+            case Hold():
+                assert any(self.situation().works(other) for other in self.shared - {move.task})
+                self.note(TaskHeld(task=move.task, reason=move.reason))
+            case Merge():
+                self.merge(move)
+            case StopChild():
+                assert self.children[move.mission].is_open
+                self.end(move.mission, "cancelled")
+            case EndTask():
+                self.note(TaskEnded(task=move.task, outcome=move.outcome, reason=move.reason))
+            case Ask():
+                assert move.question not in self.answers
+                assert move.reasons
+                self.answers[move.question] = None
+                self.asked += 1
+            case Finish():
+                self.finished = move
+            case Wait():
+                self.wait(move)
+
+    def note(self, event: TaskStarted | TaskHeld | TaskMerged | TaskReturned | TaskEnded) -> None:
+        self.progress = self.progress.after(event)
+
+    def start(self, move: Start) -> None:
+        task = self.plan.task(move.task)
+        known = self.progress.tasks[move.task]
+        assert task is not None
+        assert known.end is None
+        assert move.round == known.round + 1
+        assert all(self.progress.tasks[before].end is not None for before in task.after)
+        assert not any(child.is_open for child in self.situation().runs(move.task))
+        if move.round == 1:
+            others = [each for each in self.shared - {move.task} if self.situation().works(each)]
+            assert move.task not in self.shared or not others
+        for number, model in enumerate(move.models, 1):
+            name = f"{move.task}.{move.round}.{number}"
+            assert name not in self.children
+            self.children[name] = ChildMission(id=name, status="planned")
+            started = TaskStarted(
+                task=move.task,
+                mission=name,
+                round=move.round,
+                rung=move.rung,
+                base="0" * 40,
+                why=move.why,
+                candidate=number,
+                model=model,
+            )
+            self.note(started)
+        working = sum(self.situation().works(each.id) for each in self.plan.tasks)
+        self.most_at_once = max(self.most_at_once, working)
+        assert working <= (self.plan.at_once or 3)
+
+    def merge(self, move: Merge) -> None:
+        child = self.children[move.mission]
+        assert (child.status, child.changes) == ("promoted", True)
+        known = self.progress.tasks[move.task]
+        assert move.mission not in {each.mission for each in (*known.merged, *known.returned)}
+        if self.chance.random() < 0.2:
+            back = TaskReturned(
+                task=move.task, mission=move.mission, reason=WHY, base="0" * 40, tree="1" * 40, evidence="f" * 64
+            )
+            self.note(back)
+            return
+        self.note(TaskMerged(task=move.task, mission=move.mission, commit="0" * 40, tree="0" * 40))
+        task = self.plan.task(move.task)
+        assert task is not None
+        loop = task.loop
+        if loop is None or len(self.progress.tasks[move.task].merged) >= loop.most:
+            self.note(TaskEnded(task=move.task, outcome="merged"))
+
+    def end(self, mission: str, status: MissionStatus) -> None:
+        causes: Mapping[str, str] = {
+            "refused": "check",
+            "failed": self.chance.choice(("agent", "provider", "engine")),
+        }
+        self.children[mission] = replace(
+            self.children[mission],
+            status=status,
+            changes=status == "promoted" and self.chance.random() < 0.9,
+            reasons=(WHY,),
+            cause=causes.get(status, "person"),
+        )
+
+    def wait(self, move: Wait) -> None:
+        """Something has to happen now: a child that is open ends, or a person answers."""
+        live = [child.id for child in self.children.values() if child.is_open]
+        questions = [name for name, answer in self.answers.items() if answer is None]
+        assert live or questions, "nothing is left that could ever happen"
+        assert set(move.tasks) == {task.id for task in self.plan.tasks if self.situation().works(task.id)}
+        going = [name for name in live if self.children[name].status in ("planned", "running")]
+        assert bool(move.people) == (not going)
+        if questions and (not live or self.chance.random() < 0.3):
+            answers = ("retry", "skip", "try it otherwise", *(["stop"] if self.chance.random() < 0.1 else []))
+            self.answers[questions[0]] = self.chance.choice(answers) if self.asked < 30 else "skip"
+            return
+        chosen = self.chance.choice(live)
+        self.end(chosen, self.chance.choice(("waiting", "running", *ENDS)))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    names = [f"t{number}" for number in range(draw(st.integers(1, 9)))]
+    tasks = []
+    for number, name in enumerate(names):
+        before = draw(st.lists(st.sampled_from(names[:number]), unique=True, max_size=3)) if number else []
+        loop = draw(st.sampled_from((None, None, None, 2, 3)))
+        tasks.append(
+            Task(
+                id=name,
+                text=name,
+                after=tuple(before),
+                candidates=draw(st.sampled_from((1, 1, 1, 3))),
+                models=draw(st.sampled_from(((), ("x",), ("x", "y"), ("x", "y", "z")))),
+                priority=draw(st.integers(-1, 1)),
+                loop=None if loop is None else _loop(loop),
+            )
+        )
+    return Plan(tasks=tuple(draw(st.permutations(tasks))), at_once=draw(st.integers(0, 3)))
+
+
+def _loop(most: int) -> object:
+    from chargehand.core.plans import Loop
+
+    return Loop(most=most)
+
+
+@given(plans(), st.integers(0, 2**32), st.sampled_from(((), ("m",), ("m", "n"))), st.data())
+def test_every_plan_comes_to_an_end_whatever_its_tasks_do(
+    plan: Plan, seed: int, models: tuple[str, ...], data: st.DataObject
+) -> None:
+    shared = set(data.draw(st.lists(st.sampled_from([task.id for task in plan.tasks]), unique=True)))
+    world = World(plan, seed, models, shared)
+    world.run()
+    assert world.finished is not None
+    ended = {name: known.end for name, known in world.progress.tasks.items()}
+    if world.finished.stopped is None:
+        assert all(ended.values())
+    assert not any(child.is_open for child in world.children.values())
+    # What was merged is done, and what is done was merged, or had nothing to do.
+    for name, end in ended.items():
+        if end is not None and end.outcome == "merged":
+            assert world.progress.tasks[name].merged
+
+
+def test_a_ladder_is_climbed_to_its_end_before_a_person_is_asked() -> None:
+    plan = Plan(tasks=(Task(id="a", text="a", models=("x", "y")),))
+    world = World(plan, 0, (), set())
+    rungs = []
+    for _ in range(20):
+        moves = decide(world.situation())
+        for move in moves:
+            if isinstance(move, Start):
+                rungs.append((move.rung, move.models))
+            world.do(move) if not isinstance(move, Wait) else None
+        if world.asked:
+            break
+        for name, child in world.children.items():
+            if child.is_open:
+                world.end(name, "refused")
+    assert rungs == [("first", ("x",)), ("approach", (None,)), ("model", ("y",)), ("best_of", ("x", "y"))]
