@@ -25,6 +25,7 @@ from chargehand.core.codec import decode_as
 from chargehand.core.events import Event
 from chargehand.core.fold import is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
+from chargehand.core.plan_events import TaskTally
 from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted, TierChoice, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
@@ -115,7 +116,8 @@ class MissionOutline(Document, frozen=True):
     `directory` is where its agent starts, "." at the top of the repository. `branch` is in the user's repository,
     `commit` in the depot. `unread` is the changed code that no check opened, null where that was not observed.
     `cost_usd` is null as soon as one attempt's cost is not known. `seconds` are from the first event to the last,
-    or to the end. `rolled_back` says that what was promoted was undone.
+    or to the end. `rolled_back` says that what was promoted was undone. `parent` is the coordinator of the mission
+    of a `task`; `tasks` counts those of a coordinator, whose cost is that of its tasks that ended.
     """
 
     mission: str
@@ -138,6 +140,9 @@ class MissionOutline(Document, frozen=True):
     reasons: tuple[Reason, ...]
     cause: CauseDocument | None
     question: Question | None
+    parent: str | None
+    task: str | None
+    tasks: TaskTally | None
 
 
 class MissionDocument(MissionOutline, frozen=True):
@@ -212,6 +217,9 @@ class MissionDetails(Document, frozen=True):
     reasons: tuple[Reason, ...]
     cause: CauseDocument | None
     question: Question | None
+    parent: str | None
+    task: str | None
+    tasks: TaskTally | None
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
     project: str
@@ -403,6 +411,9 @@ def _outline(state: MissionSummary) -> dict[str, Any]:
         "reasons": state.reasons,
         "cause": cause_document(mission_cause(state), state.id),
         "question": state.open_question,
+        "parent": state.parent or None,
+        "task": state.task or None,
+        "tasks": state.tasks,
     }
 
 

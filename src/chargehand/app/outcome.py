@@ -13,11 +13,12 @@ from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult
-from chargehand.core.state import MissionState, MissionSummary
+from chargehand.core.state import ENDED, MissionState, MissionSummary
 from chargehand.missions.causes import mission_cause
 from chargehand.store.store import Store
 
 _BRANCHES = "refs/heads/"
+_SHOWN_TASKS = 4
 _BADLY = ("failed", "timed_out", "lost")
 
 
@@ -71,6 +72,7 @@ def mission_seconds(state: MissionSummary) -> float | None:
 def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
     """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown."""
     costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
+    costs += [state.tasks.cost_usd] if state.tasks is not None else []  # those of its tasks that ended
     known = [cost for cost in costs if cost is not None]
     return (sum(known), True) if len(known) == len(costs) else (None, False)
 
@@ -131,7 +133,23 @@ def _read_output(store: Store, artifact: str | None) -> str:
 
 def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> tuple[str, ...]:
     """Return the commands that make sense now, the most likely one first."""
+    if state.plan is not None and state.status not in ENDED:
+        return tuple(_commands_to_coordinate(state))
     return (*_commands_to_settle(state), *_commands_to_look(state, failures))
+
+
+def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
+    assert state.plan is not None
+    if (asked := state.open_question) is not None:
+        yield f"chargehand mission answer {state.id} {asked.options[0] if asked.options else 'TEXT'}"
+    elif state.status == "waiting":
+        waiting = [run for known in state.plan.tasks.values() if known.end is None for run in known.current]
+        yield from (f"chargehand mission show {run.mission}" for run in waiting[:_SHOWN_TASKS])
+    elif state.status == "paused":
+        yield f"chargehand mission resume {state.id}"
+    else:
+        yield f"chargehand mission watch {state.id}"
+    yield f"chargehand mission plan {state.id}"
 
 
 def _commands_to_settle(state: MissionState) -> Iterator[str]:

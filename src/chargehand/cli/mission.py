@@ -16,6 +16,9 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chargehand.app.documents import ListedMission
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
 
@@ -72,11 +75,14 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
         return 0
     rows = []
-    for each in reversed(found.missions):
+    for each, indent in _as_tree(found.missions):
         title = (each.request or "").strip().partition("\n")[0]
         title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
         status = listed_status(each) + (", damaged" if each.damaged else "")
-        rows.append((each.mission, status, local_time(each.created), title, each.branch or "-"))
+        if each.tasks is not None and each.status not in ("promoted", "refused", "cancelled", "discarded"):
+            status += f" {each.tasks.ended}/{each.tasks.total}"
+        title = f"{each.task}: {title}" if each.task else title
+        rows.append((indent + each.mission, status, local_time(each.created), title, each.branch or "-"))
     headers = ("MISSION", "STATUS", "CREATED", "REQUEST", "BRANCH")
     needed = sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
     # The branch is the request's words again: it gives way where there is no room.
@@ -88,6 +94,15 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
     if found.left_out:
         out.text(f"{count_text(found.left_out, 'older mission')} not listed; --limit 0 lists all.")
     return 0
+
+
+def _as_tree(missions: Sequence[ListedMission]) -> Iterator[tuple[ListedMission, str]]:
+    """Yield missions with their indent: the newest first, those of tasks below their coordinator, oldest first."""
+    listed = {each.mission for each in missions}
+    for each in reversed(missions):
+        if each.parent not in listed:
+            yield each, ""
+            yield from ((child, "  ") for child in missions if child.parent == each.mission)
 
 
 @mission.command()

@@ -530,7 +530,7 @@ def _coordinate(state: MissionSummary, event: Payload) -> None:
         case p.PlanMade():
             state.tasks = replace(tally, total=len(event.plan.tasks))
         case p.TaskEnded():
-            state.tasks = replace(tally, **{event.outcome: getattr(tally, event.outcome) + 1})
+            state.tasks = tally.after(event)
         case p.CoordinatorSlept():
             state.asleep = state.at_rest = True
         case p.CoordinatorWoken():

@@ -81,11 +81,12 @@ class TaskReturned(Payload, frozen=True, kw_only=True):
 
 @event("task.ended")
 class TaskEnded(Payload, frozen=True, kw_only=True):
-    """A task needs nothing more."""
+    """A task needs nothing more; its child missions cost `cost_usd`, `None` where that is not known of all."""
 
     task: str
     outcome: TaskOutcome
     reason: Reason | None = None
+    cost_usd: float | None = 0.0
 
 
 @event("plan.slept")
@@ -163,10 +164,22 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
 
 
 class TaskTally(Struct, frozen=True, kw_only=True):
-    """How many tasks a plan has, and how many of them came to which end."""
+    """How many tasks a plan has, how many of them came to which end, and what those cost; `None`: not known."""
 
     total: int
+    cost_usd: float | None = 0.0
     merged: int = 0
     done: int = 0
     left_out: int = 0
     failed: int = 0
+
+    @property
+    def ended(self) -> int:
+        """How many tasks need nothing more."""
+        return self.merged + self.done + self.left_out + self.failed
+
+    def after(self, event: TaskEnded) -> TaskTally:
+        """Return it with one more task that ended."""
+        known = self.cost_usd is not None and event.cost_usd is not None
+        cost = (self.cost_usd or 0.0) + (event.cost_usd or 0.0) if known else None
+        return replace(self, **{event.outcome: getattr(self, event.outcome) + 1, "cost_usd": cost})

@@ -167,10 +167,17 @@ def show_failures(out: Output, failures: Sequence[FailureDocument], *, indent: s
 
 def summary(state: MissionState) -> str:
     """Return attempts, checkpoints, time and money on one line."""
-    seconds = mission_seconds(state)
-    parts = [
+    seconds, tally = mission_seconds(state), state.tasks
+    done = [
         count_text(len(state.attempts), "attempt"),
         count_text(len(state.checkpoints), "checkpoint"),
+    ]
+    if tally is not None:
+        ends = {"merged": tally.merged, "done before": tally.done, "left out": tally.left_out}
+        told = [f"{count} {end}" for end, count in ends.items() if count]
+        done = [f"{count_text(tally.total, 'task')} ({', '.join(told) or 'none done yet'})"]
+    parts = [
+        *done,
         "time unknown" if seconds is None else f"{seconds:.1f} s",
         cost_text(*mission_cost(state)),
     ]

@@ -21,6 +21,7 @@ from chargehand.core.plan_events import (
     TaskEnded,
     TaskHeld,
     TaskMerged,
+    TaskOutcome,
     TaskReturned,
     TaskStarted,
 )
@@ -81,7 +82,7 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission)
             case d.EndTask():
-                self._journal.record(TaskEnded(task=move.task, outcome=move.outcome, reason=move.reason))
+                self._journal.record(self._ended(move.task, move.outcome, move.reason))
             case d.Ask():
                 text = (
                     f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
@@ -254,9 +255,17 @@ class Coordinator:
         if isinstance(merged, TaskReturned):
             self._journal.record(merged, durable=True)
             return
-        ended = TaskEnded(task=task.id, outcome="merged")
+        ended = self._ended(task.id, "merged")
         goes_on = await self._loop_goes_on(task, merged)
         self._journal.record(merged, *(() if goes_on else (ended,)), durable=True)
+
+    def _ended(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
+        """Return the end of a task with what all its missions cost."""
+        done = [child for child in self._children().values() if child.task == task]
+        costs = [each.cost_usd if each.cost_known else None for child in done for each in child.attempts]
+        known = [cost for cost in costs if cost is not None]
+        cost = sum(known) if len(known) == len(costs) else None
+        return TaskEnded(task=task, outcome=outcome, reason=reason, cost_usd=cost)
 
     async def _loop_goes_on(self, task: Task, merged: TaskMerged) -> bool:
         loop = task.loop
