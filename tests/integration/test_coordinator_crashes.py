@@ -1,0 +1,175 @@
+"""A coordinator and its tasks under `kill -9`: however often workers die, the plan ends as if none had.
+
+The suite dies at a sample of all points, the same ones every time; `scripts/soak` dies at each of them, and at
+random moments with two workers side by side: `CHARGEHAND_SOAK_SEED` and `CHARGEHAND_SOAK_KILLS` set which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from tests.conftest import git, make_repository, repository_state
+from tests.crash_kit import Yard, kill_some, nothing_survives, once_only, sample
+
+from chargehand.app.missions import answer_question
+from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.core.fold import read_payload
+from chargehand.core.plan_events import PLAN_EVENTS, TaskMerged, TaskStarted
+from chargehand.core.records import MissionStatus
+from chargehand.core.state import ENDED
+
+pytestmark = pytest.mark.needs_bwrap
+soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
+
+FILES = {"f.txt": "aaa\n", "sub/h.txt": "hhh\n"}
+CHECK = "cat f.txt sub/* >/dev/null; test ! -e sub/bad.txt"
+
+
+def _sh(script: str) -> str:
+    return f'command:sh -c "{script}"'
+
+
+def _task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
+    return {"id": name, "text": f"Write {name}", "agent": agent or _sh(f"echo x > sub/{name}.txt"), **more}
+
+
+# The second attempt takes away what makes the first one red.
+_MENDS = _sh("echo x > sub/mended.txt; if test -e sub/bad.txt; then rm sub/bad.txt; else echo x > sub/bad.txt; fi")
+# Red together with `a` alone, until it is told so.
+_CLASHES = _sh("ls sub > sub/seen.txt; echo b >> f.txt")
+SMALL = [_task("a"), _task("b", _MENDS, attempts=2), _task("c", after=["a", "b"], done_when="test -e sub/c.txt")]
+LARGE = [
+    *SMALL,
+    _task("same", _sh("echo x >> f.txt"), change=["f.txt"]),
+    _task("other", _sh("echo y >> f.txt"), change=["f.txt"]),
+    _task("clash", _CLASHES, after=["a"]),
+    _task("three", candidates=3),
+    _task("asks", _sh("test -e sub/never.txt"), after=["three"]),
+    _task("left", when="test -e nowhere"),
+    _task("twice", _sh("echo z >> sub/twice.txt"), loop={"most": 2}),
+    _task("mends", _sh("echo m > sub/m.txt; test -e sub/m.txt"), after=["twice"]),
+    _task("last", after=["asks", "left", "mends", "clash", "same", "other", "c"]),
+]
+
+
+class PlanOutcome(Struct, frozen=True, kw_only=True):
+    """What must be the same whether anybody was killed or not."""
+
+    status: MissionStatus
+    tree: str
+    outcomes: tuple[tuple[str, str], ...]
+    commits: int
+
+
+class PlanYard(Yard):
+    """A state directory with one repository and one coordinator in it."""
+
+    def __init__(self, place: Path, tasks: list[dict[str, Any]], *, like: Yard | None = None) -> None:
+        super().__init__(place, like=like)
+        self.repository = make_repository(place / "repo", FILES)
+        self.before = repository_state(self.repository)
+        plan = place / "plan.json"
+        plan.write_text(json.dumps({"tasks": tasks}))
+        asked = RunRequest(
+            plan=str(plan), repo=self.repository, agent="command:true", only_checks=(CHECK,), yes=True
+        )
+        with self.app() as app:
+            request, made = plan_request(app, asked)
+            self.coordinator = record_mission(app, request, plan=made)
+
+    def finish(self) -> PlanOutcome:
+        """Let workers work, and a person answer, until the plan has ended; hold what came of it to its promises."""
+        for _ in range(12):
+            assert self.worker().wait() == 0, self.said()
+            with self.app() as app:
+                state = app.mission_reader.state(self.coordinator)
+                if state.status in ENDED:
+                    break
+                if state.open_question is not None:
+                    answer_question(app, self.coordinator, "skip")
+        else:
+            raise AssertionError((state.status, state.reasons, self.said()))
+        with self.app() as app:
+            children = [row.id for row in app.store.log.children(self.coordinator)]
+            for mission in (self.coordinator, *children):
+                once_only(tuple(line for line in app.store.log.read(mission) if self._counts(mission, line.type)))
+            payloads = [read_payload(line) for line in app.store.log.read(self.coordinator)]
+        merged = [each.mission for each in payloads if isinstance(each, TaskMerged)]
+        assert len(merged) == len(set(merged)), "a task was merged twice"
+        started = [each.mission for each in payloads if isinstance(each, TaskStarted)]
+        assert sorted(started) == sorted(set(started)), "a task was begun twice"
+        assert set(started) == set(children), "a mission of a task that the coordinator does not know"
+        assert state.plan is not None
+        ends = {name: known.end.outcome for name, known in state.plan.tasks.items() if known.end is not None}
+        heads = git(self.repository, "for-each-ref", "--format=%(objectname)", "refs/heads/chargehand/").split()
+        assert heads == ([state.commit] if state.commit else [])
+        assert repository_state(self.repository) == self.before
+        return PlanOutcome(
+            status=state.status,
+            tree=git(self.repository, "rev-parse", f"{state.commit}^{{tree}}"),
+            outcomes=tuple(sorted(ends.items())),
+            commits=len(git(self.repository, "log", "--format=%h", f"main..{state.commit}").splitlines()),
+        )
+
+    def _counts(self, mission: str, kind: str) -> bool:
+        # A coordinator promotes once for each task, and waits for people between.
+        return mission != self.coordinator or kind not in ("promotion.done", "mission.finished")
+
+
+def _undisturbed(place: Path, tasks: list[dict[str, Any]]) -> tuple[PlanOutcome, list[str], PlanYard]:
+    yard = PlanYard(place, tasks)
+    yard.worker(plan=f"trace:{place / 'trace'}").wait()
+    outcome = yard.finish()
+    yard.at_rest()
+    return outcome, (place / "trace").read_text().splitlines(), yard
+
+
+@pytest.mark.parametrize(("tasks", "count"), [(SMALL, 7), pytest.param(LARGE, 10_000, marks=soak)])
+def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str, Any]], count: int) -> None:
+    with nothing_survives():
+        expected, passed, like = _undisturbed(tmp_path / "like", tasks)
+        assert expected.status == "promoted"
+        for number, point in enumerate(sample(passed, count)):
+            yard = PlanYard(tmp_path / f"at-{number}", tasks, like=like)
+            code = yard.worker(plan=point).wait()
+            # Which of two missions that run side by side passes a point first is chance: not each run has it.
+            assert code in (-signal.SIGKILL, 0), (point, code, yard.said())
+            assert yard.finish() == expected, point
+            yard.at_rest()
+
+
+def test_the_points_are_there() -> None:
+    """A crash is only tried where an event is written: each kind of a coordinator's events is one of them."""
+    assert {kind.type for kind in PLAN_EVENTS} >= {"task.started", "task.merged", "task.ended", "plan.slept"}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_random_kills_with_two_workers_change_nothing(tmp_path: Path) -> None:
+    chance = random.Random(int(os.environ.get("CHARGEHAND_SOAK_SEED", "20261125")))
+    kills = int(os.environ.get("CHARGEHAND_SOAK_KILLS", "200"))
+    done = rounds = 0
+    with nothing_survives():
+        expected, _, like = _undisturbed(tmp_path / "like", LARGE)
+        while done < kills:
+            rounds += 1
+            yard = PlanYard(tmp_path / f"round-{rounds}", LARGE, like=like)
+            for _ in range(chance.randint(2, 5)):
+                workers = [yard.worker(), yard.worker()]
+                time.sleep(chance.uniform(0.2, 4.0))
+                for worker in workers:
+                    kill_some(worker.pid, chance)
+                    worker.kill()
+                    worker.wait()
+                    done += 1
+            assert yard.finish() == expected, rounds
+            yard.at_rest()
