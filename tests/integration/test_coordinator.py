@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +72,9 @@ class Crew:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
+def crew(tmp_path: Path) -> Crew:
     (tmp_path / "place").mkdir()
-    yield Crew(tmp_path / "place", repository(tmp_path / "repo"))
+    return Crew(tmp_path / "place", repository(tmp_path / "repo"))
 
 
 def writes(name: str, text: str = "x") -> str:
@@ -107,7 +106,7 @@ def test_tasks_are_merged_in_an_order_that_their_plan_allows(crew: Crew) -> None
     assert git(crew.repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [made, "main"]
     assert len(git(crew.repo, "log", "--format=%s", f"main..{made}").splitlines()) == 3
     assert git(crew.repo, "rev-parse", "main") == before
-    assert {each for each in crew.children(mission).values()} == {"promoted"}
+    assert set(crew.children(mission).values()) == {"promoted"}
 
 
 def test_tasks_that_touch_one_file_work_one_after_the_other(crew: Crew) -> None:
@@ -116,7 +115,7 @@ def test_tasks_that_touch_one_file_work_one_after_the_other(crew: Crew) -> None:
     state = crew.work(mission)
     assert state.status == "promoted"
     assert git(crew.repo, "show", f"{branch(crew, state)}:sub/log.txt").split() == ["x", "x", "x"]
-    assert [event.reason.code for event in crew.events(mission, TaskHeld)][0] == "collision_file"
+    assert next(event.reason.code for event in crew.events(mission, TaskHeld)) == "collision_file"
     assert not crew.events(mission, TaskReturned)
 
 

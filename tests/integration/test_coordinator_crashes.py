@@ -30,8 +30,9 @@ from chargehand.core.state import ENDED
 pytestmark = pytest.mark.needs_bwrap
 soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
-FILES = {"f.txt": "aaa\n", "sub/h.txt": "hhh\n"}
-CHECK = "cat f.txt sub/* >/dev/null; test ! -e sub/bad.txt"
+FILES = {"g.txt": "ggg\n", "sub/h.txt": "hhh\n"}
+# It names none of the files: what a check names only a person may change.
+CHECK = "cat *.txt sub/* >/dev/null; test ! -e sub/bad.txt"
 
 
 def _sh(script: str) -> str:
@@ -44,20 +45,18 @@ def _task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
 
 # The second attempt takes away what makes the first one red.
 _MENDS = _sh("echo x > sub/mended.txt; if test -e sub/bad.txt; then rm sub/bad.txt; else echo x > sub/bad.txt; fi")
-# Red together with `a` alone, until it is told so.
-_CLASHES = _sh("ls sub > sub/seen.txt; echo b >> f.txt")
 SMALL = [_task("a"), _task("b", _MENDS, attempts=2), _task("c", after=["a", "b"], done_when="test -e sub/c.txt")]
 LARGE = [
     *SMALL,
-    _task("same", _sh("echo x >> f.txt"), change=["f.txt"]),
-    _task("other", _sh("echo y >> f.txt"), change=["f.txt"]),
-    _task("clash", _CLASHES, after=["a"]),
+    _task("same", _sh("echo x >> g.txt"), change=["g.txt"]),
+    _task("other", _sh("echo y >> g.txt"), change=["g.txt"]),
+    _task("repairs", _MENDS.replace("mended", "too"), attempts=2, after=["a"]),
     _task("three", candidates=3),
     _task("asks", _sh("test -e sub/never.txt"), after=["three"]),
     _task("left", when="test -e nowhere"),
     _task("twice", _sh("echo z >> sub/twice.txt"), loop={"most": 2}),
     _task("mends", _sh("echo m > sub/m.txt; test -e sub/m.txt"), after=["twice"]),
-    _task("last", after=["asks", "left", "mends", "clash", "same", "other", "c"]),
+    _task("last", after=["asks", "left", "mends", "repairs", "same", "other", "c"]),
 ]
 
 
@@ -87,7 +86,7 @@ class PlanYard(Yard):
             self.coordinator = record_mission(app, request, plan=made)
 
     def finish(self) -> PlanOutcome:
-        """Let workers work, and a person answer, until the plan has ended; hold what came of it to its promises."""
+        """Let workers work, and a person answer, until the plan has ended; hold it to its promises."""
         for _ in range(12):
             assert self.worker().wait() == 0, self.said()
             with self.app() as app:
