@@ -105,3 +105,17 @@ def order_tasks(plan: Plan) -> tuple[str, ...]:
     from graphlib import TopologicalSorter
 
     return tuple(TopologicalSorter({task.id: task.after for task in plan.tasks}).static_order())
+
+
+def predecessors(plan: Plan) -> dict[str, frozenset[str]]:
+    """Return, by id, all tasks that are done before each one starts; raises as `order_tasks`."""
+    ids = [task.id for task in plan.tasks]
+    place = {each: 1 << number for number, each in enumerate(ids)}
+    after = {task.id: task.after for task in plan.tasks}
+    # As bits: a plan may have as many dependencies as pairs of tasks, each with hundreds before it.
+    before: dict[str, int] = {}
+    for task in order_tasks(plan):
+        before[task] = 0
+        for name in after[task]:
+            before[task] |= before[name] | place[name]
+    return {task: frozenset(each for each in ids if before[task] & place[each]) for task in ids}

@@ -11,21 +11,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from chargehand.app.config.keys import ConfigKey
+from chargehand.core.amounts import (
+    LARGEST_AMOUNT,
+    LONGEST_SECONDS,
+    format_seconds,
+    parse_number,
+    parse_seconds,
+)
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import printable
 from chargehand.models.redaction import Redactor
 from chargehand.network.allow_list import parse_rule
 
-# The largest integer a key takes: far beyond any use, far below any overflow.
-LARGEST = 1_000_000
 # The largest number of tokens.
 LARGEST_TOKENS = 100_000_000
-# The longest duration, in seconds.
-LONGEST = 366 * 86400.0
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
-_DURATION = re.compile("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
-_NUMBER = re.compile(_AMOUNT)
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -51,16 +50,6 @@ def format_value(value: object) -> str:
     except (ValueError, RecursionError):  # thousands of digits, thousands of levels
         text = f"<{type(value).__name__}>"
     return printable(text if len(text) <= 100 else text[:97] + "…")
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a duration as a person writes it: `30m`, `1h30m`, `0.5s`."""
-    rest, out = seconds, ""
-    for unit, size in (("h", 3600), ("m", 60)):
-        if rest >= size:
-            out += f"{int(rest // size)}{unit}"
-            rest %= size
-    return out + (f"{rest:g}s" if rest or not out else "")
 
 
 def format_key_value(key: ConfigKey, value: object) -> str:
@@ -122,8 +111,8 @@ def parse_text(key: ConfigKey, text: str, place: str) -> Any:
         # What is longer stays text and is refused below: Python reads no thousands of digits.
         value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
     elif key.shape == "number":
-        # By itself float() also takes `nan`, `inf` and `1_0`.
-        value = float(stripped) if _NUMBER.fullmatch(stripped) else text
+        number = parse_number(stripped)
+        value = text if number is None else number
     elif key.shape == "flag":
         value = _FLAGS.get(stripped.lower(), text)
     return parse_value(key, value, place)
@@ -155,36 +144,25 @@ def _number(key: ConfigKey, value: object, place: str) -> float:
     if key.shape == "integer":
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong(key, "a whole number", value, place, "write it in digits, such as 3")
-        largest = LARGEST_TOKENS if key.form == "tokens" else LARGEST
+        largest = LARGEST_TOKENS if key.form == "tokens" else LARGEST_AMOUNT
         if not 1 <= value <= largest:
             raise _wrong(key, f"from 1 to {largest}", value, place, _IN_RANGE)
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _wrong(key, "a number", value, place, "write an amount in USD, such as 2.5")
     budget = key.form == "budget"
-    if not (0 <= value <= LARGEST and math.isfinite(value)) or (budget and value == 0):
-        what = f"more than 0 and at most {LARGEST} USD" if budget else f"from 0 to {LARGEST} USD"
+    if not (0 <= value <= LARGEST_AMOUNT and math.isfinite(value)) or (budget and value == 0):
+        what = f"more than 0 and at most {LARGEST_AMOUNT} USD" if budget else f"from 0 to {LARGEST_AMOUNT} USD"
         raise _wrong(key, what, value, place, _IN_RANGE)
     return float(value)
 
 
 def _seconds(key: ConfigKey, value: object, place: str) -> float:
-    seconds: float | None = None
-    if isinstance(value, str):
-        text = value.strip()
-        match = _DURATION.fullmatch(text)
-        if _NUMBER.fullmatch(text):
-            seconds = float(text)
-        elif text and match is not None:
-            amounts = zip(match.groups(), _UNITS.values(), strict=True)
-            seconds = sum(float(amount) * size for amount, size in amounts if amount)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        # Clipped first: an integer may have more digits than a float can hold. What is not a number becomes -1.
-        seconds = float(max(-1, min(value, 2 * LONGEST)))
+    seconds = parse_seconds(value)
     if seconds is None:
         raise _wrong(key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds")
-    if not 0 < seconds <= LONGEST:
-        raise _wrong(key, f"more than 0 and at most {format_seconds(LONGEST)}", value, place, _IN_RANGE)
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise _wrong(key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE)
     return seconds
 
 

@@ -21,7 +21,8 @@ from chargehand.app.config.keys import (
     section_keys,
 )
 from chargehand.app.config.sources import variable_name
-from chargehand.app.config.values import format_key_value, format_seconds
+from chargehand.app.config.values import format_key_value
+from chargehand.core.amounts import format_seconds
 
 _HEAD = """\
 # Configuration

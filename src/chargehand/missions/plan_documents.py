@@ -1,0 +1,22 @@
+"""Plan documents: the YAML or JSON file in which a person or a planner writes a plan."""
+
+from __future__ import annotations
+
+from chargehand.core.plans import Plan
+from chargehand.missions.planning.loading import load_plan
+from chargehand.missions.planning.problems import PlanProblems
+from chargehand.missions.planning.reading import read_plan
+from chargehand.missions.planning.validation import check_plan
+
+
+def parse_plan(content: bytes, name: str) -> Plan:
+    """Return the plan that a file called `name` holds, its control flow written out as plain tasks.
+
+    Raises `UsageError` (`plan_invalid`). Its message tells the first problem with place and value, its hint
+    the way out, and on a line each up to 19 more.
+    """
+    problems = PlanProblems(name)
+    draft = read_plan(load_plan(content, name), problems)
+    check_plan(draft, problems)
+    problems.raise_first()
+    return draft.plan

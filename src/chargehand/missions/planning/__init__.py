@@ -1,0 +1,1 @@
+"""Plans as people and planners write them: read, expanded, checked."""

@@ -1,0 +1,177 @@
+"""Plan files taken apart: YAML or JSON becomes tables, lists and texts.
+
+YAML's scalars stay texts, and what a key holds decides how its text is read: `id: no` is no boolean, `id: 1.10` no
+number. The events of the parser are put together here and not by PyYAML's own loaders, which make objects by tag,
+take the last of two equal keys, follow aliases into trees of any size and nest as deeply as the file says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from chargehand.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from yaml.events import Event as YamlEvent
+    from yaml.events import ScalarEvent
+
+LARGEST_PLAN = 1_000_000
+DEEPEST_PLAN = 40
+_NULLS = {"", "~", "null", "Null", "NULL"}
+_FORM = "see docs/how-to/plans.md"
+
+
+class PlanTable(dict[str, Any]):
+    """A mapping of the file, with the line on which it begins; 0 where that is not known."""
+
+    line: int = 0
+
+
+def load_plan(content: bytes, name: str) -> Any:
+    """Return what the file holds: `PlanTable`, `list`, `str`, `None`, and what else JSON has.
+
+    Raises `UsageError` (`plan_invalid`) for what is too large or too deep, no UTF-8, no YAML or JSON, or says one
+    key twice.
+    """
+    if len(content) > LARGEST_PLAN:
+        raise plan_error(
+            name, f"the plan has {len(content)} bytes, more than {LARGEST_PLAN}", "split it into several plans"
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise plan_error(name, f"byte {error.start} is not UTF-8", "save the file as UTF-8") from error
+    if name.lower().endswith(".json"):
+        return _load_json(text, name)
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return _load_json(text, name)
+        except _NotJsonError:
+            pass  # YAML's own lists and tables begin like this too
+    return _load_yaml(text, name)
+
+
+def plan_error(place: str, message: str, hint: str) -> UsageError:
+    """Return the error for a plan that cannot be read at all."""
+    return UsageError(f"{place}: {message}", code="plan_invalid", hint=hint)
+
+
+class _NotJsonError(UsageError):
+    """The text is not JSON at all, as opposed to JSON that is no plan."""
+
+
+def _load_json(text: str, name: str) -> Any:
+    def table(pairs: list[tuple[str, Any]]) -> PlanTable:
+        made = PlanTable(pairs)
+        if len(made) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise plan_error(name, f"the key {twice!r} stands twice in one object", "remove one of them")
+        return made
+
+    def constant(text: str) -> Any:
+        raise plan_error(name, f"{text} is no number of JSON", "write a number")
+
+    try:
+        data = json.loads(text, object_pairs_hook=table, parse_constant=constant)
+    except RecursionError as error:
+        raise plan_error(name, "the plan is nested too deeply", _FORM) from error
+    except UsageError:
+        raise
+    except ValueError as error:  # a number of thousands of digits, too
+        line = getattr(error, "lineno", 0)
+        what = getattr(error, "msg", "a number has too many digits")
+        place = f"{name}:{line}" if line else name
+        raise _NotJsonError(f"{place}: not valid JSON: {what}", code="plan_invalid", hint=_FORM) from error
+    level = [data]
+    for _ in range(DEEPEST_PLAN):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise plan_error(name, f"the plan is nested more than {DEEPEST_PLAN} levels deep", _FORM)
+    return data
+
+
+def _load_yaml(text: str, name: str) -> Any:
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml it is only slower
+    try:
+        return _Builder(name).build(yaml.parse(text, Loader=loader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+        place = f"{name}:{mark.line + 1}" if mark is not None else name
+        hint = "quote texts that hold ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
+        raise plan_error(place, f"not valid YAML: {problem}", hint) from error
+
+
+class _Builder:
+    """Puts the events of one document together, with a stack of its own in place of recursion."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # Each open list or table, and in a table the key whose value comes next.
+        self._open: list[tuple[PlanTable | list[Any], str | None]] = []
+        self._whole: list[Any] = []
+
+    def build(self, events: Iterator[YamlEvent]) -> Any:
+        import yaml
+
+        for event in events:
+            line = event.start_mark.line + 1 if event.start_mark is not None else 0
+            if isinstance(event, yaml.AliasEvent):
+                raise self._error(line, f"the alias *{event.anchor}", "write out what it stands for")
+            tag = getattr(event, "tag", None)
+            if tag not in (None, "!"):
+                raise self._error(line, f"the tag {tag}", "remove it")
+            if isinstance(event, yaml.DocumentStartEvent) and self._whole:
+                raise self._error(line, "a second document", "remove the line '---' and what follows it")
+            if isinstance(event, yaml.ScalarEvent):
+                self._take_scalar(event, line)
+            elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
+                made: PlanTable | list[Any] = [] if isinstance(event, yaml.SequenceStartEvent) else PlanTable()
+                if isinstance(made, PlanTable):
+                    made.line = line
+                self._put(made, line)
+                self._open.append((made, None))
+                if len(self._open) > DEEPEST_PLAN:
+                    raise plan_error(
+                        f"{self._name}:{line}", f"the plan is nested more than {DEEPEST_PLAN} levels deep", _FORM
+                    )
+            elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
+                self._open.pop()
+        return self._whole[0] if self._whole else None
+
+    def _take_scalar(self, event: ScalarEvent, line: int) -> None:
+        holder, key = self._open[-1] if self._open else (None, None)
+        if not isinstance(holder, PlanTable) or key is not None:
+            # Quoted, a text is a text: only what stands plainly can say that there is nothing.
+            self._put(None if not event.style and event.value in _NULLS else event.value, line)
+            return
+        if event.value in holder:
+            hint = f"remove one of them; the table begins on line {holder.line}"
+            raise plan_error(f"{self._name}:{line}", f"the key {event.value!r} stands twice in one table", hint)
+        self._open[-1] = (holder, event.value)
+
+    def _put(self, value: Any, line: int) -> None:
+        if not self._open:
+            self._whole.append(value)
+            return
+        holder, key = self._open[-1]
+        if isinstance(holder, list):
+            holder.append(value)
+        elif key is None:
+            raise self._error(line, "a list or a table as a key", "write the key as a text")
+        else:
+            holder[key] = value
+            self._open[-1] = (holder, None)
+
+    def _error(self, line: int, what: str, hint: str) -> UsageError:
+        return plan_error(f"{self._name}:{line}", f"a plan cannot hold {what}", hint)
