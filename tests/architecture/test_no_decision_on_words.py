@@ -50,7 +50,18 @@ STUCK = "whether a command went wrong, told by our own last line: a hint to a mo
 ROLE = "a closed word of a role's file"
 CHECK = "a closed word of ours for how a check ended"
 PERSON = "what a person answers to a question is to be decided by"
+PLAN = "the form of what a person or a planner wrote as a plan, which is checked"
 ALLOWED = {
+    ("missions/coordination/decisions.py", "answer.strip().lower()"): PERSON,
+    ("missions/planning/expansion.py", "text.lower()"): PLAN,
+    ("missions/planning/fields.py", "_NOT_IN_TEXT.search(text)"): PLAN,
+    ("missions/planning/patterns.py", "'/' not in text.rstrip('/')"): PLAN,
+    ("missions/planning/patterns.py", "_CONTROL.search(text)"): PLAN,
+    ("missions/planning/patterns.py", "re.match('[A-Za-z]:[\\\\\\\\/]', text)"): PLAN,
+    ("missions/planning/patterns.py", "text.endswith('/')"): PLAN,
+    ("missions/planning/patterns.py", "text.find(']', at + 1 + (text[at:at + 1] in ('!', '^')))"): PLAN,
+    ("missions/planning/patterns.py", "text.startswith('/')"): PLAN,
+    ("missions/planning/patterns.py", "text.startswith(('!', '#'))"): PLAN,
     # file, the words as they stand: why nothing about an outcome follows from what an agent said
     ("agents/acp/agent.py", "answer.get('stopReason') != 'end_turn'"): "a closed word of the protocol",
     ("agents/acp/client.py", "text.lower()"): PERSON,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-MISSIONS = 80
+MISSIONS = 84
 """71 when this was written; a hundred is the aim."""
 SCRIPT = """
 import sys

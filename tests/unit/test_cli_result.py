@@ -33,7 +33,7 @@ from chargehand.core.state import AttemptState, MissionState
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
     "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
-    "directory", "rolled_back", "failures", "next",
+    "directory", "rolled_back", "failures", "next", "parent", "task", "tasks",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import structs
 from msgspec.structs import replace
 
+from chargehand.app.action.work import WORK, ActionContext, ActionResult, ApprovalNeededError
 from chargehand.app.config.locations import load_user_file, user_config_path
 from chargehand.app.config.records import OptionValue
 from chargehand.app.config.resolve import resolve
 from chargehand.app.documents import Document
 from chargehand.app.sandbox_commands import ExecRequest
-from chargehand.app.wiring.action_work import WORK, ActionContext, ActionResult, ApprovalNeededError
 from chargehand.core.actions import (
     ACTION_ENDED,
     ACTION_TYPES,

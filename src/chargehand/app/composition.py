@@ -28,6 +28,7 @@ from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
 from chargehand.app.selection.roles import RoleCatalogue
+from chargehand.app.selection.tasks import TaskAssigner
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
@@ -45,10 +46,9 @@ from chargehand.checks.detection import above, detect_checks, detect_setups, fin
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
-from chargehand.core.errors import RepositoryError
-from chargehand.core.plans import Task
+from chargehand.core.errors import RefusedError, RepositoryError
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base, MissionRequest, TierChoice
+from chargehand.core.records import Base, TierChoice
 from chargehand.core.state import MissionState
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
@@ -459,21 +459,24 @@ class App(StateReader):
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
-            prepare_task=lambda request, task, model: self._task_request(found, resolved, request, task, model),
+            prepare_task=self.task_assigner(found, resolved),
             stop_mission=self._stop_mission,
         )
 
-    def _task_request(
-        self, found: ProjectBase, resolved: ResolvedConfig, whole: MissionRequest, task: Task, model: str | None
-    ) -> MissionRequest:
-        from chargehand.app.requests import task_request
-
-        return task_request(self, found, resolved, whole, task, model)
+    def task_assigner(self, found: ProjectBase, resolved: ResolvedConfig) -> TaskAssigner:
+        """Return what assigns the tasks of a plan on a base."""
+        return TaskAssigner(
+            resolved=resolved,
+            roles=self.roles(found),
+            environ=self.environ,
+            keys=self.credentials,
+            artifacts=self.store.artifacts,
+        )
 
     def _stop_mission(self, mission: str) -> None:
-        from chargehand.app.requests import stop_mission
-
-        stop_mission(self, mission)
+        with contextlib.suppress(RefusedError):  # it ended meanwhile
+            if not self.order(mission, "cancel"):
+                self.steering.cancel(mission)
 
     @contextlib.asynccontextmanager
     async def mission_session(

@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.agents.roles import DEVELOPER
 from chargehand.app import runs
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.records import ResolvedConfig
-from chargehand.app.runs import RunRequest, assign_role, request_text
-from chargehand.app.selection.agents import named_agent
-from chargehand.app.wiring.session import ConfiguredBase, ProjectBase
+from chargehand.app.runs import RunRequest, request_text
+from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
 from chargehand.core.plan_events import PlanMade
@@ -118,10 +114,10 @@ def record_mission(
 
 
 def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task) -> None:
-    """Return if somebody can do a task; raises what `task_request` does, with the task's id."""
+    """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
     for model in task.models or (None,):
         try:
-            request = task_request(app, found, found.resolved, asked, task, model)
+            request = app.task_assigner(found, found.resolved)(asked, task, model)
             models = (*((request.model,) if request.model else ()), *request.fallback)
             app.require_ready_agent(found, found.resolved, request.agent, models)
         except ChargehandError as error:
@@ -197,54 +193,3 @@ def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, Id
     meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
     content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
     return request, IdempotencyKey("run", key, hashlib.sha256(content).hexdigest())
-
-
-def task_request(
-    app: App,
-    found: ProjectBase,
-    resolved: ResolvedConfig,
-    whole: MissionRequest,
-    task: Task,
-    model: str | None,
-) -> MissionRequest:
-    """Return what the mission of a task is asked: by the role and agent of the task, else of the whole request.
-
-    Raises what `assign_role` does, and `ConfigError` where task and mission leave no area that may be changed.
-    """
-    request = replace(
-        whole,
-        model=model or whole.model,
-        extra_checks=tuple(dict.fromkeys((*whole.extra_checks, *task.checks))),
-        allow=meet_areas(whole.allow, task.areas),
-        attempts=task.attempts or whole.attempts,
-        seconds=task.seconds or whole.seconds,
-    )
-    if not task.role and not task.agent:
-        return request
-    name = task.role or whole.role or DEVELOPER
-    own = app.roles(found).find(name, resolved.config)[0].agent
-    options = RunRequest(role=name, agent=task.agent or (None if own else whole.agent), model=model)
-    assignment = assign_role(resolved, options, app.roles(found), environ=app.environ, keys=app.credentials)
-    choice, role = assignment.choice, assignment.role
-    return replace(
-        request,
-        agent=choice.agent,
-        command=named_agent(resolved.config, choice.agent).command,
-        model=choice.model,
-        fallback=choice.fallback,
-        why=choice.why,
-        allow=meet_areas(request.allow, role.areas),
-        role=role.name,
-        role_text=app.store.artifacts.put(assignment.file.content, kind="role"),
-        role_from=assignment.file.place,
-    )
-
-
-def stop_mission(app: App, mission: str) -> None:
-    """Cancel a mission that nobody needs any more, wherever it runs; one that has ended is left as it is."""
-    from chargehand.app.missions import cancel_mission
-
-    try:
-        cancel_mission(app, mission)
-    except RefusedError:  # it ended meanwhile
-        return

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Assignment
@@ -44,6 +43,7 @@ from chargehand.core.records import (
 from chargehand.core.state import MissionState
 from chargehand.missions._attempt_log import archive_replies, attempt_end, settle_lost_calls
 from chargehand.missions._interruptions import MOST_INTERRUPTIONS, run_interruptible
+from chargehand.missions._judged import BaseContext, JudgedAttempt
 from chargehand.missions._messages import (
     FULL_DISK,
     events_of_attempt_end,
@@ -84,25 +84,6 @@ from chargehand.sandbox.contract import OnOutput
 # An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint.
 _GRACE_SECONDS = 15.0
 CANCELLED = Reason(code="cancelled", message="a person cancelled the mission")
-
-
-class BaseContext(Struct, frozen=True, kw_only=True):
-    """A base commit with what works on it and what judges there."""
-
-    base: Base
-    runner: AttemptRunner
-    validator: Validator
-    inspector: Inspector
-
-
-class JudgedAttempt(Struct, frozen=True, kw_only=True):
-    """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt."""
-
-    context: BaseContext
-    result: AttemptResult
-    verdict: Verdict
-    end: AttemptEnd
-    report: str | None
 
 
 class MissionFlow:

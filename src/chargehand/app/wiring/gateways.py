@@ -84,16 +84,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
         # Made before the gateway, for the kept replies hold a name in the token's place.
         token = new_token()
-        limits = spending_limits(self.config.limits)
-        user = wanted.user or self.user
-        ledger = self.spending.ledger(
-            mission=wanted.payer or wanted.mission,
-            attempt=attempt,
-            limits=limits,
-            # Tasks of two plans may have one name.
-            task=f"{wanted.payer}/{wanted.task}" if wanted.payer else None,
-            user=user,
-        )
+        ledger = self._ledger(wanted)
         async with contextlib.AsyncExitStack() as stack:
             calls = None
             if wanted.kept is not None:
@@ -136,6 +127,16 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                 revoke=gateway.revoke,
                 meter=meter.read,
             )
+
+    def _ledger(self, wanted: EndpointRequest) -> Ledger:
+        return self.spending.ledger(
+            mission=wanted.payer or wanted.mission,
+            attempt=wanted.attempt,
+            limits=spending_limits(self.config.limits),
+            # Tasks of two plans may have one name.
+            task=f"{wanted.payer}/{wanted.task}" if wanted.payer else None,
+            user=wanted.user or self.user,
+        )
 
     def _served_models(self, names: Sequence[str], attempts: Mapping[str, int]) -> list[ServedModel]:
         reports = open_probe_reports(self.environ)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import MissionFinished, QuestionAsked
 from chargehand.core.plan_events import (
     CoordinatorSlept,
+    CoordinatorWoken,
     PlanProgress,
     TaskEnded,
     TaskHeld,
@@ -32,25 +31,23 @@ from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, listens
+from chargehand.missions.coordination.contract import Judge
 from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref
 from chargehand.missions.services import Services
 
-if TYPE_CHECKING:
-    from chargehand.missions.flow import MissionFlow
-
 
 class Coordinator:
     """Goes on with one mission that has a plan, until nothing can be decided now."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, flow: MissionFlow) -> None:
+    def __init__(self, services: Services, journal: Journal, control: Control, judge: Judge) -> None:
         self._services = services
         self._journal = journal
         self._control = control
-        self._flow = flow
-        self._queue = MergeQueue(services, journal, control, flow)
+        self._judge = judge
+        self._queue = MergeQueue(services, journal, control, judge)
         self._look = MissionReader(store=services.store, workers=services.workers)
 
     async def run(self) -> None:
@@ -82,7 +79,7 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission)
             case d.EndTask():
-                self._journal.record(self._ended(move.task, move.outcome, move.reason))
+                self._journal.record(self._end_of(move.task, move.outcome, move.reason))
             case d.Ask():
                 text = (
                     f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
@@ -229,7 +226,7 @@ class Coordinator:
             return None
 
         async def look() -> object:
-            context = await self._flow.prepare_base(self._request, tip)
+            context = await self._judge.prepare_base(self._request, tip)
             return {
                 name: await context.validator.succeeds(command, tip.tree)
                 for name, command in commands.items()
@@ -255,11 +252,11 @@ class Coordinator:
         if isinstance(merged, TaskReturned):
             self._journal.record(merged, durable=True)
             return
-        ended = self._ended(task.id, "merged")
+        ended = self._end_of(task.id, "merged")
         goes_on = await self._loop_goes_on(task, merged)
         self._journal.record(merged, *(() if goes_on else (ended,)), durable=True)
 
-    def _ended(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
+    def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
         """Return the end of a task with what all its missions cost."""
         done = [child for child in self._children().values() if child.task == task]
         costs = [each.cost_usd if each.cost_known else None for child in done for each in child.attempts]
@@ -278,7 +275,7 @@ class Coordinator:
         tip = replace(self._tip(), commit=merged.commit, tree=merged.tree)
 
         async def look() -> object:
-            context = await self._flow.prepare_base(self._request, tip)
+            context = await self._judge.prepare_base(self._request, tip)
             return await context.validator.succeeds(command, tip.tree)
 
         succeeds = await self._journal.step(f"loop/{task.id}/{done}", [command, tip.tree], look)
@@ -318,8 +315,6 @@ class Coordinator:
         # Whoever has news from now on finds it asleep; who had some before is found here.
         if not any(row.news for row in self._services.store.log.children(self._journal.mission)):
             return True
-        from chargehand.core.plan_events import CoordinatorWoken
-
         self._journal.record(CoordinatorWoken(mission=self._journal.mission))
         return False
 
@@ -338,13 +333,3 @@ def _as_child(summary: MissionSummary) -> d.ChildMission:
         reasons=summary.reasons,
         cause=cause.kind if cause is not None else "",
     )
-
-
-def require_coordinator(summary: MissionSummary) -> None:
-    """Raise `RefusedError` for a mission that has no plan."""
-    if summary.tasks is None:
-        raise RefusedError(
-            f"mission {summary.id!r} has no plan",
-            code="no_plan",
-            hint=f"chargehand mission show {summary.id}",
-        )

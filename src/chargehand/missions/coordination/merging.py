@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from chargehand.checks.execution import report
 from chargehand.core.fold import read_payload
@@ -14,6 +13,7 @@ from chargehand.core.plans import Task
 from chargehand.core.records import Base, Reason, Verdict
 from chargehand.core.state import MissionState
 from chargehand.missions.control import Control
+from chargehand.missions.coordination.contract import Judge
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.promotion.rebase import (
@@ -28,19 +28,16 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.workspace.merge import MergeConflictError
 
-if TYPE_CHECKING:
-    from chargehand.missions.flow import MissionFlow
-
 
 class MergeQueue:
     """Brings what child missions promoted to the coordinator's branch."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, flow: MissionFlow) -> None:
+    def __init__(self, services: Services, journal: Journal, control: Control, judge: Judge) -> None:
         self._services = services
         self._journal = journal
         self._control = control
-        self._flow = flow
-        self._promoter = Promoter(services, journal, fault=flow.fault)
+        self._judge = judge
+        self._promoter = Promoter(services, journal, fault=judge.fault)
 
     def _approved_trees(self, mission: str) -> frozenset[str]:
         """Return the trees of a child mission that a person let in."""
@@ -63,7 +60,7 @@ class MergeQueue:
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
-        verdict, outputs = await self._flow.judge_again(tip, rebase.tree, scope="merged")
+        verdict, validator = await self._judge.judge_again(tip, rebase.tree, scope="merged")
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
@@ -74,7 +71,7 @@ class MergeQueue:
             child,
             rebase,
             Reason(code="merged_red", message=f"together with what was merged since: {why}"),
-            report(verdict, outputs.outputs).encode(),
+            report(verdict, validator.outputs).encode(),
         )
 
     async def _promote(
@@ -131,9 +128,9 @@ class MergeQueue:
         with contextlib.suppress(MergeConflictError):
             rebase = await rebase_promoted(self._journal, self._services.store, self._services.depot)
             if rebase is not None:
-                verdict, validator = await self._flow.judge_again(rebase.base, rebase.tree, scope="merged")
+                verdict, validator = await self._judge.judge_again(rebase.base, rebase.tree, scope="merged")
                 if judge_verdict(verdict).mission == "promoted":
                     self._journal.record(BaseResolved(base=rebase.base))
-                    await self._flow.promote(rebase.base, rebase.tree, verdict, validator)
+                    await self._judge.promote(rebase.base, rebase.tree, verdict, validator)
                     return
-        await self._flow.deliver()
+        await self._judge.deliver()

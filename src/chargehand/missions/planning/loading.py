@@ -62,6 +62,8 @@ def plan_error(place: str, message: str, hint: str) -> UsageError:
 class _NotJsonError(UsageError):
     """The text is not JSON at all, as opposed to JSON that is no plan."""
 
+    default_code = "plan_not_json"
+
 
 def _load_json(text: str, name: str) -> Any:
     def table(pairs: list[tuple[str, Any]]) -> PlanTable:

@@ -43,7 +43,7 @@ class Line(Struct, frozen=True, kw_only=True):
     number: int
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class ScriptTask(Struct, frozen=True, kw_only=True):
     """What is run of a file that lists tasks: the first of `files` that is there, relative to where it runs.
 
     `directory` is where the lines run, `None` where that is not known.
@@ -69,7 +69,7 @@ def shell_script(text: str) -> bool:
     return bool(names) and names[0] in SHELLS
 
 
-def task_of(program: str, words: Argv) -> Task | None:
+def task_of(program: str, words: Argv) -> ScriptTask | None:
     """Return what `make` and the package managers of Node run, `None` for other programs and commands."""
     if program in _RUNNERS:
         return _package_task(program, words)
@@ -77,7 +77,7 @@ def task_of(program: str, words: Argv) -> Task | None:
         return None
     named = _option(words, ("-f", "--file", "--makefile"))
     plain = [word for word in positionals(words, _MAKE_VALUED) if word is not None]
-    return Task(
+    return ScriptTask(
         files=(named,) if named else MAKEFILES,
         directory=_directory("make", words),
         names=tuple(word for word in plain if "=" not in word),
@@ -85,7 +85,7 @@ def task_of(program: str, words: Argv) -> Task | None:
     )
 
 
-def lines_of(task: Task, text: str) -> tuple[Line, ...]:
+def lines_of(task: ScriptTask, text: str) -> tuple[Line, ...]:
     """Return the lines for a shell that a task runs of its file."""
     if task.files != ("package.json",):
         return _lines_in_makefile(text, task)
@@ -104,7 +104,7 @@ def lines_of(task: Task, text: str) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def _package_task(program: str, words: Argv) -> Task | None:
+def _package_task(program: str, words: Argv) -> ScriptTask | None:
     plain = positionals(words, " ".join((*_DIRECTORY[program], "-w --workspace -F --filter")))
     if plain[:1] and plain[0] in _RUN:
         plain = plain[1:]
@@ -113,7 +113,7 @@ def _package_task(program: str, words: Argv) -> Task | None:
     if not plain or plain[0] is None:
         return None
     name = plain[0]
-    return Task(
+    return ScriptTask(
         files=("package.json",), directory=_directory(program, words), names=(f"pre{name}", name, f"post{name}")
     )
 
@@ -152,7 +152,7 @@ class _Makefile(Struct):
             self.recipes.setdefault(target, []).append(Line(text=text, number=number))
 
 
-def _lines_in_makefile(text: str, task: Task) -> tuple[Line, ...]:
+def _lines_in_makefile(text: str, task: ScriptTask) -> tuple[Line, ...]:
     """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
     makefile, targets, number = _Makefile(), [""], 0
     lines = text.split("\n")
