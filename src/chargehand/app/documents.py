@@ -26,6 +26,7 @@ from chargehand.core.events import Event
 from chargehand.core.fold import is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.plan_events import TaskTally
+from chargehand.core.plans import Plan
 from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted, TierChoice, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
@@ -174,6 +175,29 @@ class MissionListDocument(Document, frozen=True):
 
     missions: list[ListedMission]
     left_out: int
+
+
+class TaskDocument(Document, frozen=True):
+    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended.
+
+    `missions` did it, the last one last; `reason` says why it is held, or how it ended.
+    """
+
+    id: str
+    text: str
+    status: str
+    after: tuple[str, ...]
+    missions: tuple[str, ...]
+    reason: Reason | None
+
+
+class PlanDocument(Document, frozen=True):
+    """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself."""
+
+    mission: str
+    status: str
+    tasks: list[TaskDocument]
+    plan: Plan
 
 
 class SandboxKind(Document, frozen=True):

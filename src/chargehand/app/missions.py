@@ -25,8 +25,10 @@ from chargehand.app.documents import (
     MessageDocument,
     MissionDetails,
     MissionListDocument,
+    PlanDocument,
     QuestionDocument,
     SandboxKind,
+    TaskDocument,
     TranscriptDocument,
     listed_mission,
     mission_details,
@@ -125,6 +127,36 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     waits = waiting_reason(state, reader.mission_reader.waits())
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
     return state, mission_details(state, places, waits, problems, failures)
+
+
+def show_plan(reader: StateReader, name: str) -> PlanDocument:
+    """Return how far the tasks of a coordinator are. Raises `NotFoundError`, `RefusedError` (`no_plan`)."""
+    state = reader.mission_state(name)
+    if state.plan is None:
+        raise RefusedError(
+            f"mission {state.id!r} has no plan", code="no_plan", hint=f"chargehand mission show {state.id}"
+        )
+    listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
+    statuses = {each.summary.id: each.summary.status for each in listed}
+    tasks = []
+    for task in state.plan.plan.tasks:
+        known = state.plan.tasks[task.id]
+        status = "held" if known.held is not None else "pending"
+        if known.end is not None:
+            status = known.end.outcome
+        elif known.current:
+            status = statuses.get(known.current[-1].mission, "planned")
+        tasks.append(
+            TaskDocument(
+                id=task.id,
+                text=task.text,
+                status=status,
+                after=task.after,
+                missions=tuple(run.mission for run in known.runs),
+                reason=known.end.reason if known.end is not None else known.held,
+            )
+        )
+    return PlanDocument(mission=state.id, status=state.status, tasks=tasks, plan=state.plan.plan)
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:

@@ -149,6 +149,35 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 
 @mission.command()
 @mission_argument
+@click.option("--dot", "form", flag_value="dot", help="As a graph in the language of Graphviz.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
+@json_option
+def plan(mission: str, form: str | None, out: Output) -> int:
+    """Show the tasks of a mission, what each waits for, and who did it."""
+    from chargehand.app.missions import show_plan
+    from chargehand.app.progress.plan_graph import plan_graph
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = show_plan(reader, mission)
+    out.document(found)
+    if form is not None:
+        out.text(plan_graph(found, mermaid=form == "mermaid"))
+        return 0
+    rows = []
+    for task in found.tasks:
+        why = (
+            task.reason.message
+            if task.reason is not None
+            else ", ".join(task.after) and f"after {', '.join(task.after)}"
+        )
+        rows.append((task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why))
+    out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
+    return 0
+
+
+@mission.command()
+@mission_argument
 @detail_options
 @json_option
 def watch(mission: str, out: Output) -> int:

@@ -26,6 +26,7 @@ from chargehand.app.documents import (
     MissionDetails,
     MissionDocument,
     MissionListDocument,
+    PlanDocument,
     QuestionDocument,
     TranscriptDocument,
 )
@@ -40,6 +41,7 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     MissionDocument: "`run`, `mission fork`, and what changes a mission: `answer`, `pause`, `resume`, `cancel`, "
     "`discard`, `promote`, `rollback`",
     MissionListDocument: "`mission list`",
+    PlanDocument: "`mission plan`",
     MissionDetails: "`mission show`",
     MissionReport: "`mission report`",
     ProvenanceDocument: "`audit provenance`",

@@ -10,7 +10,7 @@ from chargehand.missions.promotion.promoter import Fault
 from chargehand.missions.verdict.validation import Validator
 
 
-class Judge(Protocol):
+class TreeJudge(Protocol):
     """Judges trees on a base, and brings what is promoted to its end; see `MissionFlow`."""
 
     fault: Fault
@@ -22,7 +22,7 @@ class Judge(Protocol):
     async def judge_again(
         self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
     ) -> tuple[Verdict, Validator]:
-        """Judge a tree by today's gates; the verdict is recorded."""
+        """TreeJudge a tree by today's gates; the verdict is recorded."""
         ...
 
     async def promote(

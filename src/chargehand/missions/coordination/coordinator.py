@@ -31,7 +31,7 @@ from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, listens
-from chargehand.missions.coordination.contract import Judge
+from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
@@ -42,7 +42,7 @@ from chargehand.missions.services import Services
 class Coordinator:
     """Goes on with one mission that has a plan, until nothing can be decided now."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, judge: Judge) -> None:
+    def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
         self._services = services
         self._journal = journal
         self._control = control

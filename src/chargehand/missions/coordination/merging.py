@@ -13,7 +13,7 @@ from chargehand.core.plans import Task
 from chargehand.core.records import Base, Reason, Verdict
 from chargehand.core.state import MissionState
 from chargehand.missions.control import Control
-from chargehand.missions.coordination.contract import Judge
+from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.promotion.rebase import (
@@ -32,7 +32,7 @@ from chargehand.workspace.merge import MergeConflictError
 class MergeQueue:
     """Brings what child missions promoted to the coordinator's branch."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, judge: Judge) -> None:
+    def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
         self._services = services
         self._journal = journal
         self._control = control
