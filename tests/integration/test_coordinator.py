@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from chargehand.app.missions import answer_question, cancel_mission, pause_missi
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.fold import read_payload
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
@@ -144,7 +146,8 @@ def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
     backs = crew.events(mission, TaskReturned)
     assert {back.reason.code for back in backs} == {"merged_red"}
     made = branch(crew, state)
-    assert git(crew.repo, "ls-tree", "--name-only", f"{made}:sub").split() == ["a.txt", "b.txt", "h.txt", "mended.txt"]
+    names = git(crew.repo, "ls-tree", "--name-only", f"{made}:sub").split()
+    assert names == ["a.txt", "b.txt", "h.txt", "mended.txt"]
 
 
 def test_a_task_that_fails_asks_a_person_and_the_rest_goes_on(crew: Crew) -> None:
@@ -239,3 +242,34 @@ def test_a_paused_coordinator_starts_nothing_until_it_is_resumed(crew: Crew) -> 
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         app.steering.resume(mission)
     assert crew.work(mission).status == "promoted"
+
+
+def test_the_example_of_the_documentation_does_what_it_says(crew: Crew) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/plans.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    file = crew.place / "dates.yaml"
+    file.write_text(example)
+    asked = RunRequest(plan=str(file), text="new date format", agent="command:true", only_checks=(READS,))
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        request, plan = plan_request(app, asked)
+        mission = record_mission(app, request, plan=plan)
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    assert git(crew.repo, "show", f"{branch(crew, state)}:sub/notes.txt").split() == ["parsed", "printed"]
+
+
+def test_a_plan_of_one_task_is_an_ordinary_mission(crew: Crew) -> None:
+    mission = crew.record([task("a", acceptance=["it is written"])])
+    state = crew.work(mission)
+    assert (state.status, state.tasks) == ("promoted", None)
+    assert state.request is not None
+    assert "it is written" in state.request.text
+
+
+def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: Crew) -> None:
+    with pytest.raises(NotFoundError, match=r"task b: .*nobody"):
+        crew.record([task("a"), {"id": "b", "text": "b", "agent": "nobody"}])
+    with pytest.raises(ChargehandError, match=r"task b: .*wizard"):
+        crew.record([task("a"), task("b", role="wizard")])
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        assert not app.store.log.missions()

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.app import runs
+from chargehand.app.config.areas import meet_areas
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
@@ -63,14 +64,15 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
             request,
             text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
             file=None,
-            role=request.role or only.role or None,
-            agent=request.agent or only.agent or None,
-            model=request.model or next(iter(only.models), None),
+            # As in a larger plan, what the task says comes before what is said for the whole.
+            role=only.role or request.role,
+            agent=only.agent or request.agent,
+            model=next(iter(only.models), request.model),
             checks=(*request.checks, *only.checks),
-            allow=request.allow or only.areas,
-            attempts=request.attempts or (str(only.attempts) if only.attempts else None),
-            time=request.time or (f"{only.seconds:g}s" if only.seconds else None),
-            budget=request.budget or (f"{only.budget_usd:g}" if only.budget_usd is not None else None),
+            allow=meet_areas(request.allow, only.areas),
+            attempts=str(only.attempts) if only.attempts else request.attempts,
+            time=f"{only.seconds:g}s" if only.seconds else request.time,
+            budget=request.budget if only.budget_usd is None else f"{only.budget_usd:g}",
         ), None
     return replace(request, text=text, file=None), plan
 
@@ -122,6 +124,7 @@ def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Ta
             app.require_ready_agent(found, found.resolved, request.agent, models)
         except ChargehandError as error:
             error.message = f"task {task.id}: {error.message}"
+            error.args = (error.message,)
             raise
 
 
