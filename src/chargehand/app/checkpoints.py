@@ -49,7 +49,7 @@ class DiffDocument(Document, frozen=True):
     patch_encoding: str | UnsetType = UNSET
 
 
-class PlanDocument(Document, frozen=True):
+class RollbackPlanDocument(Document, frozen=True):
     """What a restore or roll-back does: which paths become what, and the exact tree that is left."""
 
     kind: str
@@ -67,7 +67,7 @@ class RestoreDocument(Document, frozen=True):
     mission: str
     source: str = msgspec.field(name="from")
     dry_run: bool
-    plan: PlanDocument
+    plan: RollbackPlanDocument
     checkpoint: Checkpoint | UnsetType = UNSET
 
 
@@ -78,7 +78,7 @@ class RollbackPreviewDocument(Document, frozen=True):
     dry_run: bool
     ref: str | None
     commit: str
-    plan: PlanDocument
+    plan: RollbackPlanDocument
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,9 +218,9 @@ def preview_roll_back(reader: StateReader, name: str) -> RollbackPreviewDocument
     )
 
 
-def plan_document(plan: RollbackPlan) -> PlanDocument:
+def plan_document(plan: RollbackPlan) -> RollbackPlanDocument:
     """Return a plan as a document."""
-    return PlanDocument(
+    return RollbackPlanDocument(
         kind=plan.kind,
         source=plan.source,
         target=plan.target,

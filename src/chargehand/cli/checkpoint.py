@@ -11,7 +11,7 @@ from chargehand.cli.terminal.options import json_option, named_mission_argument
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chargehand.app.checkpoints import PlanDocument, PlannedRestore, TreeDifference
+    from chargehand.app.checkpoints import RollbackPlanDocument, PlannedRestore, TreeDifference
     from chargehand.app.composition import App
     from chargehand.cli.terminal.output import Output
     from chargehand.workspace.depot import LineCount
@@ -190,7 +190,7 @@ def _show_line_counts(out: Output, files: Iterable[LineCount]) -> None:
         out.text("no difference")
 
 
-def show_plan(out: Output, plan: PlanDocument) -> None:
+def show_plan(out: Output, plan: RollbackPlanDocument) -> None:
     """Write what a restore or roll-back does to each file."""
     from chargehand.core.text import shown_path
 

@@ -155,8 +155,8 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 def plan(mission: str, form: str | None, out: Output) -> int:
     """Show the tasks of a mission, what each waits for, and who did it."""
     from chargehand.app.missions import show_plan
-    from chargehand.app.progress.plan_graph import plan_graph
     from chargehand.app.reading import StateReader
+    from chargehand.app.story import plan_graph
 
     with StateReader.open() as reader:
         found = show_plan(reader, mission)
