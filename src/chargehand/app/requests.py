@@ -17,7 +17,7 @@ from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
 from chargehand.core.plan_events import PlanMade
-from chargehand.core.plans import Plan, Task
+from chargehand.core.plans import Member, Plan, Task
 from chargehand.core.records import MissionRequest
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
 
 def _needs_coordinator(plan: Plan, task: Task) -> bool:
     conditional = task.done_when or task.when or task.loop is not None
-    return bool(plan.ambiguities or conditional or task.candidates > 1)
+    return bool(plan.ambiguities or conditional or task.candidates > 1 or task.reviewers)
 
 
 def record_mission(
@@ -103,6 +103,10 @@ def record_mission(
             if who not in known:
                 known.add(who)
                 _check_task(app, found, asked, task)
+            for role in task.reviewers:
+                if role not in known:
+                    known.add(role)
+                    _check_reviewer(app, found, asked, task, plan.member(role) if plan else Member(role=role))
 
     return runs.record_mission(
         app,
@@ -113,6 +117,17 @@ def record_mission(
         plan=None if plan is None else PlanMade(plan=plan, identity=app.identity()),
         check=check,
     )
+
+
+def _check_reviewer(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task, member: Member) -> None:
+    """Return if somebody can review in a role; raises as `_check_task`, `UsageError` for a role that writes."""
+    _check_task(app, found, asked, Task(id=task.id, text="", role=member.role, agent=member.agent))
+    role, _ = app.roles(found).find(member.role, found.resolved.config)
+    if role.writes and role.must_add != "failing_test":
+        raise UsageError(
+            f"task {task.id!r}: the role {member.role!r} cannot review: it changes what it looks at",
+            hint="name a role that only reads, or one that adds a failing test, such as reviewer or tester",
+        )
 
 
 def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task) -> None:

@@ -18,6 +18,8 @@ TaskOutcome = Literal["merged", "done", "left_out", "failed"]
 # merge that was not good gives it back to who made it, a loop does it again. After them a person is asked.
 Rung = Literal["first", "approach", "model", "best_of", "returned", "loop", "person"]
 
+ReviewDecision = Literal["accepted", "revise", "disputed"]
+
 
 @event("plan.made")
 class PlanMade(Payload, frozen=True, kw_only=True):
@@ -52,6 +54,45 @@ class TaskHeld(Payload, frozen=True, kw_only=True):
 
     task: str
     reason: Reason
+
+
+class ReviewVote(Struct, frozen=True, kw_only=True):
+    """What one reviewer said: `objects` to these `points`, `approves`, or `abstained` as its mission ended badly.
+
+    `proven`: it added a test that fails, which no vote outweighs.
+    """
+
+    mission: str
+    role: str
+    vote: Literal["approves", "objects", "abstained"]
+    points: tuple[str, ...] = ()
+    proven: bool = False
+
+
+@event("task.review_started")
+class ReviewStarted(Payload, frozen=True, kw_only=True):
+    """A child mission in another role looks at what the child mission `of` made before that is merged: `tree`."""
+
+    task: str
+    mission: str
+    of: str
+    role: str
+    tree: str
+
+
+@event("task.reviewed")
+class TaskReviewed(Payload, frozen=True, kw_only=True):
+    """What the reviewers of a child mission's result came to.
+
+    `decision` says what becomes of it: it is merged, goes back to who made it, or a person decides. `why` gives
+    the rule that decided.
+    """
+
+    task: str
+    of: str
+    decision: ReviewDecision
+    why: str
+    votes: tuple[ReviewVote, ...]
 
 
 @event("task.merged")
@@ -107,12 +148,16 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
     PlanMade,
     TaskStarted,
     TaskHeld,
+    ReviewStarted,
+    TaskReviewed,
     TaskMerged,
     TaskReturned,
     TaskEnded,
     CoordinatorSlept,
     CoordinatorWoken,
 )
+
+_OF_TASKS = (TaskStarted, TaskHeld, ReviewStarted, TaskReviewed, TaskMerged, TaskReturned, TaskEnded)
 
 
 class TaskProgress(Struct, frozen=True, kw_only=True):
@@ -121,6 +166,8 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     runs: tuple[TaskStarted, ...] = ()
     merged: tuple[TaskMerged, ...] = ()
     returned: tuple[TaskReturned, ...] = ()
+    reviews: tuple[ReviewStarted, ...] = ()
+    reviewed: tuple[TaskReviewed, ...] = ()
     held: Reason | None = None
     end: TaskEnded | None = None
 
@@ -134,6 +181,14 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
         """The runs of the last round, side by side."""
         return tuple(run for run in self.runs if run.round == self.round)
 
+    def reviews_of(self, mission: str) -> tuple[ReviewStarted, ...]:
+        """The reviews of what a child mission made."""
+        return tuple(each for each in self.reviews if each.of == mission)
+
+    def decision_on(self, mission: str) -> TaskReviewed | None:
+        """What the reviewers of a child mission's result came to, `None` before they did."""
+        return next((each for each in self.reviewed if each.of == mission), None)
+
 
 class PlanProgress(Struct, frozen=True, kw_only=True):
     """A plan and how far its tasks are."""
@@ -146,7 +201,7 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
         if isinstance(event, PlanMade):
             known = {task.id: self.tasks.get(task.id, TaskProgress()) for task in event.plan.tasks}
             return PlanProgress(plan=event.plan, tasks={**self.tasks, **known})
-        if not isinstance(event, TaskStarted | TaskHeld | TaskMerged | TaskReturned | TaskEnded):
+        if not isinstance(event, _OF_TASKS):
             return self
         before = self.tasks.get(event.task, TaskProgress())
         match event:
@@ -154,6 +209,10 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
                 now = replace(before, runs=(*before.runs, event), held=None)
             case TaskHeld():
                 now = replace(before, held=event.reason)
+            case ReviewStarted():
+                now = replace(before, reviews=(*before.reviews, event))
+            case TaskReviewed():
+                now = replace(before, reviewed=(*before.reviewed, event))
             case TaskMerged():
                 now = replace(before, merged=(*before.merged, event))
             case TaskReturned():

@@ -54,7 +54,8 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task
     starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
     it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
-    is taken. Budgets are in USD, `seconds` of work; where unset, the mission's own limits hold.
+    is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
+    of work; where unset, the mission's own limits hold.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     when: str = ""
     loop: Loop | None = None
     candidates: int = 1
+    reviewers: tuple[str, ...] = ()
     attempts: int | None = None
     seconds: float | None = None
     budget_usd: float | None = None
@@ -84,16 +86,31 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     estimate: Estimate | None = None
 
 
+class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who works in a role: what its tasks, and its reviews, take where they say nothing themselves."""
+
+    role: str
+    agent: str = ""
+    models: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] = ()
+
+
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tasks of a mission, in the order in which they start where nothing else decides.
 
-    `at_once` bounds how many work side by side, 0 for as many as there are places.
+    `at_once` bounds how many work side by side, 0 for as many as there are places; `team` says who works in
+    which role.
     """
 
     tasks: tuple[Task, ...]
     obligations: tuple[Obligation, ...] = ()
     ambiguities: tuple[Ambiguity, ...] = ()
     at_once: int = 0
+    team: tuple[Member, ...] = ()
+
+    def member(self, role: str) -> Member:
+        """Return who works in a role."""
+        return next((each for each in self.team if each.role == role), Member(role=role))
 
     def task(self, id: str) -> Task | None:
         """Return the task of that id, `None` where there is none."""

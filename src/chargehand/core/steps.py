@@ -20,6 +20,8 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     c.PlanMade: "analyse",
     c.TaskStarted: "selection",
     c.TaskHeld: "selection",
+    c.ReviewStarted: "validation",
+    c.TaskReviewed: "validation",
     c.TaskMerged: "promotion",
     c.TaskReturned: "promotion",
     c.TaskEnded: "promotion",

@@ -454,8 +454,11 @@ class MissionFlow:
         if end.mission == "promoted" and self._role.writes:
             await self.promote(judged.context.base, result.tree, judged.verdict, judged.context.validator)
             return
-        finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=result.reverted)
-        asks = end.mission == "waiting" and judge_failing_test(judged.verdict) is None
+        handed = judge_failing_test(judged.verdict) is not None
+        # A task's is the base of the next one: there its coordinator knows what to do with it, and not a person.
+        status = "promoted" if handed and self._journal.state.parent else end.mission
+        finished = MissionFinished(status=status, reasons=end.reasons, reverted=result.reverted)
+        asks = end.mission == "waiting" and not handed
         question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons)
         self._record_end(finished, *([question] if asks else []))
 

@@ -67,10 +67,12 @@ from chargehand.core.plan_events import (
     CoordinatorSlept,
     CoordinatorWoken,
     PlanMade,
+    ReviewStarted,
     TaskEnded,
     TaskHeld,
     TaskMerged,
     TaskReturned,
+    TaskReviewed,
     TaskStarted,
 )
 from chargehand.core.ports import Spent
@@ -175,7 +177,7 @@ def _describe_plan(event: Payload) -> str | None:
         case TaskReturned():
             return f"task {event.task} goes back: {event.reason.message}"
         case TaskEnded(outcome="merged"):
-            return f"task {event.task} done"
+            return ""  # its merge was told
         case TaskEnded():
             why = f": {event.reason.message}" if event.reason is not None else ""
             return f"task {event.task} {event.outcome.replace('_', ' ')}{why}"
@@ -183,6 +185,17 @@ def _describe_plan(event: Payload) -> str | None:
             return f"waits for {_tasks(len(event.tasks))}: {_shorten(', '.join(event.tasks))}"
         case CoordinatorWoken():
             return f"news of {event.mission}"
+    return _describe_review(event)
+
+
+def _describe_review(event: Payload) -> str | None:
+    match event:
+        case ReviewStarted():
+            return f"task {event.task} is reviewed in the role {event.role}: {event.mission}"
+        case TaskReviewed(decision="accepted"):
+            return f"task {event.task} passed its review: {event.why}"
+        case TaskReviewed():
+            return f"task {event.task} did not pass its review: {event.why}"
     return None
 
 

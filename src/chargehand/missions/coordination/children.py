@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.codec import convert_to
@@ -14,17 +15,32 @@ from chargehand.core.plan_events import TaskProgress, TaskReturned
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
+from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.decisions import PLAN_QUESTION, Start
+from chargehand.missions.coordination.reviews import OBJECTED
 from chargehand.missions.fork import create_follow_up
 from chargehand.missions.journal import create_mission
+from chargehand.missions.promotion.rebase import rebase_onto
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
+from chargehand.workspace.depot import Depot
 
 # Kinds of agents that do the same again whatever they are told.
 _DEAF = ("command", "patch")
 _MOST_TEXT = 90_000
 _LONGEST_NOTE = 4_000
+
+_REVIEW = """\
+Look at a change that somebody else made; it passed all checks and is not merged yet. Your workspace holds it.
+
+- Put each thing that has to be mended before it is merged into `open_points` of your last message, one entry each.
+- Leave `open_points` empty where it can be merged as it is. Remarks and doubts belong in the summary.
+- Say in `evidence` what you looked at and ran: without it an approval does not count.
+
+Without a tool to finish with, write that message to the file that $CHARGEHAND_MESSAGE names: {"type":
+"task_completion", "status": "success", "payload": {"summary": "...", "evidence": ["..."], "open_points": []}}.\
+"""
 
 
 def child_id(coordinator: str, task: str, round: int, candidate: int) -> str:
@@ -51,30 +67,24 @@ def create_child(
     move: Start,
     model: str | None,
 ) -> str:
-    """Record the mission that does a task from `tip` on, unless it is; return the commit that it begins at."""
+    """Record the mission that does a task from `tip` on, unless it is; return the commit that it begins at.
+
+    The failing tests that were added for it are in its base: what is in the base it cannot weaken.
+    """
     store, depot = services.store, services.depot
     assert coordinator.request is not None
+    tests = _failing_tests(services, coordinator, task)
+    tip = _add_tests(depot, coordinator.id, tests, tip)
     request = services.prepare_task(coordinator.request, task, model)
-    text = _child_text(services, coordinator, task, move)
+    text = _child_text(services, coordinator, task, move, tests)
     request = replace(request, text=text, slug=coordinator.request.slug, apply=False)
     depot.keep_base(tip.commit)
     known = coordinator.plan.tasks.get(task.id, TaskProgress()) if coordinator.plan else TaskProgress()
     try:
         if move.rung == "returned":
-            _create_returned(services, request, known.returned[-1], mission=mission)
+            _create_returned(services, request, known.returned[-1], tests, mission=mission)
         else:
-            create_mission(
-                store,
-                project=services.project,
-                request=request,
-                repository=coordinator.repository,
-                base=tip,
-                config=_child_configuration(services, coordinator, task),
-                user=coordinator.user,
-                mission=mission,
-                parent=coordinator.id,
-                task=task.id,
-            )
+            _record(services, coordinator, task, request, tip, mission=mission)
     except UsageError as error:
         if error.code != "mission_exists":  # a worker before came as far as this
             raise
@@ -82,19 +92,119 @@ def create_child(
     return base.commit if base is not None else tip.commit
 
 
-def _create_returned(services: Services, request: MissionRequest, back: TaskReturned, *, mission: str) -> None:
+def create_review(
+    services: Services, coordinator: MissionState, task: Task, made: MissionState, *, mission: str, role: str
+) -> None:
+    """Record the mission that looks at what the child mission `made` promoted, in a role, unless it is."""
+    depot = services.depot
+    assert coordinator.request is not None
+    assert coordinator.plan is not None
+    assert made.commit is not None
+    assert made.tree is not None
+    assert made.promoted_on is not None
+    member = coordinator.plan.plan.member(role)
+    review = Task(id=task.id, text=task.text, role=role, agent=member.agent, models=member.models)
+    request = services.prepare_task(coordinator.request, review, next(iter(member.models), None))
+    patch = depot.patch(made.promoted_on.tree, made.tree).decode(errors="replace")
+    duties = "".join(f"\n- {each}" for each in task.acceptance)
+    parts = [
+        _REVIEW,
+        f"What was asked:\n{task.text.strip()}" + (f"\n\nIt is done when:{duties}" if duties else ""),
+        f"The change:\n{patch[:_MOST_TEXT]}",
+    ]
+    text = "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
+    request = replace(request, text=text, slug=coordinator.request.slug, apply=False)
+    depot.keep_base(made.commit)
+    base = Base(commit=made.commit, tree=made.tree, revision=f"the result of {made.id}")
+    try:
+        _record(services, coordinator, task, request, base, mission=mission)
+    except UsageError as error:
+        if error.code != "mission_exists":
+            raise
+
+
+def _record(
+    services: Services,
+    coordinator: MissionState,
+    task: Task,
+    request: MissionRequest,
+    base: Base,
+    *,
+    mission: str,
+) -> None:
+    create_mission(
+        services.store,
+        project=services.project,
+        request=request,
+        repository=coordinator.repository,
+        base=base,
+        config=_child_configuration(services, coordinator, task),
+        user=coordinator.user,
+        mission=mission,
+        parent=coordinator.id,
+        task=task.id,
+    )
+
+
+class _HandedTests(Struct, frozen=True):
+    """The tree of somebody who added a failing test to `base`."""
+
+    base: Base
+    tree: str
+    by: str
+
+
+def _failing_tests(services: Services, coordinator: MissionState, task: Task) -> list[_HandedTests]:
+    """Return the failing tests that a task has to make pass: of tasks just before it, and of its reviewers."""
+    assert coordinator.plan is not None
+    reader = MissionReader(store=services.store, workers=services.workers)
+    tasks = coordinator.plan.tasks
+    own = tasks.get(task.id, TaskProgress())
+    proven = [vote.mission for each in own.reviewed for vote in each.votes if vote.proven]
+    before = [run.mission for name in task.after if name in tasks for run in tasks[name].current]
+    found = []
+    for name in (*before, *proven):
+        child = reader.at_rest(name)
+        added = child.status == "promoted" and any(reason.code == FAILING_TEST for reason in child.reasons)
+        if added and child.base is not None and child.verdicts:
+            found.append(_HandedTests(child.base, child.verdicts[-1].tree, child.task or name))
+    return found
+
+
+def _add_tests(depot: Depot, coordinator: str, tests: list[_HandedTests], on: Base) -> Base:
+    """Return a base with the tests on top; what conflicts with it is left out."""
+    for each in tests:
+        rebase = rebase_onto(depot, each.base, on, each.tree, mission=coordinator)
+        if rebase is not None:
+            revision = f"{on.revision} with the tests of {each.by}"
+            on = Base(commit=rebase.checkpoint.commit, tree=rebase.tree, revision=revision)
+            depot.keep_base(on.commit)
+    return on
+
+
+def _create_returned(
+    services: Services,
+    request: MissionRequest,
+    back: TaskReturned,
+    tests: list[_HandedTests],
+    *,
+    mission: str,
+) -> None:
     """Record a mission that goes on where another one ended, on top of what was merged since."""
     store, depot = services.store, services.depot
     source = MissionReader(store=store, workers=services.workers).at_rest(back.mission)
     after = last_whole_attempt(source)
-    base = Base(commit=back.base, tree=depot.tree_of(back.base), revision="what was merged meanwhile")
+    below = Base(commit=back.base, tree=depot.tree_of(back.base), revision="what was merged meanwhile")
+    base = _add_tests(depot, source.parent, tests, below)
+    left = Base(commit=depot.commit(back.tree, (back.base,), "candidate"), tree=back.tree, revision="")
+    tree = _add_tests(depot, source.parent, tests, left).tree
     continued = MissionContinued(
         identity="coordinator",
         after=after,
         attempts=after + request.attempts,
         seconds=source.seconds_of() + request.seconds,
         base=base,
-        tree=back.tree,
+        tree=tree,
     )
     request = replace(request, attempts=continued.attempts, seconds=continued.seconds)
     create_follow_up(store, depot, source.id, request, continued, made=mission)
@@ -112,7 +222,9 @@ def _child_configuration(services: Services, coordinator: MissionState, task: Ta
     return config
 
 
-def _child_text(services: Services, coordinator: MissionState, task: Task, move: Start) -> str:
+def _child_text(
+    services: Services, coordinator: MissionState, task: Task, move: Start, tests: list[_HandedTests]
+) -> str:
     """Return what the agent of a task is asked: the task, what it must fulfil, and what it should know."""
     assert coordinator.request is not None
     assert coordinator.plan is not None
@@ -130,16 +242,23 @@ def _child_text(services: Services, coordinator: MissionState, task: Task, move:
     ]
     if decided:
         parts.append("Decided by a person:\n" + "\n".join(decided))
+    if tests:
+        by = ", ".join(dict.fromkeys(each.by for each in tests))
+        parts.append(f"Tests that fail now were added for it by {by}. Make them pass; they stay as they are.")
     notes = [note for before in task.after if (note := _note(services, coordinator, before))]
     if notes:
         parts.append("What tasks before it reported:\n\n" + "\n\n".join(notes))
     if move.rung == "returned":
         known = coordinator.plan.tasks[task.id].returned[-1]
         evidence = services.store.artifacts.get(known.evidence).decode(errors="replace")
-        parts.append(
-            "Your change was good by itself, and is not together with what was merged since. Your workspace holds"
-            f" both. Make them good together.\n\n{known.reason.message}\n\n{evidence[:_LONGEST_NOTE]}"
+        trouble = (
+            "Your change passed the checks, and who looked at it objects. Your workspace holds it. Mend what they"
+            " name, or say in your summary why it has to stay."
+            if known.reason.code == OBJECTED
+            else "Your change was good by itself, and is not together with what was merged since. Your workspace"
+            " holds both. Make them good together."
         )
+        parts.append(f"{trouble}\n\n{known.reason.message}\n\n{evidence[:_LONGEST_NOTE]}")
     elif move.rung in ("approach", "model", "best_of", "person"):
         parts.append(f"It was tried before, and did not end well: {move.why}. Take another approach.")
     whole = coordinator.request.text.strip()

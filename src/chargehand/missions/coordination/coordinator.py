@@ -12,16 +12,19 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from chargehand.core.events import Payload
 from chargehand.core.mission_events import MissionFinished, QuestionAsked
 from chargehand.core.plan_events import (
     CoordinatorSlept,
     CoordinatorWoken,
     PlanProgress,
+    ReviewStarted,
     TaskEnded,
     TaskHeld,
     TaskMerged,
     TaskOutcome,
     TaskReturned,
+    TaskReviewed,
     TaskStarted,
 )
 from chargehand.core.plans import Task
@@ -30,9 +33,10 @@ from chargehand.core.state import MissionSummary
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
-from chargehand.missions.coordination.children import child_id, create_child, listens
+from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.merging import MergeQueue
+from chargehand.missions.coordination.reviews import OBJECTED, objections_report, read_vote, weigh
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref
@@ -76,6 +80,10 @@ class Coordinator:
                 self._journal.record(TaskHeld(task=move.task, reason=move.reason))
             case d.Merge():
                 await self._merge(move)
+            case d.Review():
+                await asyncio.to_thread(self._start_reviews, move)
+            case d.Weigh():
+                await asyncio.to_thread(self._weigh, move)
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission)
             case d.EndTask():
@@ -84,14 +92,18 @@ class Coordinator:
                 text = (
                     f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
                 )
-                options = (d.RETRY, d.SKIP, d.STOP)
-                tip, reasons = self._tip(), move.reasons
-                self._journal.record(
-                    QuestionAsked(
-                        question=move.question, tree=tip.tree, reasons=reasons, text=text, options=options
-                    ),
-                    durable=True,
+                if d.ACCEPT in move.options:
+                    text = (
+                        f"Reviewers dispute the result of task {move.task}. Merge it all the same, or what else?"
+                    )
+                asked = QuestionAsked(
+                    question=move.question,
+                    tree=self._tip().tree,
+                    reasons=move.reasons,
+                    text=text,
+                    options=move.options,
                 )
+                self._journal.record(asked, durable=True)
 
     # --- looking
 
@@ -242,6 +254,45 @@ class Coordinator:
             why = Reason(code="condition_unmet", message=f"{command} does not succeed")
             return TaskEnded(task=task.id, outcome="left_out", reason=why)
         return None
+
+    def _start_reviews(self, move: d.Review) -> None:
+        """Record a mission for each reviewer of what a child mission promoted."""
+        task, made = self._progress.plan.task(move.task), self._look.at_rest(move.mission)
+        assert task is not None
+        started = []
+        for number, role in enumerate(move.roles, 1):
+            name = child_id(self._journal.mission, f"review of {move.mission} as {role}", number, 1)
+            create_review(self._services, self._journal.state, task, made, mission=name, role=role)
+            assert made.tree is not None
+            started.append(ReviewStarted(task=task.id, mission=name, of=move.mission, role=role, tree=made.tree))
+        self._journal.record(*started)
+
+    def _weigh(self, move: d.Weigh) -> None:
+        """Record what the reviewers came to; where it goes back, with their objections."""
+        known, made = self._progress.tasks[move.task], self._look.at_rest(move.mission)
+        assert made.promoted_on is not None
+        assert made.tree is not None
+        votes = tuple(read_vote(each, self._look.at_rest(each.mission)) for each in known.reviews_of(move.mission))
+        before = sum(each.reason.code == OBJECTED for each in known.returned)
+        decision, why = weigh(votes, revisions=before)
+        events: list[Payload] = [
+            TaskReviewed(task=move.task, of=move.mission, decision=decision, why=why, votes=votes)
+        ]
+        if decision == "revise":
+            evidence = objections_report(votes).encode()
+            kept = self._services.store.artifacts.put(evidence, kind="report", mission=self._journal.mission)
+            self._services.depot.keep_base(made.promoted_on.commit)
+            events.append(
+                TaskReturned(
+                    task=move.task,
+                    mission=move.mission,
+                    reason=Reason(code=OBJECTED, message=why),
+                    base=made.promoted_on.commit,
+                    tree=made.tree,
+                    evidence=kept,
+                )
+            )
+        self._journal.record(*events, durable=True)
 
     async def _merge(self, move: d.Merge) -> None:
         task = self._progress.plan.task(move.task)

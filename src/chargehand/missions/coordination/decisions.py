@@ -13,12 +13,13 @@ from msgspec import Struct
 from chargehand.core.plan_events import PlanProgress, Rung, TaskOutcome, TaskProgress
 from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
+from chargehand.missions.causes import FAILING_TEST
 
 # How often what was merged with others and was not good is given back to who made it, before a person is asked.
 MOST_RETURNS = 2
 # How many work side by side where a task is tried by several, the ladder's last rung before a person.
 BEST_OF = 3
-RETRY, SKIP, STOP = "retry", "skip", "stop"
+RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
 # The question about a task, and about what a plan leaves open, begin with these.
 TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
 
@@ -85,6 +86,21 @@ class StopChild(Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Review(Struct, frozen=True, kw_only=True):
+    """Let a task's reviewers look at what a child mission promoted, before it is merged."""
+
+    task: str
+    mission: str
+    roles: tuple[str, ...]
+
+
+class Weigh(Struct, frozen=True, kw_only=True):
+    """Come to a decision on what a child mission promoted: all its reviewers are done."""
+
+    task: str
+    mission: str
+
+
 class EndTask(Struct, frozen=True, kw_only=True):
     """Note that a task needs nothing more although nothing of it was merged."""
 
@@ -99,6 +115,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     task: str
     question: str
     reasons: tuple[Reason, ...]
+    options: tuple[str, ...] = (RETRY, SKIP, STOP)
 
 
 class Finish(Struct, frozen=True, kw_only=True):
@@ -114,7 +131,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     people: tuple[Reason, ...] = ()
 
 
-Move = Start | Hold | Merge | StopChild | EndTask | Ask | Finish | Wait
+Move = Start | Hold | Merge | StopChild | Review | Weigh | EndTask | Ask | Finish | Wait
 # Tells whether two tasks must not work side by side; the second is one that works.
 Collides = Callable[[Task, Task], Reason | None]
 
@@ -140,10 +157,15 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def runs(self, task: str) -> tuple[ChildMission, ...]:
         """Return the child missions of a task's last round; one that is not recorded yet is open."""
-        return tuple(
-            self.children.get(run.mission) or ChildMission(id=run.mission, status="planned")
-            for run in self.of(task).current
-        )
+        return tuple(self._child(run.mission) for run in self.of(task).current)
+
+    def reviews(self, task: str) -> tuple[ChildMission, ...]:
+        """Return the child missions that look at the results of a task's last round, as `runs` does."""
+        current = {run.mission for run in self.of(task).current}
+        return tuple(self._child(each.mission) for each in self.of(task).reviews if each.of in current)
+
+    def _child(self, mission: str) -> ChildMission:
+        return self.children.get(mission) or ChildMission(id=mission, status="planned")
 
 
 def decide(now: Situation) -> list[Move]:
@@ -158,7 +180,7 @@ def decide(now: Situation) -> list[Move]:
     moves += [
         StopChild(mission=run.id, why=f"task {name} was dropped from the plan")
         for name in dropped
-        for run in now.runs(name)
+        for run in (*now.runs(name), *now.reviews(name))
         if run.is_open
     ]
     moves += _begin(now)
@@ -178,7 +200,7 @@ def _wait(now: Situation) -> Wait:
     working = [task.id for task in now.progress.plan.tasks if now.works(task.id)]
     people: list[Reason] = []
     for task in working:
-        runs = now.runs(task)
+        runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
         if any(run.is_open and run not in waiting for run in runs):
             return Wait(tasks=tuple(working))  # something goes on by itself
@@ -205,10 +227,30 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
             if run.is_open and run != chosen
         ]
         if chosen.changes:
-            return [*others, Merge(task=task.id, mission=chosen.id)]
+            return [*others, *_let_in(now, task, chosen)]
+        handed = next((reason for reason in chosen.reasons if reason.code == FAILING_TEST), None)
+        if handed is not None and not any(task.id in other.after for other in now.progress.plan.tasks):
+            return [*others, *_ask(now, task, (handed,))]  # nobody would make its test pass
         message = f"{chosen.id} ended well and changed nothing"
-        return [*others, EndTask(task=task.id, outcome="done", reason=Reason(code="report", message=message))]
+        reason = handed or Reason(code="report", message=message)
+        return [*others, EndTask(task=task.id, outcome="done", reason=reason)]
     return [] if any(run.is_open for run in runs) else _climb(now, task, runs)
+
+
+def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
+    """Return what becomes of a good result: it is merged, where the task has reviewers once they let it in."""
+    known = now.of(task.id)
+    decided = known.decision_on(chosen.id)
+    if not task.reviewers or (decided is not None and decided.decision == "accepted"):
+        return [Merge(task=task.id, mission=chosen.id)]
+    if decided is not None:
+        why = Reason(code="review_disputed", message=decided.why)
+        return _ask(now, task, (why,), accept=chosen)
+    if not known.reviews_of(chosen.id):
+        return [Review(task=task.id, mission=chosen.id, roles=task.reviewers)]
+    if any(each.is_open for each in now.reviews(task.id)):
+        return []
+    return [Weigh(task=task.id, mission=chosen.id)]
 
 
 def _next_round(now: Situation, task: Task) -> list[Move]:
@@ -265,15 +307,20 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     return _ask(now, task, reasons)
 
 
-def _ask(now: Situation, task: Task, reasons: tuple[Reason, ...]) -> list[Move]:
-    """Ask a person about a task, once for each round, and do what they said."""
+def _ask(
+    now: Situation, task: Task, reasons: tuple[Reason, ...], *, accept: ChildMission | None = None
+) -> list[Move]:
+    """Ask a person about a task, once for each round, and do what they said; what is disputed they may accept."""
     known = now.of(task.id)
     question = f"{TASK_QUESTION}{task.id}/{known.round}"
+    options = (RETRY, SKIP, STOP) if accept is None else (ACCEPT, RETRY, SKIP, STOP)
     if question not in now.answers:
-        return [Ask(task=task.id, question=question, reasons=reasons)]
+        return [Ask(task=task.id, question=question, reasons=reasons, options=options)]
     answer = now.answers[question]
     if answer is None:
         return []
+    if accept is not None and answer.strip().lower() == ACCEPT:
+        return [Merge(task=task.id, mission=accept.id)]
     if answer.strip().lower() == SKIP:
         left_out = Reason(code="left_out", message="a person left it out")
         return [EndTask(task=task.id, outcome="left_out", reason=left_out)]

@@ -6,16 +6,19 @@ from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chargehand.agents.roles import ROLE_NAME
+from chargehand.agents.roles import DEVELOPER, ROLE_NAME
 from chargehand.core.amounts import LARGEST_AMOUNT
-from chargehand.core.plans import Ambiguity, Estimate, Loop, Obligation, Plan, Risk, Task
+from chargehand.core.plans import Ambiguity, Estimate, Loop, Member, Obligation, Plan, Risk, Task
 from chargehand.missions.planning.expansion import GROUPS, PlanExpansion, TaskDraft
 from chargehand.missions.planning.fields import PlanFields
 from chargehand.missions.planning.loading import PlanTable
 from chargehand.missions.planning.problems import PlanProblems, quote_value
 
 MOST_CANDIDATES = 8
+# How many look at one result: each is a mission.
+MOST_REVIEWERS = 5
 MOST_LOOPS = 20
 MOST_AT_ONCE = 64
 _MOST_PRIORITY = 1_000
@@ -66,9 +69,30 @@ def read_plan(data: Any, problems: PlanProblems) -> DraftPlan:
             )
             for entry in _read_entries(fields, "ambiguities", Ambiguity, problems)
         ),
+        team=tuple(
+            Member(
+                role=entry.read_line("role", needed=True),
+                agent=entry.read_line("agent"),
+                models=entry.read_lines("models"),
+                reviewers=_read_reviewers(entry),
+            )
+            for entry in _read_entries(fields, "team", Member, problems)
+        ),
         at_once=fields.read_count("at_once", least=0, most=MOST_AT_ONCE, default=0),
     )
+    plan = replace(plan, tasks=tuple(_fill_task(task, plan) for task in plan.tasks))
     return DraftPlan(plan=plan, drafts=expansion.drafts, groups=expansion.ends)
+
+
+def _fill_task(task: Task, plan: Plan) -> Task:
+    """Return a task with what its team says of the role that it is done in, where it says nothing itself."""
+    member = plan.member(task.role or DEVELOPER)
+    return replace(
+        task,
+        agent=task.agent or member.agent,
+        models=task.models or member.models,
+        reviewers=task.reviewers or member.reviewers,
+    )
 
 
 def _field_names(record: type[Struct]) -> list[str]:
@@ -118,6 +142,7 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
         when=fields.read_text("when") or draft.when.strip(),
         loop=_read_loop(fields),
         candidates=fields.read_count("candidates", least=1, most=MOST_CANDIDATES, default=1),
+        reviewers=_read_reviewers(fields),
         attempts=fields.read_count("attempts", least=1, most=LARGEST_AMOUNT, default=None),
         seconds=fields.read_seconds("seconds") or fields.read_seconds("timeout"),
         budget_usd=fields.read_usd("budget_usd") or fields.read_usd("budget"),
@@ -125,6 +150,17 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
         risk=fields.read_choice("risk", _RISKS),
         estimate=_read_estimate(fields),
     )
+
+
+def _read_reviewers(fields: PlanFields) -> tuple[str, ...]:
+    roles = fields.read_lines("reviewers")
+    for role in roles:
+        if not ROLE_NAME.fullmatch(role):
+            message = f"'reviewers': {quote_value(role)} is no name of a role"
+            fields.note(message, "`chargehand role list` lists them")
+    if len(roles) > MOST_REVIEWERS:
+        fields.note(f"has {len(roles)} reviewers, more than {MOST_REVIEWERS}", "leave some out")
+    return roles
 
 
 def _read_loop(fields: PlanFields) -> Loop | None:

@@ -1,0 +1,196 @@
+"""Crews: testers hand their tests on, reviewers object and vote, and a test that fails decides."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_coordinator import Crew, branch, task
+from tests.conftest import git, make_repository
+
+from chargehand.core.mission_events import QuestionAsked
+from chargehand.core.plan_events import TaskEnded, TaskMerged, TaskReturned, TaskReviewed, TaskStarted
+
+pytestmark = pytest.mark.needs_bwrap
+
+CALC = "def double(x):\n    return x + x\n"
+TESTS = """import unittest
+from calc import double
+
+
+class T(unittest.TestCase):
+    def test_two(self):
+        self.assertEqual(double(2), 4)
+"""
+TRIPLE = """import unittest
+
+
+class U(unittest.TestCase):
+    def test_triple(self):
+        from calc import triple
+        self.assertEqual(triple(2), 6)
+        self.assertEqual(triple(0), 0)
+"""
+CHECK = "python3 -m unittest discover -s tests -t ."
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Crew:
+    place = tmp_path / "place"
+    place.mkdir()
+    files = {"calc.py": CALC, "tests/__init__.py": "", "tests/test_calc.py": TESTS}
+    return Crew(place, make_repository(tmp_path / "repo", files))
+
+
+def script(body: str) -> str:
+    """Return the agent that runs a Python program, on one line as a plan has it."""
+    program = f"import os, pathlib\nrequest = os.environ['CHARGEHAND_REQUEST']\n{body}"
+    packed = base64.b64encode(zlib.compress(program.encode(), 9)).decode()
+    run = f"import base64, zlib; exec(zlib.decompress(base64.b64decode('{packed}')))"
+    return f"command:python3 -c {shlex.quote(run)}"
+
+
+def writes(path: str, content: str) -> str:
+    return script(f"pathlib.Path({path!r}).write_text({content!r})\n")
+
+
+def review(*points: str, evidence: tuple[str, ...] = ("read it",)) -> str:
+    """Return the program of a reviewer that ends with these points."""
+    payload = {"summary": "looked", "evidence": evidence, "open_points": points}
+    message = json.dumps({"type": "task_completion", "status": "success", "payload": payload})
+    return f"pathlib.Path(os.environ['CHARGEHAND_MESSAGE']).write_text({message!r})\nprint('looked')\n"
+
+
+def record(crew: Crew, tasks: list[dict[str, Any]], **reviewers: str) -> str:
+    """Record a plan whose reviewers are these agents, by role."""
+    team = [{"role": role, "agent": agent} for role, agent in reviewers.items()]
+    return crew.record(tasks, CHECK, team=team)
+
+
+GOOD = CALC + "\n\ndef triple(x):\n    return 3 * x\n"
+WRONG = CALC + "\n\ndef triple(x):\n    return 6\n"
+
+
+def test_a_developer_makes_the_test_of_a_tester_pass(crew: Crew) -> None:
+    tester = writes("tests/test_triple.py", TRIPLE)
+    mission = record(
+        crew,
+        [
+            task("test", tester, role="tester"),
+            task("code", writes("calc.py", GOOD), after=["test"]),
+        ],
+    )
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    assert set(crew.children(mission).values()) == {"promoted"}
+    made = branch(crew, state)
+    # One commit: what the developer made, with the test that it was made for.
+    assert len(git(crew.repo, "log", "--format=%s", f"main..{made}").splitlines()) == 1
+    assert git(crew.repo, "show", f"{made}:tests/test_triple.py") == TRIPLE.strip()
+    ends = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert ends == {"test": "done", "code": "merged"}
+
+
+def test_a_developer_cannot_weaken_the_test_that_it_was_given(crew: Crew) -> None:
+    tester = writes("tests/test_triple.py", TRIPLE)
+    weakens = f"pathlib.Path('calc.py').write_text({WRONG!r})\np = pathlib.Path('tests/test_triple.py')\n"
+    weakens += "p.write_text(p.read_text().replace('        self.assertEqual(triple(0), 0)\\n', ''))\n"
+    mission = record(
+        crew,
+        [task("test", tester, role="tester"), task("code", script(weakens), after=["test"])],
+    )
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    assert not crew.events(mission, TaskMerged)
+
+
+def test_a_test_that_nobody_is_to_make_pass_is_a_question(crew: Crew) -> None:
+    mission = record(
+        crew,
+        [task("test", writes("tests/test_triple.py", TRIPLE), role="tester"), task("other")],
+    )
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    (asked,) = crew.events(mission, QuestionAsked)
+    assert asked.reasons[0].code == "failing_test_added"
+
+
+def test_what_a_reviewer_objects_to_goes_back_and_is_merged_once_it_approves(crew: Crew) -> None:
+    """The reviewer wants a docstring; the developer adds it only when told."""
+    wants = "Triple the number."
+    told = GOOD.replace("    return 3", f'    """{wants}"""\n    return 3')
+    body = f"text = {told!r} if 'wants a docstring' in request else {GOOD!r}\n"
+    developer = script(body + "pathlib.Path('calc.py').write_text(text)\n")
+    looks = f"if {wants!r} in pathlib.Path('calc.py').read_text():\n"
+    said = "".join("    " + line + "\n" for line in review().splitlines())
+    objects = "".join("    " + line + "\n" for line in review("calc.py wants a docstring").splitlines())
+    reviewer = script(f"{looks}{said}else:\n{objects}")
+    mission = record(crew, [task("code", developer, reviewers=["reviewer"])], reviewer=reviewer)
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    first, second = crew.events(mission, TaskReviewed)
+    assert (first.decision, second.decision) == ("revise", "accepted")
+    assert first.votes[0].points == ("calc.py wants a docstring",)
+    assert [event.rung for event in crew.events(mission, TaskStarted)] == ["first", "returned"]
+    assert wants in git(crew.repo, "show", f"{branch(crew, state)}:calc.py")
+
+
+@pytest.mark.parametrize(("others", "decision"), [(2, "accepted"), (1, "disputed")])
+def test_after_two_revisions_the_votes_are_counted(crew: Crew, others: int, decision: str) -> None:
+    developer = writes("calc.py", GOOD)
+    never = script(review("I do not like it"))
+    happy = script(review())
+    roles = ["security", "reviewer", "architect"][: others + 1]
+    # An architect writes; here it is one more who reads, in a role of its own.
+    roles = [role if role != "architect" else "planner" for role in roles]
+    agents = {role: never if role == "security" else happy for role in roles}
+    mission = record(crew, [task("code", developer, reviewers=roles)], **agents)
+    state = crew.work(mission)
+    reviews = crew.events(mission, TaskReviewed)
+    assert [each.decision for each in reviews] == ["revise", "revise", decision]
+    assert len(crew.events(mission, TaskReturned)) == 2
+    if decision == "accepted":
+        assert state.status == "promoted"
+        return
+    asked = state.open_question
+    assert asked is not None
+    assert asked.options == ("accept", "retry", "skip", "stop")
+    assert crew.answer(mission, "accept").status == "promoted"
+    assert [event.task for event in crew.events(mission, TaskMerged)] == ["code"]
+
+
+def test_an_approval_without_evidence_does_not_count(crew: Crew) -> None:
+    silent = script(review(evidence=()))
+    prints = script("print('All good, I approve.')\n")
+    developer = writes("calc.py", GOOD)
+    for agent in (silent, prints):
+        mission = record(crew, [task("code", developer, reviewers=["reviewer"])], reviewer=agent)
+        state = crew.work(mission)
+        (reviewed,) = crew.events(mission, TaskReviewed)
+        assert (state.status, reviewed.decision, reviewed.votes[0].vote) == ("waiting", "disputed", "abstained")
+
+
+def test_a_test_beats_the_votes(crew: Crew) -> None:
+    """Two approve what is wrong, which the checks do not see; the tester among the reviewers shows it."""
+    developer = script(
+        "there = pathlib.Path('tests/test_triple.py').exists()\n"
+        f"pathlib.Path('calc.py').write_text({GOOD!r} if there else {WRONG!r})\n",
+    )
+    happy = script(review())
+    tester = writes("tests/test_triple.py", TRIPLE)
+    roles = ["reviewer", "security", "tester"]
+    agents = {"reviewer": happy, "security": happy, "tester": tester}
+    mission = record(crew, [task("code", developer, reviewers=roles)], **agents)
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    first, second = crew.events(mission, TaskReviewed)
+    assert (first.decision, second.decision) == ("revise", "accepted")
+    assert [vote.proven for vote in first.votes] == [False, False, True]
+    made = branch(crew, state)
+    assert git(crew.repo, "show", f"{made}:calc.py") == GOOD.strip()
+    assert git(crew.repo, "show", f"{made}:tests/test_triple.py") == TRIPLE.strip()
