@@ -112,7 +112,7 @@ def test_a_developer_cannot_weaken_the_test_that_it_was_given(crew: Crew) -> Non
 def test_a_test_that_nobody_is_to_make_pass_is_a_question(crew: Crew) -> None:
     mission = record(
         crew,
-        [task("test", writes("tests/test_triple.py", TRIPLE), role="tester"), task("other")],
+        [task("test", writes("tests/test_triple.py", TRIPLE), role="tester"), task("other", writes("x.txt", "x"))],
     )
     state = crew.work(mission)
     assert state.status == "waiting"
