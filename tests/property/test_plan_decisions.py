@@ -9,13 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chargehand.core.events import Payload
 from chargehand.core.plan_events import (
     PlanMade,
     PlanProgress,
+    ReviewStarted,
+    ReviewVote,
     TaskEnded,
     TaskHeld,
     TaskMerged,
     TaskReturned,
+    TaskReviewed,
     TaskStarted,
 )
 from chargehand.core.plans import Plan, Task
@@ -28,12 +32,15 @@ from chargehand.missions.coordination.decisions import (
     Hold,
     Ladder,
     Merge,
+    Review,
     Situation,
     Start,
     StopChild,
     Wait,
+    Weigh,
     decide,
 )
+from chargehand.missions.coordination.reviews import MOST_REVISIONS, OBJECTED, weigh
 
 WHY = Reason(code="test", message="so it goes")
 ENDS: tuple[MissionStatus, ...] = (
@@ -96,6 +103,8 @@ class World:
                 self.note(TaskHeld(task=move.task, reason=move.reason))
             case Merge():
                 self.merge(move)
+            case Review() | Weigh():
+                self.review(move) if isinstance(move, Review) else self.weigh(move)
             case StopChild():
                 assert self.children[move.mission].is_open
                 self.end(move.mission, "cancelled")
@@ -111,7 +120,7 @@ class World:
             case Wait():
                 self.wait(move)
 
-    def note(self, event: TaskStarted | TaskHeld | TaskMerged | TaskReturned | TaskEnded) -> None:
+    def note(self, event: Payload) -> None:
         self.progress = self.progress.after(event)
 
     def start(self, move: Start) -> None:
@@ -144,7 +153,53 @@ class World:
         self.most_at_once = max(self.most_at_once, working)
         assert working <= (self.plan.at_once or 3)
 
+    def review(self, move: Review) -> None:
+        assert self.children[move.mission].status == "promoted"
+        assert not self.progress.tasks[move.task].reviews_of(move.mission)
+        for role in move.roles:
+            name = f"{move.mission}/{role}"
+            self.children[name] = ChildMission(id=name, status="planned")
+            self.note(ReviewStarted(task=move.task, mission=name, of=move.mission, role=role, tree="1" * 40))
+
+    def weigh(self, move: Weigh) -> None:
+        """Decide as the reviewers have it: who ended well objects or approves, and may show a test for it."""
+        known = self.progress.tasks[move.task]
+        votes = []
+        for each in known.reviews_of(move.mission):
+            child = self.children[each.mission]
+            assert not child.is_open
+            said = self.chance.choice(("approves", "approves", "objects")) if child.status == "promoted" else ""
+            proven = said == "objects" and self.chance.random() < 0.2
+            points = ("it is wrong",) if said == "objects" else ()
+            vote = said or "abstained"
+            votes.append(ReviewVote(mission=child.id, role=each.role, vote=vote, points=points, proven=proven))
+        revisions = sum(each.reason.code == OBJECTED for each in known.returned)
+        decision, why = weigh(votes, revisions=revisions)
+        self.note(TaskReviewed(task=move.task, of=move.mission, decision=decision, why=why, votes=tuple(votes)))
+        if any(vote.proven for vote in votes):
+            assert decision == "revise"
+        elif decision == "revise":
+            assert revisions < MOST_REVISIONS
+        if decision == "revise":
+            reason = Reason(code=OBJECTED, message=why)
+            self.note(
+                TaskReturned(
+                    task=move.task,
+                    mission=move.mission,
+                    reason=reason,
+                    base="0" * 40,
+                    tree="1" * 40,
+                    evidence="f" * 64,
+                )
+            )
+
     def merge(self, move: Merge) -> None:
+        task = self.plan.task(move.task)
+        assert task is not None
+        if task.reviewers:
+            decided = self.progress.tasks[move.task].decision_on(move.mission)
+            assert decided is not None
+            assert decided.decision == "accepted" or "accept" in self.answers.values()
         child = self.children[move.mission]
         assert (child.status, child.changes) == ("promoted", True)
         known = self.progress.tasks[move.task]
@@ -156,8 +211,6 @@ class World:
             self.note(back)
             return
         self.note(TaskMerged(task=move.task, mission=move.mission, commit="0" * 40, tree="0" * 40))
-        task = self.plan.task(move.task)
-        assert task is not None
         loop = task.loop
         if loop is None or len(self.progress.tasks[move.task].merged) >= loop.most:
             self.note(TaskEnded(task=move.task, outcome="merged"))
@@ -184,7 +237,13 @@ class World:
         going = [name for name in live if self.children[name].status in ("planned", "running")]
         assert bool(move.people) == (not going)
         if questions and (not live or self.chance.random() < 0.3):
-            answers = ("retry", "skip", "try it otherwise", *(["stop"] if self.chance.random() < 0.1 else []))
+            answers = (
+                "retry",
+                "skip",
+                "try it otherwise",
+                "accept",
+                *(["stop"] if self.chance.random() < 0.1 else []),
+            )
             self.answers[questions[0]] = self.chance.choice(answers) if self.asked < 30 else "skip"
             return
         chosen = self.chance.choice(live)
@@ -206,6 +265,7 @@ def plans(draw: st.DrawFn) -> Plan:
                 candidates=draw(st.sampled_from((1, 1, 1, 3))),
                 models=draw(st.sampled_from(((), ("x",), ("x", "y"), ("x", "y", "z")))),
                 priority=draw(st.integers(-1, 1)),
+                reviewers=draw(st.sampled_from(((), (), ("reviewer",), ("reviewer", "security", "tester")))),
                 loop=None if loop is None else _loop(loop),
             )
         )
@@ -230,6 +290,12 @@ def test_every_plan_comes_to_an_end_whatever_its_tasks_do(
     if world.finished.stopped is None:
         assert all(ended.values())
     assert not any(child.is_open for child in world.children.values())
+    # Nobody pays for more than the revisions that are allowed, and those that a test asks for.
+    for known in world.progress.tasks.values():
+        returned = sum(each.reason.code == OBJECTED for each in known.returned)
+        proven = sum(vote.proven for each in known.reviewed for vote in each.votes)
+        rounds = max(1, sum(run.rung == "person" for run in known.runs) + 1)
+        assert returned <= (MOST_REVISIONS + proven) * rounds
     # What was merged is done, and what is done was merged, or had nothing to do.
     for name, end in ended.items():
         if end is not None and end.outcome == "merged":
