@@ -13,6 +13,10 @@ import pytest
 from test_coordinator import Crew, branch, task
 from tests.conftest import git, make_repository
 
+from chargehand.app.composition import App
+from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.plan_events import TaskEnded, TaskMerged, TaskReturned, TaskReviewed, TaskStarted
 
@@ -194,3 +198,63 @@ def test_a_test_beats_the_votes(crew: Crew) -> None:
     made = branch(crew, state)
     assert git(crew.repo, "show", f"{made}:calc.py") == GOOD.strip()
     assert git(crew.repo, "show", f"{made}:tests/test_triple.py") == TRIPLE.strip()
+
+
+def test_a_team_tests_first_and_reviews_before_it_merges(crew: Crew) -> None:
+    """The shipped team, with agents of the user's own in its roles."""
+    teams = crew.place / "config/chargehand/teams"
+    teams.mkdir(parents=True)
+    agents = {
+        "tester": writes("tests/test_triple.py", TRIPLE),
+        "developer": writes("calc.py", GOOD),
+        "reviewer": script(review()),
+    }
+    members = "".join(
+        f"[[members]]\nrole = {role!r}\nagent = {json.dumps(agent)}\n"
+        + ('reviewers = ["reviewer"]\n' if role == "developer" else "")
+        for role, agent in agents.items()
+    )
+    (teams / "ours.toml").write_text(f'summary = "ours"\nsteps = ["tester", "developer"]\n{members}')
+    asked = RunRequest(text="Add triple", team="ours", agent="command:true", only_checks=(CHECK,), yes=True)
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        request, plan = plan_request(app, asked)
+        mission = record_mission(app, request, plan=plan)
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    assert [event.decision for event in crew.events(mission, TaskReviewed)] == ["accepted"]
+    names = git(crew.repo, "diff", "--name-only", f"main..{branch(crew, state)}").split()
+    assert names == ["calc.py", "tests/test_triple.py"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no team named"),
+        ("steps = [", "ours.toml"),
+        ('summary = "x"\nsteps = []', "steps must name"),
+        ('summary = "x"\nsteps = ["No"]', "no name of a role"),
+        ('summary = "x"\nsteps = ["nobody"]', "no role named 'nobody'"),
+        ('summary = "x"\nsteps = ["developer"]\nboss = 1', "boss"),
+        (
+            'summary = "x"\nsteps = ["developer"]\n[[members]]\nrole = "developer"\nreviewers = ["architect"]',
+            "cannot review",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_team_is_said_before_any_work(crew: Crew, content: str | None, message: str) -> None:
+    teams = crew.place / "config/chargehand/teams"
+    teams.mkdir(parents=True)
+    if content is not None:
+        (teams / "ours.toml").write_text(content)
+    asked = RunRequest(text="x", team="ours", agent="command:true", only_checks=(CHECK,), yes=True)
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+
+        def ask() -> None:
+            request, plan = plan_request(app, asked)
+            record_mission(app, request, plan=plan)
+
+        with pytest.raises(ChargehandError) as error:
+            ask()
+        assert message in error.value.message
+        assert error.value.hint
+        assert not list(app.mission_reader.all())

@@ -146,6 +146,9 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
             status = known.end.outcome
         elif known.current:
             status = statuses.get(known.current[-1].mission, "planned")
+            reviews = {each.mission for run in known.current for each in known.reviews_of(run.mission)}
+            if any(statuses.get(each) not in ENDED for each in reviews):
+                status = "in_review"
         tasks.append(
             TaskDocument(
                 id=task.id,

@@ -17,7 +17,7 @@ from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
 from chargehand.core.plan_events import PlanMade
-from chargehand.core.plans import Member, Plan, Task
+from chargehand.core.plans import Plan, Task, TeamMember
 from chargehand.core.records import MissionRequest
 
 if TYPE_CHECKING:
@@ -50,15 +50,13 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
-    if request.plan in (None, NO_PLAN):
+    if request.plan in (None, NO_PLAN) and request.team is None:
         return request, None
-    plan = read_plan_file(app, str(request.plan))
-    text = f"Carry out the plan {Path(str(request.plan)).name}"
-    if request.text is not None or request.file is not None:
-        text = request_text(request)
+    text, plan = _find_plan(app, request)
     only = plan.tasks[0]
     if len(plan.tasks) == 1 and not _needs_coordinator(plan, only):
-        whole = only.text if request.text is None and request.file is None else f"{text}\n\n{only.text}"
+        said = request.text is not None or request.file is not None
+        whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         duties = "".join(f"\n- {each}" for each in only.acceptance)
         return replace(
             request,
@@ -75,6 +73,22 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
             budget=request.budget if only.budget_usd is None else f"{only.budget_usd:g}",
         ), None
     return replace(request, text=text, file=None), plan
+
+
+def _find_plan(app: App, request: RunRequest) -> tuple[str, Plan]:
+    """Return the text of a request and its plan: that of its file, else the steps of its team."""
+    from chargehand.app.selection.teams import find_team
+    from chargehand.missions.plan_documents import plan_for_team, with_team
+
+    team = find_team(app.environ, request.team) if request.team is not None else None
+    said = request.text is not None or request.file is not None
+    if request.plan in (None, NO_PLAN):
+        assert team is not None
+        text = request_text(request)
+        return text, plan_for_team(team, text)
+    text = request_text(request) if said else f"Carry out the plan {Path(str(request.plan)).name}"
+    plan = read_plan_file(app, str(request.plan))
+    return text, plan if team is None else with_team(plan, team)
 
 
 def _needs_coordinator(plan: Plan, task: Task) -> bool:
@@ -106,7 +120,7 @@ def record_mission(
             for role in task.reviewers:
                 if role not in known:
                     known.add(role)
-                    _check_reviewer(app, found, asked, task, plan.member(role) if plan else Member(role=role))
+                    _check_reviewer(app, found, asked, task, plan.member(role) if plan else TeamMember(role=role))
 
     return runs.record_mission(
         app,
@@ -119,7 +133,9 @@ def record_mission(
     )
 
 
-def _check_reviewer(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task, member: Member) -> None:
+def _check_reviewer(
+    app: App, found: ConfiguredBase, asked: MissionRequest, task: Task, member: TeamMember
+) -> None:
     """Return if somebody can review in a role; raises as `_check_task`, `UsageError` for a role that writes."""
     _check_task(app, found, asked, Task(id=task.id, text="", role=member.role, agent=member.agent))
     role, _ = app.roles(found).find(member.role, found.resolved.config)

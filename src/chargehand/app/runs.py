@@ -56,7 +56,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
     nothing. Without `red_base` a mission goes on where checks fail on its base. `directory` is relative to where
-    the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request.
+    the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request,
+    `team` names who does them, in which roles.
     """
 
     text: str | None = None
@@ -83,6 +84,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     apply: bool = False
     red_base: RedBase | None = None
     plan: str | None = None
+    team: str | None = None
     detach: bool = False
     yes: bool = False
 

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     type=click.Choice(("go", "ask", "stop")),
     help="What to do if checks already fail on the base (default: ask at a terminal, else go).",
 )
+@click.option("--team", metavar="NAME", help="Who works on it, one after the other, and who reviews it.")
 @click.option("--plan", metavar="FILE", help="The tasks that make up the work, as YAML or JSON.")
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option(

@@ -86,7 +86,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     estimate: Estimate | None = None
 
 
-class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TeamMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who works in a role: what its tasks, and its reviews, take where they say nothing themselves."""
 
     role: str
@@ -106,11 +106,11 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     obligations: tuple[Obligation, ...] = ()
     ambiguities: tuple[Ambiguity, ...] = ()
     at_once: int = 0
-    team: tuple[Member, ...] = ()
+    team: tuple[TeamMember, ...] = ()
 
-    def member(self, role: str) -> Member:
+    def member(self, role: str) -> TeamMember:
         """Return who works in a role."""
-        return next((each for each in self.team if each.role == role), Member(role=role))
+        return next((each for each in self.team if each.role == role), TeamMember(role=role))
 
     def task(self, id: str) -> Task | None:
         """Return the task of that id, `None` where there is none."""

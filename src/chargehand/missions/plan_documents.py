@@ -6,6 +6,10 @@ from chargehand.core.plans import Plan
 from chargehand.missions.planning.loading import load_plan
 from chargehand.missions.planning.problems import PlanProblems
 from chargehand.missions.planning.reading import read_plan
+from chargehand.missions.planning.teams import Team as Team
+from chargehand.missions.planning.teams import parse_team as parse_team
+from chargehand.missions.planning.teams import plan_for_team as plan_for_team
+from chargehand.missions.planning.teams import with_team as with_team
 from chargehand.missions.planning.validation import check_plan
 
 

@@ -36,7 +36,7 @@ from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.merging import MergeQueue
-from chargehand.missions.coordination.reviews import OBJECTED, objections_report, read_vote, weigh
+from chargehand.missions.coordination.reviews import OBJECTED, objection, objections_report, read_vote, weigh
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref
@@ -286,7 +286,7 @@ class Coordinator:
                 TaskReturned(
                     task=move.task,
                     mission=move.mission,
-                    reason=Reason(code=OBJECTED, message=why),
+                    reason=objection(why),
                     base=made.promoted_on.commit,
                     tree=made.tree,
                     evidence=kept,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from chargehand.core.messages import TaskCompletion, message_of
 from chargehand.core.plan_events import ReviewDecision, ReviewStarted, ReviewVote
+from chargehand.core.records import Reason
 from chargehand.core.state import MissionState
 from chargehand.core.text import printable
 from chargehand.missions.causes import FAILING_TEST
@@ -58,6 +59,11 @@ def weigh(votes: Sequence[ReviewVote], *, revisions: int) -> tuple[ReviewDecisio
         return "revise", f"{objections} of {len(votes)} reviewers object"
     counted = f"after {revisions} revisions {approvals} approve and {objections} object"
     return ("accepted" if approvals > objections else "disputed"), counted
+
+
+def objection(why: str) -> Reason:
+    """Return the reason for which a result goes back that reviewers object to."""
+    return Reason(code=OBJECTED, message=why)
 
 
 def objections_report(votes: Sequence[ReviewVote]) -> str:

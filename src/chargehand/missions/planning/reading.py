@@ -8,13 +8,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.agents.roles import DEVELOPER, ROLE_NAME
+from chargehand.agents.roles import ROLE_NAME
 from chargehand.core.amounts import LARGEST_AMOUNT
-from chargehand.core.plans import Ambiguity, Estimate, Loop, Member, Obligation, Plan, Risk, Task
+from chargehand.core.plans import Ambiguity, Estimate, Loop, Obligation, Plan, Risk, Task, TeamMember
 from chargehand.missions.planning.expansion import GROUPS, PlanExpansion, TaskDraft
 from chargehand.missions.planning.fields import PlanFields
 from chargehand.missions.planning.loading import PlanTable
 from chargehand.missions.planning.problems import PlanProblems, quote_value
+from chargehand.missions.planning.teams import fill_task
 
 MOST_CANDIDATES = 8
 # How many look at one result: each is a mission.
@@ -70,29 +71,18 @@ def read_plan(data: Any, problems: PlanProblems) -> DraftPlan:
             for entry in _read_entries(fields, "ambiguities", Ambiguity, problems)
         ),
         team=tuple(
-            Member(
+            TeamMember(
                 role=entry.read_line("role", needed=True),
                 agent=entry.read_line("agent"),
                 models=entry.read_lines("models"),
                 reviewers=_read_reviewers(entry),
             )
-            for entry in _read_entries(fields, "team", Member, problems)
+            for entry in _read_entries(fields, "team", TeamMember, problems)
         ),
         at_once=fields.read_count("at_once", least=0, most=MOST_AT_ONCE, default=0),
     )
-    plan = replace(plan, tasks=tuple(_fill_task(task, plan) for task in plan.tasks))
+    plan = replace(plan, tasks=tuple(fill_task(task, plan) for task in plan.tasks))
     return DraftPlan(plan=plan, drafts=expansion.drafts, groups=expansion.ends)
-
-
-def _fill_task(task: Task, plan: Plan) -> Task:
-    """Return a task with what its team says of the role that it is done in, where it says nothing itself."""
-    member = plan.member(task.role or DEVELOPER)
-    return replace(
-        task,
-        agent=task.agent or member.agent,
-        models=task.models or member.models,
-        reviewers=task.reviewers or member.reviewers,
-    )
 
 
 def _field_names(record: type[Struct]) -> list[str]:
