@@ -14,6 +14,7 @@ from chargehand.missions.causes import FAILING_TEST
 
 # How often objections send a result back to who made it, before the reviewers' votes are counted.
 MOST_REVISIONS = 2
+# The code of `objection`.
 OBJECTED = "review_objected"
 _MOST_POINTS = 20
 _LONGEST_POINT = 2_000
@@ -63,7 +64,7 @@ def weigh(votes: Sequence[ReviewVote], *, revisions: int) -> tuple[ReviewDecisio
 
 def objection(why: str) -> Reason:
     """Return the reason for which a result goes back that reviewers object to."""
-    return Reason(code=OBJECTED, message=why)
+    return Reason(code="review_objected", message=why)
 
 
 def objections_report(votes: Sequence[ReviewVote]) -> str:
