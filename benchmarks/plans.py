@@ -1,0 +1,136 @@
+"""Plans: what it costs to have tasks coordinated, beside as many missions that nobody coordinates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from itertools import count
+
+from benchmarks.measure import Result, Side, Taken, compare, settle
+from benchmarks.shop import Shop
+from chargehand.app.composition import App
+from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.app.worker import Worker
+from chargehand.core.plan_events import PlanMade, PlanProgress, TaskMerged, TaskStarted
+from chargehand.core.plans import Plan, Task
+from chargehand.missions.coordination.decisions import ChildMission, Ladder, Situation, decide
+
+TASKS, LARGEST = 20, 500
+TASK_AIM, DECISION_AIM = 0.5, 0.030
+_numbers = count(1)
+_Record = Callable[[App, int], None]
+
+
+async def run(shop: Shop, *, rounds: int) -> list[Result]:
+    """Measure 20 tasks by so many at once, one task, and a decision over the largest plan."""
+    results = []
+    for at_once in (1, 5, 20):
+        results += await _throughput(shop, at_once, rounds=rounds)
+    return [*results, await _one(shop, rounds=rounds), await _decision(rounds=rounds)]
+
+
+def _agent(name: str) -> str:
+    return f'command:sh -c "echo made > made-{name}-{next(_numbers)}.txt"'
+
+
+def _coordinated(app: App, tasks: int, **more: object) -> None:
+    """Record one mission with a plan."""
+    made = [{"id": f"t{each}", "text": "Make it", "agent": _agent(str(each)), **more} for each in range(tasks)]
+    file = app.cwd.parent / "plan.json"
+    file.write_text(json.dumps({"tasks": made}))
+    asked = RunRequest(plan=str(file), text="Make them", agent="command:true", only_checks=("true",), yes=True)
+    request, plan = plan_request(app, asked)
+    record_mission(app, request, plan=plan)
+
+
+def _alone(app: App, tasks: int) -> None:
+    """Record so many missions."""
+    for each in range(tasks):
+        asked = RunRequest(text="Make it", agent=_agent(str(each)), only_checks=("true",), yes=True)
+        record_mission(app, asked, plan=None)
+
+
+async def _work(shop: Shop, record: _Record, tasks: int, at_once: int) -> tuple[float, float]:
+    """Record and work until all is done; return seconds by the clock and of the processor, for each task."""
+    settle()
+    # Processors of agents and checks are counted once they are waited for.
+    before, started = os.times(), time.perf_counter()
+    with App.open(environ=shop.environ, cwd=shop.repository, role="worker") as app:
+        await asyncio.to_thread(record, app, tasks)
+        await Worker(app, slots=at_once).work(until_idle=True)
+        left = [each for each in app.mission_reader.all() if each.status != "promoted"]
+        assert not left, left[0].reasons
+    took, after = time.perf_counter() - started, os.times()
+    return took / tasks, sum(after[:4]) / tasks - sum(before[:4]) / tasks
+
+
+async def _throughput(shop: Shop, at_once: int, *, rounds: int) -> list[Result]:
+    case = f"{TASKS} tasks, {at_once} at once"
+    names = ("a plan, for each task", "as many missions, for each")
+    clock, processor = [tuple(Taken(name=name) for name in names) for _ in range(2)]
+    for _ in range(rounds):
+        for number, record in enumerate((_coordinated, _alone)):
+            seconds, spent = await _work(shop, record, TASKS, at_once)
+            clock[number].rounds.append([seconds])
+            processor[number].rounds.append([spent])
+    load = os.getloadavg()
+    return [
+        Result(benchmark="plans", case=case, sides=clock, aim=TASK_AIM, load=load),
+        Result(benchmark="plans", case=f"{case}: processor time", sides=processor, load=load),
+    ]
+
+
+async def _one(shop: Shop, *, rounds: int) -> Result:
+    """One task through a coordinator, which one without conditions never needs."""
+
+    async def coordinated() -> float:
+        return (await _work(shop, lambda app, tasks: _coordinated(app, tasks, when="true"), 1, 2))[0]
+
+    async def alone() -> float:
+        return (await _work(shop, _alone, 1, 2))[0]
+
+    sides = [Side(name="a plan of one task with a condition", sample=coordinated)]
+    sides.append(Side(name="the mission without a plan", sample=alone))
+    return await compare("plans", "one task", sides, rounds=rounds)
+
+
+async def _decision(*, rounds: int) -> Result:
+    """Decide over the largest plan, half of it merged and all the rest at work."""
+    plan = Plan(tasks=tuple(Task(id=f"t{each}", text="x", change=(f"f{each}",)) for each in range(LARGEST)))
+    progress = PlanProgress().after(PlanMade(plan=plan, identity="ada"))
+    children = {}
+    for number, task in enumerate(plan.tasks):
+        started = TaskStarted(task=task.id, mission=task.id, round=1, rung="first", base="0" * 40, why="")
+        progress = progress.after(started)
+        done = number < LARGEST // 2
+        children[task.id] = ChildMission(id=task.id, status="promoted" if done else "running", changes=done)
+        if done:
+            progress = progress.after(TaskMerged(task=task.id, mission=task.id, commit="0" * 40, tree="0" * 40))
+    situation = Situation(
+        progress=progress,
+        children=children,
+        answers={},
+        at_once=LARGEST,
+        ladders=lambda task: Ladder(),
+        collides=lambda task, other: None,
+    )
+
+    async def sample() -> float:
+        started = time.perf_counter()
+        decide(situation)
+        return time.perf_counter() - started
+
+    async def nothing() -> float:
+        started = time.perf_counter()
+        await asyncio.sleep(0)
+        return time.perf_counter() - started
+
+    sides = [
+        Side(name="one decision", sample=sample, repeat=10),
+        Side(name="a turn of the event loop", sample=nothing, repeat=10),
+    ]
+    return await compare("plans", f"{LARGEST} tasks, half of them open", sides, rounds=rounds, aim=DECISION_AIM)
