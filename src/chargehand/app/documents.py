@@ -31,6 +31,7 @@ from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Re
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
+from chargehand.missions.waiting import WaitingTask, tasks_reason
 from chargehand.store.chain import AuditProblem
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -159,7 +160,8 @@ class MissionDocument(MissionOutline, frozen=True):
 class ListedMission(MissionOutline, frozen=True):
     """One mission of `mission list`; `waits` says why it does not go on although it should.
 
-    `damaged` says that lines of its log cannot be read: nobody goes on with it.
+    `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log cannot be
+    read: nobody goes on with it.
     """
 
     repository: str
@@ -167,6 +169,7 @@ class ListedMission(MissionOutline, frozen=True):
     updated: str
     request: str | None
     waits: Reason | None
+    waiting: tuple[WaitingTask, ...]
     damaged: bool
 
 
@@ -267,6 +270,7 @@ class MissionDetails(Document, frozen=True):
     unknown_events: int
     places: list[SandboxKind]
     waits: Reason | None
+    waiting: tuple[WaitingTask, ...]
     damaged: tuple[DamagedLine, ...]
 
 
@@ -337,7 +341,9 @@ def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] 
     return MissionDocument(**_outline(state), failures=failures, next=next_commands(state, failures))
 
 
-def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission:
+def listed_mission(
+    state: MissionSummary, waits: Reason | None, waiting: tuple[WaitingTask, ...] = ()
+) -> ListedMission:
     """Return a mission as `mission list` shows it."""
     return ListedMission(
         **_outline(state),
@@ -345,7 +351,8 @@ def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission
         created=state.created,
         updated=state.updated,
         request=state.request.text if state.request else None,
-        waits=waits,
+        waits=waits or tasks_reason(waiting),
+        waiting=waiting,
         damaged=state.damaged_events > 0,
     )
 
@@ -356,11 +363,12 @@ def mission_details(
     waits: Reason | None,
     damaged: Sequence[AuditProblem] = (),
     failures: tuple[FailureDocument, ...] = (),
+    waiting: tuple[WaitingTask, ...] = (),
 ) -> MissionDetails:
     """Return everything that is known of a mission.
 
     `places` are the kinds of sandboxes that it had, `damaged` is where its log is not what was written, `failures`
-    are what `explain_failures` finds.
+    are what `explain_failures` finds, `waiting` the tasks of a coordinator that wait for a person.
     """
     known: dict[str, Any] = _outline(state) | {
         "base": state.base,
@@ -401,7 +409,8 @@ def mission_details(
         queued=state.queued,
         unknown_events=state.unknown_events,
         places=places,
-        waits=waits,
+        waits=waits or tasks_reason(waiting),
+        waiting=waiting,
         damaged=tuple(DamagedLine(seq=each.seq, kind=each.kind, message=each.message) for each in damaged),
     )
 

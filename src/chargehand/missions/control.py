@@ -17,7 +17,7 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
-from chargehand.missions._messages import check_answer, is_about_message
+from chargehand.missions._messages import check_answer, is_about_message, require_question
 from chargehand.missions.journal import Journal
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Control:
 
     def __init__(self, task: asyncio.Task[object], journal: Journal) -> None:
         self.stopped: Stop | None = None
+        # How often a person changed what a coordinator decides by; it decides anew where that was meanwhile.
+        self.changes = 0
         self._task = task
         self._journal = journal
         self._sandboxes: list[Sandbox] = []
@@ -99,13 +101,15 @@ class Control:
         )
         self.wake_waiters()
 
-    def answer(self, identity: str, text: str) -> None:
+    def answer(self, identity: str, text: str, question: str = "") -> None:
         """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
-        asked = self._journal.state.open_question
-        if asked is None or not is_about_message(asked):
+        asked = require_question(self._journal.state, question)
+        if is_about_message(asked):
+            text = check_answer(text)
+        elif self._journal.state.plan is None:
             raise RefusedError(f"mission {self._journal.mission!r} has no open question", code="no_question")
-        answered = QuestionAnswered(question=asked.id, text=check_answer(text), identity=identity)
-        self._journal.record(answered, durable=True)
+        self._journal.record(QuestionAnswered(question=asked.id, text=text, identity=identity), durable=True)
+        self.changes += 1
         self.wake_waiters()
 
     def wake_waiters(self) -> None:
@@ -240,7 +244,7 @@ class Controls:
             case "send":
                 control.send(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
             case "answer":
-                control.answer(identity, str(order.get("text", "")))
+                control.answer(identity, str(order.get("text", "")), str(order.get("question", "")))
             case other:
                 raise RefusedError(f"unknown order {other!r}", code="unknown_order")
         return {}

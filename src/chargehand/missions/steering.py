@@ -36,6 +36,7 @@ from chargehand.missions._messages import (
     check_answer,
     events_of_mission_end,
     is_about_message,
+    require_question,
     wait_for_room,
     wake_time,
 )
@@ -151,19 +152,13 @@ class Steering(Struct, frozen=True, kw_only=True):
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"), critical=critical)
         return self._record(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
 
-    def answer(self, mission: str, text: str) -> MissionState:
-        """Answer what the agent of a mission asked, as far as nobody did; a worker may then resume it.
+    def answer(self, mission: str, text: str, question: str = "") -> MissionState:
+        """Answer what a mission asks, as far as nobody did; a worker may then resume it.
 
-        Raises `RefusedError` (`no_question`) where nothing is asked.
+        That is its first open question where none is named. Raises `RefusedError` (`no_question`).
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            asked = self.look.at_rest(mission).open_question
-            if asked is None:
-                raise RefusedError(
-                    f"mission {mission!r} has no open question",
-                    code="no_question",
-                    hint=f"chargehand mission show {mission}; `mission promote` or `discard` decide on a result",
-                )
+            asked = require_question(self.look.at_rest(mission), question)
             about_message = is_about_message(asked)
             answer = check_answer(text) if about_message else text
             events: list[Payload] = [QuestionAnswered(question=asked.id, text=answer, identity=self.identity)]

@@ -52,13 +52,13 @@ class Coordinator:
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps."""
-        if self._ask_about_plan():
-            return
-        while True:
-            told = self._tell_news()
+        while not self._ask_about_plan():
+            told, changes = self._tell_news(), self._control.changes
             now = await asyncio.to_thread(self._situation)
             for move in d.decide(now):
                 await self._control.may_go_on()
+                if changes != self._control.changes:
+                    break
                 if isinstance(move, d.Wait):
                     if self._rest(move, told):
                         return
