@@ -20,6 +20,7 @@ from chargehand.app.missions import addressed_mission, answer_question
 from chargehand.cli.main import chargehand
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import MessageSent, QuestionAnswered
+from chargehand.core.plan_events import TaskMerged
 
 pytestmark = pytest.mark.needs_bwrap
 ASKS = scripted(
@@ -63,6 +64,9 @@ class Steered(Crew):
         assert error["code"] == code, error
         assert error["hint"]
         return error
+
+    def merges(self, mission: str) -> list[TaskMerged]:
+        return self.events(mission, TaskMerged)
 
     def child(self, mission: str, name: str) -> str:
         tasks = {each["id"]: each for each in self.say("mission", "plan", mission)["tasks"]}
@@ -122,7 +126,7 @@ def test_where_several_tasks_ask_one_has_to_be_named(crew: Steered) -> None:
 
 
 def test_of_two_answers_at_once_the_first_counts_whichever_way_it_came(crew: Steered) -> None:
-    mission = crew.record([asking("ways")] + [task("a")])
+    mission = crew.record([asking("ways"), task("a")])
     crew.work(mission)
     child = crew.child(mission, "ways")
     names = [mission, child, mission, child]

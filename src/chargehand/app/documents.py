@@ -181,7 +181,8 @@ class MissionListDocument(Document, frozen=True):
 
 
 class TaskDocument(Document, frozen=True):
-    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended.
+    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
+    `rolled_back` where it was taken back.
 
     `missions` did it, the last one last; `reason` says why it is held, or how it ended.
     """

@@ -155,7 +155,7 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
         known = state.plan.tasks[task.id]
         status = "held" if known.held is not None else "pending"
         if known.end is not None:
-            status = known.end.outcome
+            status = "rolled_back" if known.rolled_back else known.end.outcome
         elif known.current:
             status = statuses.get(known.current[-1].mission, "planned")
         tasks.append(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.plan import plan, rollback
 from chargehand.cli.terminal.options import (
     detail_options,
     json_option,
@@ -39,10 +38,6 @@ def mission() -> None:
 
     MISSION is an id, its beginning or its end, or 'last' for the newest one.
     """
-
-
-mission.add_command(plan)
-mission.add_command(rollback)
 
 
 @mission.command("list")
@@ -152,6 +147,18 @@ def report(mission: str, output: Path | None, out: Output) -> int:
     out.document(AuditExport(output=str(output), missions=(made.mission,), bytes=size))
     out.text(f"Wrote the report on {made.mission} to {output} ({size} bytes).")
     return 0
+
+
+@mission.command()
+@mission_argument
+@click.option("--dot", "form", flag_value="dot", help="As a graph in the language of Graphviz.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
+@json_option
+def plan(mission: str, form: str | None, out: Output) -> int:
+    """Show the tasks of a mission, what each waits for, and who did it."""
+    from chargehand.cli.plan import print_plan
+
+    return print_plan(out, mission, form)
 
 
 @mission.command()
@@ -438,6 +445,26 @@ def cancel(mission: str, out: Output) -> int:
     with App.open() as app:
         print_result(out, cancel_mission(app, mission), app.store)
     return 0
+
+
+@mission.command()
+@named_mission_argument
+@task_option
+@click.option("--with-dependents", is_flag=True, help="With --task: also the tasks that are built on it.")
+@click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
+@detail_options
+@json_option
+def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: bool, out: Output) -> int:
+    """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back.
+
+    With --task only what that task changed. Exits 3 where the commit could not be exported.
+    """
+    from chargehand.cli.plan import preview_rollback, roll_back
+
+    if with_dependents and task is None:
+        raise click.UsageError("--with-dependents goes with --task")
+    do = preview_rollback if dry_run else roll_back
+    return do(out, mission, task, with_dependents=with_dependents)
 
 
 @mission.command()

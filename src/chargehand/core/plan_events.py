@@ -123,6 +123,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     returned: tuple[TaskReturned, ...] = ()
     held: Reason | None = None
     end: TaskEnded | None = None
+    rolled_back: bool = False
 
     @property
     def round(self) -> int:
@@ -161,6 +162,11 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
             case TaskEnded():
                 now = replace(before, end=event, held=None)
         return replace(self, tasks={**self.tasks, event.task: now})
+
+    def without(self, tasks: tuple[str, ...]) -> PlanProgress:
+        """Return it after these tasks were rolled back."""
+        back = {name: replace(self.tasks[name], rolled_back=True) for name in tasks if name in self.tasks}
+        return replace(self, tasks={**self.tasks, **back})
 
 
 class TaskTally(Struct, frozen=True, kw_only=True):
