@@ -204,6 +204,18 @@ class PlanDocument(Document, frozen=True):
     plan: Plan
 
 
+class PlanChangeDocument(Document, frozen=True):
+    """`mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made."""
+
+    mission: str
+    status: str
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    changed: tuple[str, ...]
+    replaced: str
+    worker_started: bool
+
+
 class SandboxKind(Document, frozen=True):
     """A sandbox tier and the workspace driver that was used with it."""
 

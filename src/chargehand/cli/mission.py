@@ -153,12 +153,13 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 @mission_argument
 @click.option("--dot", "form", flag_value="dot", help="As a graph in the language of Graphviz.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
+@click.option("--set", "file", metavar="FILE", help="Go on with the plan in this file instead.")
 @json_option
-def plan(mission: str, form: str | None, out: Output) -> int:
-    """Show the tasks of a mission, what each waits for, and who did it."""
-    from chargehand.cli.plan import print_plan
+def plan(mission: str, form: str | None, file: str | None, out: Output) -> int:
+    """Show the tasks of a mission, what each waits for, and who did it; or change them while it works."""
+    from chargehand.cli.plan import print_plan, set_plan
 
-    return print_plan(out, mission, form)
+    return print_plan(out, mission, form) if file is None else set_plan(out, mission, file)
 
 
 @mission.command()

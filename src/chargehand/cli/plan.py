@@ -32,6 +32,23 @@ def print_plan(out: Output, mission: str, form: str | None) -> int:
     return 0
 
 
+def set_plan(out: Output, mission: str, file: str) -> int:
+    """Let a mission go on with the plan in a file, and write what is another one in it."""
+    from chargehand.app.composition import App
+    from chargehand.app.requests import change_plan
+
+    with App.open() as app:
+        change = change_plan(app, mission, file)
+    if change.worker_started:
+        out.notice("Started a worker for it.")
+    out.document(change)
+    out.text(f"Plan of {change.mission} replaced; the one before was by {change.replaced}.")
+    for verb, tasks in (("added", change.added), ("dropped", change.dropped), ("changed", change.changed)):
+        if tasks:
+            out.text(f"  {verb:<9} {', '.join(tasks)}")
+    return 0
+
+
 def preview_rollback(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:
     """Write what a roll-back would do."""
     # A preview only reads: `App` would load all that runs missions.

@@ -20,7 +20,8 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
-from chargehand.core.plan_events import CoordinatorWoken
+from chargehand.core.plan_events import CoordinatorWoken, PlanMade
+from chargehand.core.plans import Plan
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import DISK, ENDED, MissionState
 from chargehand.missions._attempt_log import (
@@ -43,6 +44,7 @@ from chargehand.missions._messages import (
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
+from chargehand.missions.replanning import events_of_new_plan
 from chargehand.missions.transcript import WORK
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
@@ -151,6 +153,14 @@ class Steering(Struct, frozen=True, kw_only=True):
         """Record a message for the agent's next attempt."""
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"), critical=critical)
         return self._record(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
+
+    def change_plan(self, mission: str, plan: Plan) -> MissionState:
+        """Let a coordinator go on with another plan, and see to it that it is looked at."""
+        among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        with self._hold(mission, among, verb="plan", code="not_plannable") as (epoch, state):
+            events = events_of_new_plan(state, PlanMade(plan=plan, identity=self.identity))
+            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+        return self.look.state(mission)
 
     def answer(self, mission: str, text: str, question: str = "") -> MissionState:
         """Answer what a mission asks, as far as nobody did; a worker may then resume it.

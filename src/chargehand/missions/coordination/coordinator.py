@@ -64,9 +64,12 @@ class Coordinator:
                         return
                     break
                 if isinstance(move, d.Finish):
+                    self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
+                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge) else ""
                 await self._carry_out(move)
+                self._control.in_hand = ""
 
     async def _carry_out(self, move: d.Move) -> None:
         match move:
