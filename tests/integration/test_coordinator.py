@@ -91,7 +91,7 @@ def task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
 
 
 def branch(crew: Crew, state: MissionState) -> str:
-    assert state.export is not None
+    assert state.export is not None, (state.status, state.reasons)
     return state.export.ref.removeprefix("refs/heads/")
 
 

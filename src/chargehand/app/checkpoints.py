@@ -16,12 +16,14 @@ from chargehand.core.errors import NotFoundError, RefusedError, RepositoryError,
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
 from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
+from chargehand.missions.task_rollback import plan_task_rollback
 from chargehand.workspace.depot import Depot, LineCount
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
+    from chargehand.app.runs import RunObserver
 
 # The name of what a mission started from, where a checkpoint is named.
 BASE = "base"
@@ -72,9 +74,10 @@ class RestoreDocument(Document, frozen=True):
 
 
 class RollbackPreviewDocument(Document, frozen=True):
-    """`mission rollback --dry-run`: what a new commit on `ref` would do."""
+    """`mission rollback --dry-run`: what a new commit on `ref` would do, to the whole or to these `tasks`."""
 
     mission: str
+    tasks: tuple[str, ...]
     dry_run: bool
     ref: str | None
     commit: str
@@ -203,18 +206,43 @@ async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
         return await session.missions.restore(planned.mission, planned.target, plan=planned.plan)
 
 
-def preview_roll_back(reader: StateReader, name: str) -> RollbackPreviewDocument:
-    """Return what rolling back a promotion would do. Raises `RefusedError` as the roll-back would."""
+async def roll_back_task(
+    app: App, name: str, task: str, *, with_dependents: bool, observer: RunObserver
+) -> MissionState:
+    """Take back a task of a coordinator by a new commit; its export may be blocked. Raises `RefusedError`."""
+    mission = app.find_mission(name)
+    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+        return await session.missions.roll_back_task(found, task, with_dependents=with_dependents)
+
+
+def preview_roll_back(
+    reader: StateReader, name: str, *, task: str | None = None, with_dependents: bool = False
+) -> RollbackPreviewDocument:
+    """Return what rolling back a promotion, or a task of it, would do. Raises `RefusedError` as that would.
+
+    Whether what is left passes every gate is known only once it is tried.
+    """
     state = reader.mission_state(name)
+    if task is not None:
+        depot = mission_depot(reader, state)
+        back = plan_task_rollback(reader.store, depot, state, task, with_dependents=with_dependents)
+        return _rollback_preview(depot, state, back.tree, back.tasks)
     if state.commit is None or state.tree is None or state.promoted_on is None:
         raise not_promoted_error(state)
     # Not the mission's base: a promotion may stand on a branch that had moved on.
     before = state.promoted_on.tree
     if state.tree == before:
         raise already_rolled_back_error(state)
-    plan = plan_rollback(mission_depot(reader, state), state.tree, before)
+    return _rollback_preview(mission_depot(reader, state), state, before)
+
+
+def _rollback_preview(
+    depot: Depot, state: MissionState, result: str, tasks: tuple[str, ...] = ()
+) -> RollbackPreviewDocument:
+    assert state.commit is not None
+    plan = plan_document(plan_rollback(depot, depot.tree_of(state.commit), result))
     return RollbackPreviewDocument(
-        mission=state.id, dry_run=True, ref=state.ref, commit=state.commit, plan=plan_document(plan)
+        mission=state.id, tasks=tasks, dry_run=True, ref=state.ref, commit=state.commit, plan=plan
     )
 
 

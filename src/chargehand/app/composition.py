@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import posixpath
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -65,6 +66,10 @@ from chargehand.sandbox.vm_kernel import VmKernel
 from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
+
+# How long a person's word is tried again while a worker holds a mission, and what says that it does.
+_STEER_SECONDS = 10.0
+_MOMENTARY = frozenset({"mission_held", "not_running", "promoting", "task_busy"})
 
 
 class App(StateReader):
@@ -128,6 +133,23 @@ class App(StateReader):
         request = {"mission": mission, "order": order, "identity": self.identity(), **more}
         # Where nobody listens the owner is dead or just ending: the caller then steers the mission itself.
         return give_order(self._local.socket(row.owner), request) is not None
+
+    def steer(self, mission: str, order: str, at_rest: Callable[[], object], **more: str) -> None:
+        """Give an order to the worker that holds a mission, or do it `at_rest`. Raises `RefusedError`.
+
+        Tried again for a while where a worker is just taking the mission, leaving it, or in the middle of a step
+        that it does not interrupt: coordinators are held for moments only.
+        """
+        deadline = time.monotonic() + _STEER_SECONDS
+        while True:
+            try:
+                if not self.order(mission, order, **more):
+                    at_rest()
+                return
+            except RefusedError as error:
+                if error.code not in _MOMENTARY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
     @property
     def steering(self) -> Steering:

@@ -31,6 +31,7 @@ from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Re
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
+from chargehand.missions.waiting import WaitingTask, tasks_reason
 from chargehand.store.chain import AuditProblem
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -159,7 +160,8 @@ class MissionDocument(MissionOutline, frozen=True):
 class ListedMission(MissionOutline, frozen=True):
     """One mission of `mission list`; `waits` says why it does not go on although it should.
 
-    `damaged` says that lines of its log cannot be read: nobody goes on with it.
+    `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log cannot be
+    read: nobody goes on with it.
     """
 
     repository: str
@@ -167,6 +169,7 @@ class ListedMission(MissionOutline, frozen=True):
     updated: str
     request: str | None
     waits: Reason | None
+    waiting: tuple[WaitingTask, ...]
     damaged: bool
 
 
@@ -178,7 +181,8 @@ class MissionListDocument(Document, frozen=True):
 
 
 class TaskDocument(Document, frozen=True):
-    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended.
+    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
+    `rolled_back` where it was taken back.
 
     `missions` did it, the last one last; `reason` says why it is held, or how it ended.
     """
@@ -198,6 +202,18 @@ class PlanDocument(Document, frozen=True):
     status: str
     tasks: list[TaskDocument]
     plan: Plan
+
+
+class PlanChangeDocument(Document, frozen=True):
+    """`mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made."""
+
+    mission: str
+    status: str
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    changed: tuple[str, ...]
+    replaced: str
+    worker_started: bool
 
 
 class SandboxKind(Document, frozen=True):
@@ -267,6 +283,7 @@ class MissionDetails(Document, frozen=True):
     unknown_events: int
     places: list[SandboxKind]
     waits: Reason | None
+    waiting: tuple[WaitingTask, ...]
     damaged: tuple[DamagedLine, ...]
 
 
@@ -337,7 +354,9 @@ def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] 
     return MissionDocument(**_outline(state), failures=failures, next=next_commands(state, failures))
 
 
-def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission:
+def listed_mission(
+    state: MissionSummary, waits: Reason | None, waiting: tuple[WaitingTask, ...] = ()
+) -> ListedMission:
     """Return a mission as `mission list` shows it."""
     return ListedMission(
         **_outline(state),
@@ -345,7 +364,8 @@ def listed_mission(state: MissionSummary, waits: Reason | None) -> ListedMission
         created=state.created,
         updated=state.updated,
         request=state.request.text if state.request else None,
-        waits=waits,
+        waits=waits or tasks_reason(waiting),
+        waiting=waiting,
         damaged=state.damaged_events > 0,
     )
 
@@ -356,11 +376,12 @@ def mission_details(
     waits: Reason | None,
     damaged: Sequence[AuditProblem] = (),
     failures: tuple[FailureDocument, ...] = (),
+    waiting: tuple[WaitingTask, ...] = (),
 ) -> MissionDetails:
     """Return everything that is known of a mission.
 
     `places` are the kinds of sandboxes that it had, `damaged` is where its log is not what was written, `failures`
-    are what `explain_failures` finds.
+    are what `explain_failures` finds, `waiting` the tasks of a coordinator that wait for a person.
     """
     known: dict[str, Any] = _outline(state) | {
         "base": state.base,
@@ -401,7 +422,8 @@ def mission_details(
         queued=state.queued,
         unknown_events=state.unknown_events,
         places=places,
-        waits=waits,
+        waits=waits or tasks_reason(waiting),
+        waiting=waiting,
         damaged=tuple(DamagedLine(seq=each.seq, kind=each.kind, message=each.message) for each in damaged),
     )
 

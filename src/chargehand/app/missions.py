@@ -6,6 +6,7 @@ an order to that worker, any other one here.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import json
@@ -25,10 +26,8 @@ from chargehand.app.documents import (
     MessageDocument,
     MissionDetails,
     MissionListDocument,
-    PlanDocument,
     QuestionDocument,
     SandboxKind,
-    TaskDocument,
     TranscriptDocument,
     listed_mission,
     mission_details,
@@ -45,6 +44,7 @@ from chargehand.core.mission_events import MissionContinued
 from chargehand.core.records import Base, Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
+from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -103,9 +103,11 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
     waits = reader.mission_reader.waits()
     # The projected rows, not the logs: a list must not grow with what its missions did.
+    states = tuple(reader.mission_reader.summaries(project=project.id if project else None))
+    waiting = waiting_tasks(states)
     found = [
-        listed_mission(state, waiting_reason(state, waits))
-        for state in reader.mission_reader.summaries(project=project.id if project else None)
+        listed_mission(state, waiting_reason(state, waits), waiting.get(state.id, ()))
+        for state in states
         if state.created >= since
     ]
     chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
@@ -127,40 +129,16 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
     waits = waiting_reason(state, reader.mission_reader.waits())
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
-    return state, mission_details(state, places, waits, problems, failures)
+    waiting = waiting_tasks((state, *_children(reader, state))).get(state.id, ())
+    return state, mission_details(state, places, waits, problems, failures, waiting)
 
 
-def show_plan(reader: StateReader, name: str) -> PlanDocument:
-    """Return how far the tasks of a coordinator are. Raises `NotFoundError`, `RefusedError` (`no_plan`)."""
-    state = reader.mission_state(name)
+def _children(reader: StateReader, state: MissionState) -> tuple[MissionSummary, ...]:
+    """Return how the missions of a coordinator's tasks stand."""
     if state.plan is None:
-        raise RefusedError(
-            f"mission {state.id!r} has no plan", code="no_plan", hint=f"chargehand mission show {state.id}"
-        )
+        return ()
     listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
-    statuses = {each.summary.id: each.summary.status for each in listed}
-    tasks = []
-    for task in state.plan.plan.tasks:
-        known = state.plan.tasks[task.id]
-        status = "held" if known.held is not None else "pending"
-        if known.end is not None:
-            status = known.end.outcome
-        elif known.current:
-            status = statuses.get(known.current[-1].mission, "planned")
-            reviews = {each.mission for run in known.current for each in known.reviews_of(run.mission)}
-            if any(statuses.get(each) not in ENDED for each in reviews):
-                status = "in_review"
-        tasks.append(
-            TaskDocument(
-                id=task.id,
-                text=task.text,
-                status=status,
-                after=task.after,
-                missions=tuple(run.mission for run in known.runs),
-                reason=known.end.reason if known.end is not None else known.held,
-            )
-        )
-    return PlanDocument(mission=state.id, status=state.status, tasks=tasks, plan=state.plan.plan)
+    return tuple(each.summary for each in listed)
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
@@ -256,12 +234,18 @@ def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocume
         yield TranscriptDocument(mission=state.id, **msgspec.to_builtins(line))
 
 
-def question_document(state: MissionState, asked: Question) -> QuestionDocument:
+def question_document(mission: str, asked: Question) -> QuestionDocument:
     """Return what a mission asks."""
-    return QuestionDocument(mission=state.id, question=asked.id, text=asked.text, options=asked.options)
+    return QuestionDocument(mission=mission, question=asked.id, text=asked.text, options=asked.options)
 
 
 # --- steering
+
+
+def addressed_mission(reader: StateReader, name: str, deed: Deed, *, task: str | None = None) -> Addressee:
+    """Return whom a person means who names a mission; see `find_addressee`. Raises `NotFoundError` too."""
+    state = reader.mission_state(name)
+    return find_addressee(state, _children(reader, state), deed, task)
 
 
 def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
@@ -362,20 +346,28 @@ def _cancel(app: App, mission: str) -> MissionState:
 
 def discard_mission(app: App, name: str) -> MissionState:
     """Settle a mission as not wanted. Raises `RefusedError`."""
-    return app.steering.discard(app.find_mission(name))
+    state = app.steering.discard(app.find_mission(name))
+    if state.parent:
+        ensure_worker(app)
+    return state
 
 
-def answer_mission(app: App, name: str, text: str) -> MissionChange:
+def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
     """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
-    mission = app.find_mission(name)
-    state = answer_question(app, mission, check_answer(app.mission_reader.state(mission).open_question, text))
+    question = asked.question.id if asked.question is not None else ""
+    state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 
-def answer_question(app: App, mission: str, text: str) -> MissionState:
-    """Answer what a mission asks, by order where it runs. Raises `RefusedError`."""
-    ordered = app.order(mission, "answer", text=text)
-    return app.mission_reader.state(mission) if ordered else app.steering.answer(mission, text)
+def answer_question(app: App, mission: str, text: str, *, question: str = "") -> MissionState:
+    """Answer what a mission asks, by order where it runs; the first open `question` where none is named.
+
+    Raises `RefusedError` (`no_question`), where somebody else was first too.
+    """
+    app.steer(
+        mission, "answer", lambda: app.steering.answer(mission, text, question), text=text, question=question
+    )
+    return app.mission_reader.state(mission)
 
 
 def check_answer(asked: Question | None, text: str) -> str:
@@ -402,7 +394,10 @@ async def promote_mission(app: App, name: str, *, reason: str = "", observer: Ru
     """Promote what a mission left, by the decision of the person who calls. Raises `RefusedError`."""
     mission = app.find_mission(name)
     async with app.mission_session(mission, watch=observer.watch) as (found, session):
-        return await session.missions.promote(found, identity=app.identity(), reason=reason)
+        state = await session.missions.promote(found, identity=app.identity(), reason=reason)
+    if state.parent:  # its coordinator has something to merge
+        await asyncio.to_thread(ensure_worker, app)
+    return state
 
 
 async def roll_back_mission(app: App, name: str, *, observer: RunObserver) -> MissionState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,14 +12,19 @@ from msgspec.structs import replace
 
 from chargehand.app import runs
 from chargehand.app.config.areas import meet_areas
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.documents import PlanChangeDocument
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
+from chargehand.app.worker import ensure_worker
 from chargehand.core.breakpoints import TASK, parse_breakpoints
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan, Task, TeamMember
 from chargehand.core.records import MissionRequest
+from chargehand.core.state import MissionState
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -31,18 +36,18 @@ _LARGEST = 1 << 20
 _FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
 
 
-def read_plan_file(app: App, name: str) -> Plan:
+def read_plan_file(app: App, name: str, *, option: str = "--plan") -> Plan:
     """Return the plan in a file. Raises `UsageError`."""
     from chargehand.missions.plan_documents import parse_plan
 
     path = app.cwd / name
     try:
         if not path.is_file():
-            raise UsageError(f"--plan: {name!r} is not a file", hint=_FILE_HINT)
+            raise UsageError(f"{option}: {name!r} is not a file", hint=_FILE_HINT)
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
     except OSError as error:
-        raise UsageError(f"--plan: {name!r} cannot be read: {error.strerror}", hint=_FILE_HINT) from error
+        raise UsageError(f"{option}: {name!r} cannot be read: {error.strerror}", hint=_FILE_HINT) from error
     return parse_plan(content, name)
 
 
@@ -174,6 +179,46 @@ def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Ta
             error.message = f"task {task.id}: {error.message}"
             error.args = (error.message,)
             raise
+
+
+def _check_tasks(app: App, state: MissionState, tasks: Sequence[Task]) -> None:
+    """Return if somebody can do these tasks of a mission that is recorded; raises as `_check_task`."""
+    if not tasks or state.config is None or state.base is None or state.request is None:
+        return
+    found = app.find(Path(state.repository), revision=state.base.commit)
+    # Its worker assigns tasks by what was in force when the mission was asked for.
+    resolved = ResolvedConfig(config=state.config, origins={})
+    configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
+    for task in tasks:
+        _check_task(app, configured, state.request, task)
+
+
+def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
+    """Let a coordinator go on with the plan in a file instead of the one it has, whoever holds it.
+
+    Raises `UsageError` (`plan_invalid`), `RefusedError` (`no_plan`, `not_plannable`, `plan_fixed`), and what
+    `record_mission` does for the agent of each task.
+    """
+    state, plan = app.mission_state(name), read_plan_file(app, file, option="--set")
+    known = state.plan.plan if state.plan is not None else plan
+    _check_tasks(app, state, [task for task in plan.tasks if known.task(task.id) != task])
+    text = msgspec.json.encode(plan).decode()
+    app.steer(state.id, "plan", lambda: app.steering.change_plan(state.id, plan), plan=text)
+    started = ensure_worker(app).started
+    # As the log has them: somebody else may have changed the plan since it was read above.
+    events = map(read_payload, app.store.log.read(state.id, types=(PlanMade.type,)))
+    made = [event for event in events if isinstance(event, PlanMade)]
+    at = max(number for number, event in enumerate(made) if event.plan == plan)
+    old, new = ({task.id: task for task in made[each].plan.tasks} for each in (at - 1, at))
+    return PlanChangeDocument(
+        mission=state.id,
+        status=app.mission_reader.state(state.id).status,
+        added=tuple(each for each in new if each not in old),
+        dropped=tuple(each for each in old if each not in new),
+        changed=tuple(each for each in new if each in old and old[each] != new[each]),
+        replaced=made[at - 1].identity,
+        worker_started=started,
+    )
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):

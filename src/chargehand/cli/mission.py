@@ -12,6 +12,7 @@ from chargehand.cli.terminal.options import (
     json_option,
     mission_argument,
     named_mission_argument,
+    task_option,
     time_option,
 )
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.missions.breakpoints import Until
+    from chargehand.missions.waiting import Addressee
 
 _TITLE = 48
 _LISTED = 20
@@ -152,29 +154,13 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 @mission_argument
 @click.option("--dot", "form", flag_value="dot", help="As a graph in the language of Graphviz.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
+@click.option("--set", "file", metavar="FILE", help="Go on with the plan in this file instead.")
 @json_option
-def plan(mission: str, form: str | None, out: Output) -> int:
-    """Show the tasks of a mission, what each waits for, and who did it."""
-    from chargehand.app.missions import show_plan
-    from chargehand.app.reading import StateReader
-    from chargehand.app.story import plan_graph
+def plan(mission: str, form: str | None, file: str | None, out: Output) -> int:
+    """Show the tasks of a mission, what each waits for, and who did it; or change them while it works."""
+    from chargehand.cli.plan import print_plan, set_plan
 
-    with StateReader.open() as reader:
-        found = show_plan(reader, mission)
-    out.document(found)
-    if form is not None:
-        out.text(plan_graph(found, mermaid=form == "mermaid"))
-        return 0
-    rows = []
-    for task in found.tasks:
-        why = (
-            task.reason.message
-            if task.reason is not None
-            else ", ".join(task.after) and f"after {', '.join(task.after)}"
-        )
-        rows.append((task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why))
-    out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
-    return 0
+    return print_plan(out, mission, form) if file is None else set_plan(out, mission, file)
 
 
 @mission.command()
@@ -342,15 +328,18 @@ _DELIVERIES = {
 @mission.command()
 @named_mission_argument
 @click.argument("text")
+@task_option
 @click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
 @json_option
-def send(mission: str, text: str, critical: bool, out: Output) -> int:
+def send(mission: str, text: str, task: str | None, critical: bool, out: Output) -> int:
     """Send the agent a message. One that does not listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
-    from chargehand.app.missions import message_document, send_message
+    from chargehand.app.missions import addressed_mission, message_document, send_message
 
     with App.open() as app:
-        sent = message_document(send_message(app, mission, text, critical=critical))
+        meant = addressed_mission(app, mission, "send", task=task)
+        _name_task(out, meant)
+        sent = message_document(send_message(app, meant.mission, text, critical=critical))
     out.document(sent)
     out.text(_DELIVERIES[sent.delivery].format(mission=sent.mission))
     if critical:
@@ -361,30 +350,35 @@ def send(mission: str, text: str, critical: bool, out: Output) -> int:
 @mission.command()
 @named_mission_argument
 @click.argument("text", required=False)
+@task_option
 @json_option
-def answer(mission: str, text: str | None, out: Output) -> int:
-    """Answer what the agent of a mission asks; without TEXT, show or ask it."""
+def answer(mission: str, text: str | None, task: str | None, out: Output) -> int:
+    """Answer what the agent of a mission asks; without TEXT, show or ask it.
+
+    A coordinator that asks nothing itself passes the answer on to the one task that asks something.
+    """
     from chargehand.app.composition import App
-    from chargehand.app.missions import answer_mission, question_document
+    from chargehand.app.missions import addressed_mission, answer_mission, question_document
     from chargehand.cli.terminal.prompts import ask_question, question_heading
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        state = app.mission_state(mission)
-        asked = state.open_question
+        meant = addressed_mission(app, mission, "answer", task=task)
+        _name_task(out, meant)
+        asked = meant.question
         if text is None and asked is not None:
             # In a pipe the question itself is the result: a program reads it and calls again with TEXT.
             text = ask_question(asked) if out.can_ask else None
             if text is None:
-                out.document(question_document(state, asked))
+                out.document(question_document(meant.mission, asked))
                 out.text(question_heading(asked), bold=True)
                 out.text(asked.text)
                 for number, option in enumerate(asked.options, start=1):
                     out.text(f"  {number}  {option}")
-                out.text(f"answer:   chargehand mission answer {state.id} TEXT")
+                out.text(f"answer:   chargehand mission answer {meant.mission} TEXT")
                 return 3
         # Also where nothing is asked: what is refused, and with which hint, is said in one place.
-        change = answer_mission(app, state.id, text or "")
+        change = answer_mission(app, meant, text or "")
         if change.worker_started:
             out.notice("Started a worker for it.")
         print_result(out, change.state, app.store)
@@ -459,53 +453,45 @@ def cancel(mission: str, out: Output) -> int:
 
 @mission.command()
 @named_mission_argument
+@task_option
+@click.option("--with-dependents", is_flag=True, help="With --task: also the tasks that are built on it.")
 @click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
 @detail_options
 @json_option
-def rollback(mission: str, dry_run: bool, out: Output) -> int:
+def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: bool, out: Output) -> int:
     """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back.
 
-    Exits 3 where the commit could not be exported.
+    With --task only what that task changed. Exits 3 where the commit could not be exported.
     """
-    if dry_run:
-        # A preview only reads: `App` would load all that runs missions.
-        from chargehand.app.checkpoints import preview_roll_back
-        from chargehand.app.reading import StateReader
-        from chargehand.cli.checkpoint import show_plan
+    from chargehand.cli.plan import preview_rollback, roll_back
 
-        with StateReader.open() as reader:
-            found = preview_roll_back(reader, mission)
-        out.document(found)
-        show_plan(out, found.plan)
-        out.text(f"Nothing was done. A new commit on {found.ref} would do this.")
-        return 0
-    from chargehand.app.composition import App
-    from chargehand.app.missions import roll_back_mission
-    from chargehand.cli.terminal.progress import run_with_progress
-    from chargehand.cli.terminal.rendering import print_result
-
-    with App.open() as app:
-        state = run_with_progress(out, app.store, lambda shown: roll_back_mission(app, mission, observer=shown))
-        print_result(out, state, app.store)
-    # The roll-back stands even where its branch could not be exported; a person has to look at that branch.
-    return 0 if state.export is not None and state.export.state == "done" else 3
+    if with_dependents and task is None:
+        raise click.UsageError("--with-dependents goes with --task")
+    do = preview_rollback if dry_run else roll_back
+    return do(out, mission, task, with_dependents=with_dependents)
 
 
 @mission.command()
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why you approve it; it is recorded.")
+@task_option
 @detail_options
 @json_option
-def promote(mission: str, reason: str, out: Output) -> int:
-    """Approve a waiting mission and promote it. Cannot override a failed check."""
+def promote(mission: str, reason: str, task: str | None, out: Output) -> int:
+    """Approve a waiting mission and promote it. Cannot override a failed check.
+
+    Of a coordinator that is the one task that waits for it.
+    """
     from chargehand.app.composition import App
-    from chargehand.app.missions import promote_mission
+    from chargehand.app.missions import addressed_mission, promote_mission
     from chargehand.cli.terminal.progress import run_with_progress
     from chargehand.cli.terminal.rendering import exit_code, print_result
 
     with App.open() as app:
+        meant = addressed_mission(app, mission, "promote", task=task)
+        _name_task(out, meant)
         state = run_with_progress(
-            out, app.store, lambda shown: promote_mission(app, mission, reason=reason, observer=shown)
+            out, app.store, lambda shown: promote_mission(app, meant.mission, reason=reason, observer=shown)
         )
         print_result(out, state, app.store)
     return exit_code(state)
@@ -513,13 +499,24 @@ def promote(mission: str, reason: str, out: Output) -> int:
 
 @mission.command()
 @named_mission_argument
+@task_option
 @json_option
-def discard(mission: str, out: Output) -> int:
-    """Settle a mission as not wanted; its checkpoints stay until gc."""
+def discard(mission: str, task: str | None, out: Output) -> int:
+    """Settle a mission as not wanted; its checkpoints stay until gc.
+
+    Of a coordinator that is the one task that waits for an approval, where there is one.
+    """
     from chargehand.app.composition import App
-    from chargehand.app.missions import discard_mission
+    from chargehand.app.missions import addressed_mission, discard_mission
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        print_result(out, discard_mission(app, mission), app.store)
+        meant = addressed_mission(app, mission, "discard", task=task)
+        _name_task(out, meant)
+        print_result(out, discard_mission(app, meant.mission), app.store)
     return 0
+
+
+def _name_task(out: Output, meant: Addressee) -> None:
+    if meant.task:
+        out.notice(f"This is for task {meant.task}: mission {meant.mission}.")

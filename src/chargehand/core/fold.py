@@ -477,6 +477,8 @@ def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRoll
     # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base
+    elif state.plan is not None:
+        state.plan = state.plan.without(event.tasks)
 
 
 @_on(_STATE, m.HeadSigned)

@@ -277,6 +277,8 @@ class PromotionPrepared(Payload, frozen=True, kw_only=True):
     old: str
     new: str
     tree: str
+    # Those that a roll-back of single tasks takes back.
+    tasks: tuple[str, ...] = ()
 
 
 @event("promotion.done")
@@ -342,11 +344,12 @@ class MissionFinished(Payload, frozen=True, kw_only=True):
 
 @event("mission.rolled_back")
 class MissionRolledBack(Payload, frozen=True, kw_only=True):
-    """A reverting commit was put on top of the mission branch."""
+    """A reverting commit was put on top of the mission branch; with `tasks` it takes back only those."""
 
     ref: str
     commit: str
     tree: str
+    tasks: tuple[str, ...] = ()
 
 
 @event("checkpoint.restored")

@@ -20,6 +20,9 @@ Rung = Literal["first", "approach", "model", "best_of", "returned", "loop", "per
 
 ReviewDecision = Literal["accepted", "revise", "disputed"]
 
+# The questions about a task, and about what a plan leaves open, begin with these.
+TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
+
 
 @event("plan.made")
 class PlanMade(Payload, frozen=True, kw_only=True):
@@ -170,6 +173,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     reviewed: tuple[TaskReviewed, ...] = ()
     held: Reason | None = None
     end: TaskEnded | None = None
+    rolled_back: bool = False
 
     @property
     def round(self) -> int:
@@ -220,6 +224,11 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
             case TaskEnded():
                 now = replace(before, end=event, held=None)
         return replace(self, tasks={**self.tasks, event.task: now})
+
+    def without(self, tasks: tuple[str, ...]) -> PlanProgress:
+        """Return it after these tasks were rolled back."""
+        back = {name: replace(self.tasks[name], rolled_back=True) for name in tasks if name in self.tasks}
+        return replace(self, tasks={**self.tasks, **back})
 
 
 class TaskTally(Struct, frozen=True, kw_only=True):

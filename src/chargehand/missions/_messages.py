@@ -55,6 +55,22 @@ def check_answer(text: str) -> str:
     return text
 
 
+def require_question(state: MissionState, question: str) -> Question:
+    """Return an open question of a mission, the first where none is named; raises `RefusedError`."""
+    asked = state.open_question
+    if question and asked is not None:
+        named = state.questions.get(question)
+        asked = named if named is not None and not named.answer else None
+    if asked is None:
+        about = f" {question!r}: it may be answered already" if question else ""
+        raise RefusedError(
+            f"mission {state.id!r} has no open question{about}",
+            code="no_question",
+            hint=f"chargehand mission show {state.id}; `mission promote` or `discard` decide on a result",
+        )
+    return asked
+
+
 def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
     """Return what a person said about a message that was not acknowledged, `None` where nobody did."""
     asked = state.questions.get(question_about(attempt, message))

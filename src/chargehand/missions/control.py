@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.core.codec import convert_to
+from chargehand.core.codec import convert_to, decode_as
 from chargehand.core.errors import RefusedError
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
@@ -18,9 +18,12 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
-from chargehand.missions._messages import check_answer, is_about_message
+from chargehand.core.plan_events import PlanMade
+from chargehand.core.plans import Plan
+from chargehand.missions._messages import check_answer, is_about_message, require_question
 from chargehand.missions.breakpoints import Until, breakpoint_events
 from chargehand.missions.journal import Journal
+from chargehand.missions.replanning import events_of_new_plan
 
 if TYPE_CHECKING:
     from chargehand.durable.orders import Order
@@ -35,6 +38,11 @@ class Control:
 
     def __init__(self, task: asyncio.Task[object], journal: Journal) -> None:
         self.stopped: Stop | None = None
+        # How often a person changed what a coordinator decides by; it decides anew where that was meanwhile.
+        self.changes = 0
+        # The task that a coordinator starts or merges now, and whether it has begun to end.
+        self.in_hand = ""
+        self.ends = False
         self._task = task
         self._journal = journal
         self._sandboxes: list[Sandbox] = []
@@ -104,14 +112,26 @@ class Control:
         )
         self.wake_waiters()
 
-    def answer(self, identity: str, text: str) -> None:
+    def answer(self, identity: str, text: str, question: str = "") -> None:
         """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
-        asked = self._journal.state.open_question
-        if asked is None or not is_about_message(asked):
+        asked = require_question(self._journal.state, question)
+        if is_about_message(asked):
+            text = check_answer(text)
+        elif self._journal.state.plan is None:
             raise RefusedError(f"mission {self._journal.mission!r} has no open question", code="no_question")
-        answered = QuestionAnswered(question=asked.id, text=check_answer(text), identity=identity)
-        self._journal.record(answered, durable=True)
+        self._journal.record(QuestionAnswered(question=asked.id, text=text, identity=identity), durable=True)
+        self.changes += 1
         self.wake_waiters()
+
+    def change_plan(self, identity: str, plan: Plan) -> None:
+        """Let a coordinator go on with another plan; raises `RefusedError`."""
+        if self.ends:
+            message = f"mission {self._journal.mission!r} is about to end"
+            raise RefusedError(message, code="not_plannable", hint="start another mission for what is left to do")
+        made = PlanMade(plan=plan, identity=identity)
+        events = events_of_new_plan(self._journal.state, made, in_hand=self.in_hand)
+        self._journal.record(*events, durable=True)
+        self.changes += 1
 
     def wake_waiters(self) -> None:
         """Wake whoever waits in `wait_for_news`."""
@@ -246,7 +266,9 @@ class Controls:
             case "send":
                 control.send(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
             case "answer":
-                control.answer(identity, str(order.get("text", "")))
+                control.answer(identity, str(order.get("text", "")), str(order.get("question", "")))
+            case "plan":
+                control.change_plan(identity, decode_as(str(order.get("plan", "")).encode(), Plan))
             case other:
                 raise RefusedError(f"unknown order {other!r}", code="unknown_order")
         return {}

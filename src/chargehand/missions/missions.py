@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 from chargehand.checks.inspection import inspect
 from chargehand.core.errors import RefusedError
@@ -27,6 +28,7 @@ from chargehand.missions.sandboxes.provisioning import (
     remove_leftovers,
 )
 from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.task_rollback import check_task_rollback, plan_task_rollback
 from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.policy.actions import Action, Judgement
@@ -152,6 +154,41 @@ class Missions:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""
         async with self._claim(mission) as (journal, _):
             await Promoter(self._services, journal, fault=self._fault).roll_back()
+            return journal.state
+
+    async def roll_back_task(self, mission: str, task: str, *, with_dependents: bool = False) -> MissionState:
+        """Take back a task of a coordinator by a new commit on its branch, which every gate lets in.
+
+        Raises what `plan_task_rollback` does, and `RefusedError` (`not_green`) where what is left is not good.
+        """
+        check_task_rollback(self.look.state(mission), task)
+        services = self._services
+        async with self._claim(mission) as (journal, control):
+            promoter = Promoter(services, journal, fault=self._fault)
+            promoter.settle_prepared()
+            plan = await asyncio.to_thread(
+                partial(
+                    plan_task_rollback,
+                    *(services.store, services.depot, journal.state, task),
+                    with_dependents=with_dependents,
+                )
+            )
+            base = journal.state.promoted_on
+            assert base is not None
+            # All tasks taken back leave the base's tree, which nobody has to let in.
+            if plan.tree != base.tree:
+                flow = MissionFlow(services, journal, control, fault=self._fault)
+                verdict, _ = await run_interruptible(
+                    journal, lambda: flow.judge_again(base, plan.tree, scope="merged")
+                )
+                if not person_may_promote(verdict):
+                    reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
+                    raise RefusedError(
+                        f"without {', '.join(plan.tasks)} the rest of mission {mission!r} is not green: {reasons}",
+                        code="not_green",
+                        hint=f"roll back what needs it first, or all: chargehand mission rollback {mission}",
+                    )
+            await control.finish(promoter.roll_back_tasks(plan))
             return journal.state
 
     async def restore(self, mission: str, checkpoint: str, *, plan: RollbackPlan | None = None) -> Checkpoint:

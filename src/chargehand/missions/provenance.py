@@ -32,6 +32,7 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
+from chargehand.core.plan_events import TaskMerged
 from chargehand.missions.reading import mission_ref
 from chargehand.store.chain import AuditProblem, ProblemKind, audit_problem
 from chargehand.store.envelopes import Envelope
@@ -49,7 +50,7 @@ BUILDER = "urn:chargehand:builder:v1"
 _HEAD = "log-head"
 _MOVES = (PromotionDone, MissionRolledBack)
 _READ = (MissionCreated, BaseResolved, RoleChosen, TierChosen, AttemptStarted, ModelCalled, ActionJudged)
-_FACTS = frozenset(kind.type for kind in (*_READ, *_MOVES, VerdictGiven, ApprovalGiven, StepFinished))
+_FACTS = frozenset(kind.type for kind in (*_READ, *_MOVES, TaskMerged, VerdictGiven, ApprovalGiven, StepFinished))
 _P = TypeVar("_P", bound=Payload)
 
 
@@ -115,8 +116,11 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
         raise StoreError("the log holds no whole promotion", code="log_changed")
     line, move = moves[-1]
     since = moves[-2][0].seq if len(moves) > 1 else 0
-    # A roll-back has the tree of the base, which its own reverted promotion was not judged for.
-    judged = isinstance(move, PromotionDone)
+    # A whole roll-back has the tree of the base, which its own reverted promotion was not judged for.
+    judged = isinstance(move, PromotionDone) or bool(move.tasks)
+    reverted = [] if isinstance(move, PromotionDone) else [moves[-2][1].commit]
+    if isinstance(move, MissionRolledBack) and move.tasks:
+        reverted = [each.commit for each in facts.all(TaskMerged) if each.task in move.tasks]
     number = max((each.number for each in facts.all(AttemptStarted)), default=0)
     return {
         "_type": STATEMENT,
@@ -129,7 +133,7 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
                 "internalParameters": _internal(facts, created),
                 "resolvedDependencies": [
                     {"name": "base", "digest": {"gitCommit": base.base.commit, "gitTree": base.base.tree}},
-                    *([] if judged else [{"name": "reverted", "digest": {"gitCommit": moves[-2][1].commit}}]),
+                    *({"name": "reverted", "digest": {"gitCommit": each}} for each in reverted),
                     *_dependencies(facts, created),
                 ],
             },

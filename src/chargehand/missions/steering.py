@@ -20,7 +20,8 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
-from chargehand.core.plan_events import CoordinatorWoken
+from chargehand.core.plan_events import CoordinatorWoken, PlanMade
+from chargehand.core.plans import Plan
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import DISK, ENDED, MissionState
 from chargehand.missions._attempt_log import (
@@ -36,6 +37,7 @@ from chargehand.missions._messages import (
     check_answer,
     events_of_mission_end,
     is_about_message,
+    require_question,
     wait_for_room,
     wake_time,
 )
@@ -43,6 +45,7 @@ from chargehand.missions.breakpoints import Until, breakpoint_events
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
+from chargehand.missions.replanning import events_of_new_plan
 from chargehand.missions.transcript import WORK
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
@@ -156,19 +159,21 @@ class Steering(Struct, frozen=True, kw_only=True):
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"), critical=critical)
         return self._record(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
 
-    def answer(self, mission: str, text: str) -> MissionState:
-        """Answer what the agent of a mission asked, as far as nobody did; a worker may then resume it.
+    def change_plan(self, mission: str, plan: Plan) -> MissionState:
+        """Let a coordinator go on with another plan, and see to it that it is looked at."""
+        among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        with self._hold(mission, among, verb="plan", code="not_plannable") as (epoch, state):
+            events = events_of_new_plan(state, PlanMade(plan=plan, identity=self.identity))
+            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+        return self.look.state(mission)
 
-        Raises `RefusedError` (`no_question`) where nothing is asked.
+    def answer(self, mission: str, text: str, question: str = "") -> MissionState:
+        """Answer what a mission asks, as far as nobody did; a worker may then resume it.
+
+        That is its first open question where none is named. Raises `RefusedError` (`no_question`).
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            asked = self.look.at_rest(mission).open_question
-            if asked is None:
-                raise RefusedError(
-                    f"mission {mission!r} has no open question",
-                    code="no_question",
-                    hint=f"chargehand mission show {mission}; `mission promote` or `discard` decide on a result",
-                )
+            asked = require_question(self.look.at_rest(mission), question)
             about_message = is_about_message(asked)
             answer = check_answer(text) if about_message else text
             events: list[Payload] = [QuestionAnswered(question=asked.id, text=answer, identity=self.identity)]

@@ -402,7 +402,8 @@ def _describe_result(event: Payload) -> str | None:
             reason = f": {event.export.reason}" if event.export.reason else ""
             return f"{what} {event.export.state} ({event.export.ref.removeprefix('refs/heads/')}){reason}"
         case MissionRolledBack():
-            return f"rolled back by {event.commit[:12]}"
+            what = f"task {', '.join(event.tasks)} " if event.tasks else ""
+            return f"{what}rolled back by {event.commit[:12]}"
     return None
 
 

@@ -1,8 +1,11 @@
-"""A plan as a graph that other programs draw."""
+"""A plan and how far it is, as a document and as a graph that other programs draw."""
 
 from __future__ import annotations
 
-from chargehand.app.documents import PlanDocument
+from chargehand.app.documents import PlanDocument, TaskDocument
+from chargehand.app.reading import StateReader
+from chargehand.core.errors import RefusedError
+from chargehand.core.state import ENDED
 from chargehand.core.text import printable
 
 _LONGEST = 60
@@ -26,3 +29,36 @@ def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:
     for task in plan.tasks:
         lines += [f"  {numbers[before]} {arrow} {numbers[task.id]}{end}" for before in task.after]
     return "\n".join(lines if mermaid else [*lines, "}"])
+
+
+def show_plan(reader: StateReader, name: str) -> PlanDocument:
+    """Return how far the tasks of a coordinator are. Raises `NotFoundError`, `RefusedError` (`no_plan`)."""
+    state = reader.mission_state(name)
+    if state.plan is None:
+        raise RefusedError(
+            f"mission {state.id!r} has no plan", code="no_plan", hint=f"chargehand mission show {state.id}"
+        )
+    listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
+    statuses = {each.summary.id: each.summary.status for each in listed}
+    tasks = []
+    for task in state.plan.plan.tasks:
+        known = state.plan.tasks[task.id]
+        status = "held" if known.held is not None else "pending"
+        if known.end is not None:
+            status = "rolled_back" if known.rolled_back else known.end.outcome
+        elif known.current:
+            status = statuses.get(known.current[-1].mission, "planned")
+            reviews = {each.mission for run in known.current for each in known.reviews_of(run.mission)}
+            if any(statuses.get(each) not in ENDED for each in reviews):
+                status = "in_review"
+        tasks.append(
+            TaskDocument(
+                id=task.id,
+                text=task.text,
+                status=status,
+                after=task.after,
+                missions=tuple(run.mission for run in known.runs),
+                reason=known.end.reason if known.end is not None else known.held,
+            )
+        )
+    return PlanDocument(mission=state.id, status=state.status, tasks=tasks, plan=state.plan.plan)

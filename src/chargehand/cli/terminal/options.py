@@ -111,6 +111,11 @@ def named_mission_argument(function: _F) -> _F:
     return click.argument("mission", metavar="MISSION")(function)
 
 
+def task_option(function: _F) -> _F:
+    """Add `--task`."""
+    return click.option("--task", metavar="ID", help="The task of a coordinator that is meant.")(function)
+
+
 def complete_roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the roles that a name begun so may mean: those that are shipped and the person's own."""
     from chargehand.app.agents import role_names

@@ -41,7 +41,7 @@ def exit_code(state: MissionState) -> int:
     # A role that changes nothing promotes nothing: its report is the good end.
     if ended_with_report(state):
         return 0
-    if state.status == "promoted":
+    if state.status == "promoted" and not state.parent:  # a task's coordinator exports
         wanted = [state.export]
         if state.request is not None and state.request.apply:
             wanted.append(state.applied)

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MissionFinished, QuestionAsked
 from chargehand.core.plan_events import (
+    PLAN_QUESTION,
+    TASK_QUESTION,
     CoordinatorSlept,
     CoordinatorWoken,
     PlanProgress,
@@ -57,22 +59,25 @@ class Coordinator:
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps."""
-        if self._ask_about_plan():
-            return
-        while True:
-            told = self._tell_news()
+        while not self._ask_about_plan():
+            told, changes = self._tell_news(), self._control.changes
             now = await asyncio.to_thread(self._situation)
             for move in d.decide(now):
                 await self._control.may_go_on()
+                if changes != self._control.changes:
+                    break
                 stop_before_move(self._journal, move)
                 if isinstance(move, d.Wait):
                     if self._rest(move, told):
                         return
                     break
                 if isinstance(move, d.Finish):
+                    self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
+                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge) else ""
                 await self._carry_out(move)
+                self._control.in_hand = ""
 
     async def _carry_out(self, move: d.Move) -> None:
         match move:
@@ -137,7 +142,7 @@ class Coordinator:
         children = self._children()
         written: dict[str, tuple[str, ...]] = {}
         questions = self._journal.state.questions
-        prefix = (d.TASK_QUESTION, d.PLAN_QUESTION)
+        prefix = (TASK_QUESTION, PLAN_QUESTION)
 
         def footprint_of(task: Task) -> tuple[str, ...]:
             if task.id not in written:
@@ -178,7 +183,7 @@ class Coordinator:
         """Ask a person what the plan leaves open, one after the other; tell whether something is open still."""
         asked = self._journal.state.questions
         for each in self._progress.plan.ambiguities:
-            name = f"{d.PLAN_QUESTION}{each.id}"
+            name = f"{PLAN_QUESTION}{each.id}"
             if name in asked and asked[name].answer is not None:
                 continue
             reason = Reason(code="plan_unclear", message=each.question)

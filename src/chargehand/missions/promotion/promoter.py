@@ -37,6 +37,7 @@ from chargehand.missions.reading import (
     not_promoted_error,
 )
 from chargehand.missions.services import Services
+from chargehand.missions.task_rollback import TaskRollback
 from chargehand.missions.verdict.judgement import person_may_promote
 from chargehand.store.heads import SignedHead
 from chargehand.workspace.checkout import fast_forward as apply_branch
@@ -184,8 +185,9 @@ class Promoter:
         state = self._journal.state
         prepared = state.prepared
         if prepared is not None and self._services.depot.read_ref(self._ref) == prepared.new:
-            done = PromotionDone(ref=prepared.ref, commit=prepared.new, tree=prepared.tree)
-            self._journal.record(done, durable=True)
+            ref, new, tree, tasks = prepared.ref, prepared.new, prepared.tree, prepared.tasks
+            back = MissionRolledBack(ref=ref, commit=new, tree=tree, tasks=tasks)
+            self._journal.record(back if tasks else PromotionDone(ref=ref, commit=new, tree=tree), durable=True)
         return state.commit is not None and state.status != "promoted"
 
     async def deliver(self) -> None:
@@ -298,24 +300,40 @@ class Promoter:
                 raise already_rolled_back_error(state)
             await self.export()
             return state.commit
-        depot, promoted, was_applied = self._services.depot, state.commit, is_applied(state)
         message = f"Roll back mission {self._journal.mission}\n\nThis reverts commit {state.commit}.\n"
-        commit = await asyncio.to_thread(depot.commit, base.tree, (state.commit,), message)
-        # A roll-back is a promotion of the base's tree, with the same journal; a crash in it is settled the same
-        # way.
-        prepared = PromotionPrepared(ref=self._ref, old=state.commit, new=commit, tree=base.tree)
+        return await self._revert(base, base.tree, message, f"git revert {base.commit[:12]}..{state.commit[:12]}")
+
+    async def roll_back_tasks(self, plan: TaskRollback) -> None:
+        """Put a commit on the mission branch that takes back single tasks, and export it."""
+        base, tasks = self._journal.state.promoted_on, ", ".join(plan.tasks)
+        assert base is not None
+        what = f"task {tasks}" if len(plan.tasks) == 1 else f"tasks {tasks}"
+        reverts = "".join(f"This reverts commit {each}.\n" for each in plan.reverted)
+        message = f"Roll back {what} of mission {self._journal.mission}\n\n{reverts}"
+        undo = f"git revert {' '.join(each[:12] for each in plan.reverted)}"
+        await self._revert(base, plan.tree, message, undo, tasks=plan.tasks)
+
+    async def _revert(self, base: Base, tree: str, message: str, undo: str, *, tasks: tuple[str, ...] = ()) -> str:
+        """Put a commit with `tree` on the mission branch; `undo` is how a person does the same to theirs."""
+        depot, promoted = self._services.depot, self._journal.state.commit
+        assert promoted is not None
+        was_applied = is_applied(self._journal.state)
+        commit = await asyncio.to_thread(depot.commit, tree, (promoted,), message)
+        # A roll-back is a promotion of that tree, with the same journal; a crash in it is settled the same way.
+        prepared = PromotionPrepared(ref=self._ref, old=promoted, new=commit, tree=tree, tasks=tasks)
         self._journal.record(prepared, durable=True)
         self._fault("rollback_prepared")
-        await asyncio.to_thread(depot.swap, self._ref, commit, state.commit, durable=True)
+        await asyncio.to_thread(depot.swap, self._ref, commit, promoted, durable=True)
         self._fault("rolled_back")
-        self._journal.record(MissionRolledBack(ref=self._ref, commit=commit, tree=base.tree), durable=True)
+        done = MissionRolledBack(ref=self._ref, commit=commit, tree=tree, tasks=tasks)
+        self._journal.record(done, durable=True)
         await self._sign(commit)
         await self.export()
         if was_applied:
-            await self._undo_apply(base, promoted, commit)
+            await self._undo_apply(base, promoted, commit, undo)
         return commit
 
-    async def _undo_apply(self, base: Base, promoted: str, commit: str) -> None:
+    async def _undo_apply(self, base: Base, promoted: str, commit: str, undo: str) -> None:
         """Fast-forward the user's own branch to the roll-back, where it is where the mission left it."""
         assert base.branch is not None
         try:
@@ -325,7 +343,6 @@ class Promoter:
         except ChargehandError as error:
             undone = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
         if undone.state == "blocked":
-            revert = f"git revert {base.commit[:12]}..{promoted[:12]}"
-            reason = f"{undone.reason}; the mission's change is still on it: `{revert}` there takes it back"
+            reason = f"{undone.reason}; the mission's change is still on it: `{undo}` there takes it back"
             undone = replace(undone, reason=reason)
         self._journal.record(ApplyChanged(export=undone, commit=commit), durable=True)

@@ -1,0 +1,86 @@
+"""Another plan for a coordinator that works: what it may change, and the events that record it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import Payload
+from chargehand.core.mission_events import QuestionAnswered
+from chargehand.core.plan_events import (
+    PLAN_QUESTION,
+    TASK_QUESTION,
+    CoordinatorWoken,
+    PlanMade,
+    PlanProgress,
+    TaskProgress,
+)
+from chargehand.core.plans import Plan
+from chargehand.core.state import ENDED, MissionState
+
+_DROPPED = "it was dropped from the plan"
+
+
+def events_of_new_plan(state: MissionState, made: PlanMade, *, in_hand: str = "") -> tuple[Payload, ...]:
+    """Return the events with which a plan takes the place of the one that a mission has.
+
+    `in_hand` is the task that its coordinator starts or merges at this moment. Raises `RefusedError` (`no_plan`,
+    `not_plannable`, and what `check_new_plan` does).
+    """
+    hint = f"chargehand mission show {state.id}"
+    if state.plan is None:
+        raise RefusedError(f"mission {state.id!r} has no plan", code="no_plan", hint=hint)
+    if state.status in ENDED:
+        message = f"mission {state.id!r} is {state.status}: its plan changes no more"
+        raise RefusedError(message, code="not_plannable", hint=hint)
+    check_new_plan(state.plan, made.plan, in_hand=in_hand)
+    moot = _moot_questions(state, made.plan)
+    answers = (QuestionAnswered(question=each, text=_DROPPED, identity=made.identity) for each in moot)
+    # One that is held and at work looks by itself.
+    rests = state.asleep or state.status == "waiting"
+    return (made, *answers, *((CoordinatorWoken(mission=state.id),) if rests else ()))
+
+
+def check_new_plan(progress: PlanProgress, plan: Plan, *, in_hand: str = "") -> None:
+    """Return if a plan may take the place of the one that is worked on.
+
+    What a task was that began stays true: its mission has its text, and what came after it was begun on what it
+    left. Raises `RefusedError`: `plan_fixed` with the first task that may not be as it is now, `task_busy` where
+    that is the one in hand, which is over soon.
+    """
+    for name, known in progress.tasks.items():
+        before, now = progress.plan.task(name), plan.task(name)
+        if before == now:
+            continue
+        if name == in_hand:
+            raise RefusedError(
+                f"task {name!r} is being started or merged at this moment",
+                code="task_busy",
+                hint="try again in a moment",
+            )
+        if (why := _why_fixed(known, was_dropped=before is None, is_dropped=now is None)) is not None:
+            raise RefusedError(f"task {name!r} {why[0]}", code="plan_fixed", hint=why[1])
+
+
+def _why_fixed(known: TaskProgress, *, was_dropped: bool, is_dropped: bool) -> tuple[str, str] | None:
+    """Return why a task cannot be another one now, or be dropped, and the way out; `None` where it can."""
+    if was_dropped:
+        begun = bool(known.runs) and not is_dropped
+        return ("was begun and dropped before", "give the new task another id") if begun else None
+    if known.end is not None or known.merged:
+        how = known.end.outcome.replace("_", " ") if known.end is not None else "merged in part"
+        return f"is {how} already", "leave it in the plan as it was; add a task for what is still to do"
+    if known.runs and not is_dropped:
+        return "was begun", "leave it as it was, or drop it and add one with another id"
+    return None
+
+
+def _moot_questions(state: MissionState, plan: Plan) -> Iterator[str]:
+    """Yield the open questions about what the new plan does not have any more."""
+    open_points = {each.id for each in plan.ambiguities}
+    for name, asked in state.questions.items():
+        about = name.removeprefix(TASK_QUESTION).rpartition("/")[0]
+        no_task = name.startswith(TASK_QUESTION) and plan.task(about) is None
+        no_point = name.startswith(PLAN_QUESTION) and name.removeprefix(PLAN_QUESTION) not in open_points
+        if not asked.answer and (no_task or no_point):
+            yield name

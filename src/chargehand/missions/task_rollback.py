@@ -1,0 +1,157 @@
+"""What taking back single tasks of a coordinator comes to: worked out here, done by the promoter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from chargehand.core.errors import NotFoundError, RefusedError, nearest
+from chargehand.core.fold import read_payload
+from chargehand.core.plan_events import TaskMerged
+from chargehand.core.plans import predecessors
+from chargehand.core.state import ENDED, MissionState
+from chargehand.core.text import shown_path
+from chargehand.missions.reading import (
+    already_rolled_back_error,
+    is_exported,
+    is_rolled_back,
+    not_promoted_error,
+)
+from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.merge import MergeConflictError
+
+_NAMED = 5
+
+
+class TaskRollback(Struct, frozen=True, kw_only=True):
+    """What a roll-back of `tasks` leaves: `tree`, on top of `commit`; it reverts the merges in `reverted`."""
+
+    tasks: tuple[str, ...]
+    reverted: tuple[str, ...]
+    commit: str
+    tree: str
+
+
+class _Merge(Struct, frozen=True, kw_only=True):
+    """A merge of a task that changed something: its commit, the one before it, and the paths that differ."""
+
+    task: str
+    commit: str
+    before: str
+    paths: frozenset[str]
+
+
+def check_task_rollback(state: MissionState, task: str) -> None:
+    """Raise what forbids to roll a task back, as far as the coordinator's state tells.
+
+    `RefusedError` (`no_plan`, `not_at_rest`, `not_promoted`, `rolled_back`), `NotFoundError`.
+    """
+    look = f"chargehand mission plan {state.id}"
+    if state.plan is None:
+        raise RefusedError(f"mission {state.id!r} has no plan", code="no_plan", hint="leave out --task")
+    if task not in state.plan.tasks:
+        hint = nearest(task, state.plan.tasks)
+        raise NotFoundError(f"mission {state.id!r} has no task {task!r}", hint=hint)
+    if state.status not in ENDED:  # what its other tasks begin at would move under them
+        raise RefusedError(
+            f"mission {state.id!r} still works on its plan",
+            code="not_at_rest",
+            hint=f"wait for its end, or cancel it: chargehand mission cancel {state.id}",
+        )
+    if state.commit is None:
+        raise not_promoted_error(state)
+    if is_rolled_back(state):
+        raise already_rolled_back_error(state)
+    if state.plan.tasks[task].rolled_back:
+        hint = look if is_exported(state) else f"chargehand mission promote {state.id} exports what is not yet"
+        raise RefusedError(f"task {task!r} is already rolled back", code="rolled_back", hint=hint)
+
+
+def plan_task_rollback(
+    store: Store, depot: Depot, state: MissionState, task: str, *, with_dependents: bool
+) -> TaskRollback:
+    """Work out the roll-back of a task and, with them, of the tasks that are built on it.
+
+    Built on it are those that come after it in the plan, and those that were merged later and touch the same
+    paths. Each merge is taken back by a three-way merge, the latest first; nothing but objects is written. Raises
+    `RefusedError` (`task_not_merged`, `built_on`, `merge_conflict`), and what `check_task_rollback` does.
+    """
+    check_task_rollback(state, task)
+    assert state.plan is not None
+    assert state.commit is not None
+    merges = [each for each in _find_merges(store, depot, state) if not state.plan.tasks[each.task].rolled_back]
+    if task not in {each.task for each in merges}:
+        raise RefusedError(
+            f"task {task!r} of mission {state.id!r} merged nothing: there is nothing to take back",
+            code="task_not_merged",
+            hint=f"chargehand mission plan {state.id} shows how each task ended",
+        )
+    built = _find_dependents(state, merges, task)
+    if built and not with_dependents:
+        named = ", ".join(built)
+        raise RefusedError(
+            f"task {task!r} cannot be rolled back alone: {named} built on it",
+            code="built_on",
+            hint=f"--with-dependents takes back {named} too",
+        )
+    chosen = (task, *built)
+    reverted = [each for each in reversed(merges) if each.task in chosen]
+    tree = _revert(depot, state, reverted)
+    if tree == depot.tree_of(state.commit):
+        message = f"what task {task!r} changed is not on the branch any more"
+        raise RefusedError(message, code="no_change", hint=f"chargehand mission diff {state.id}")
+    return TaskRollback(
+        tasks=chosen, reverted=tuple(each.commit for each in reverted), commit=state.commit, tree=tree
+    )
+
+
+def _find_merges(store: Store, depot: Depot, state: MissionState) -> Iterator[_Merge]:
+    """Yield the merges of a coordinator's tasks, the first one first."""
+    assert state.plan is not None
+    # Of a task whose change was on the branch already, the event names a commit that another one brought there.
+    seen = {state.first_base.commit if state.first_base is not None else ""}
+    for line in store.log.read(state.id, types=(TaskMerged.type,)):
+        event = read_payload(line)
+        if not isinstance(event, TaskMerged) or event.commit in seen:
+            continue
+        seen.add(event.commit)
+        before = depot.read_commit(event.commit).parents[0]
+        paths = frozenset(each.path for each in depot.diff(depot.tree_of(before), depot.tree_of(event.commit)))
+        yield _Merge(task=event.task, commit=event.commit, before=before, paths=paths)
+
+
+def _find_dependents(state: MissionState, merges: Sequence[_Merge], task: str) -> tuple[str, ...]:
+    """Return the tasks that are built on one, in the order in which they were merged."""
+    assert state.plan is not None
+    before, chosen, known = predecessors(state.plan.plan), {task}, 0
+    # Again until nothing is added: of a task in a loop, which is found late, the earlier merges go too.
+    while known != len(chosen):
+        known, touched = len(chosen), frozenset[str]()
+        for each in merges:
+            if before.get(each.task, frozenset()) & chosen or each.paths & touched:
+                chosen.add(each.task)
+            if each.task in chosen:
+                touched |= each.paths
+    return tuple(dict.fromkeys(each.task for each in merges if each.task in chosen - {task}))
+
+
+def _revert(depot: Depot, state: MissionState, reverted: Sequence[_Merge]) -> str:
+    """Return the tree of the branch's tip without these merges."""
+    assert state.commit is not None
+    tip = state.commit
+    for each in reverted:
+        result = depot.merge(tip, each.before, each.commit)
+        if result.tree is None:
+            paths = [shown_path(path) for path in result.conflicts]
+            more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+            raise MergeConflictError(
+                f"task {each.task!r} cannot be taken back: what came later changed the same lines in"
+                f" {', '.join(paths[:_NAMED])}{more}",
+                result.details,
+                hint=f"revert commit {each.commit[:12]} by hand, or roll back all: chargehand mission rollback"
+                f" {state.id}",
+            )
+        tip = depot.commit(result.tree, (tip,), "candidate")
+    return depot.tree_of(tip)

@@ -1,0 +1,139 @@
+"""Which missions of a coordinator's tasks wait for a person, for what, and which of them somebody means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from chargehand.core.errors import NotFoundError, RefusedError, nearest
+from chargehand.core.records import Reason
+from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
+
+Need = Literal["answer", "approval", "resume"]
+_WORDS: dict[Need, str] = {"answer": "an answer", "approval": "an approval", "resume": "being resumed"}
+# What a command does for a task, as its error names it.
+Deed = Literal["answer", "promote", "discard", "send"]
+_DEEDS: dict[Deed, Need] = {"answer": "answer", "promote": "approval", "discard": "approval"}
+
+
+class WaitingTask(Struct, frozen=True, kw_only=True):
+    """A task whose `mission` waits for a person; `message` is what is asked, or why it waits."""
+
+    task: str
+    mission: str
+    needs: Need
+    message: str
+
+
+class Addressee(Struct, frozen=True, kw_only=True):
+    """The mission that is meant, the `task` it does where another one was named, and the question to answer."""
+
+    mission: str
+    task: str = ""
+    question: Question | None = None
+
+
+def waiting_task(child: MissionSummary) -> WaitingTask | None:
+    """Return what a task's mission waits for, `None` where a person has nothing to do."""
+    by_itself = child.waits_for_quota or any(reason.code == "worker_lost" for reason in child.reasons)
+    if child.status not in ("waiting", "paused") or by_itself:
+        return None
+    asked = child.open_question
+    needs: Need = "answer" if asked else "approval" if child.status == "waiting" else "resume"
+    message = asked.text if asked else child.reasons[0].message if child.reasons else f"it is {child.status}"
+    return WaitingTask(task=child.task, mission=child.id, needs=needs, message=message)
+
+
+def waiting_tasks(missions: Iterable[MissionSummary]) -> dict[str, tuple[WaitingTask, ...]]:
+    """Return, by coordinator, the tasks that wait for a person; of one that ended none, for nobody needs them."""
+    listed = tuple(missions)
+    open_ones = {each.id for each in listed if each.status not in ENDED}
+    found: dict[str, tuple[WaitingTask, ...]] = {}
+    for each in listed:
+        if each.parent in open_ones and (waits := waiting_task(each)) is not None:
+            found[each.parent] = (*found.get(each.parent, ()), waits)
+    return found
+
+
+def tasks_reason(waiting: Sequence[WaitingTask]) -> Reason | None:
+    """Return in words which tasks wait for what, `None` where none does."""
+    if not waiting:
+        return None
+    told = (
+        f"task {each.task} ({each.mission}) waits for {_WORDS[each.needs]}: {each.message}" for each in waiting
+    )
+    return Reason(code="task_waits", message="; ".join(told))
+
+
+def find_addressee(
+    state: MissionState, children: Sequence[MissionSummary], deed: Deed, task: str | None
+) -> Addressee:
+    """Return whom a person means who names a mission, and a task where they name one.
+
+    That is the mission itself; of a coordinator that has nothing to be done itself, the one task that waits for
+    it. Raises `RefusedError` (`several_tasks_wait`, `no_plan`, `no_question`, `not_sendable`, `not_promotable`,
+    `not_discardable`), `NotFoundError` for a task that the plan does not have.
+    """
+    itself = Addressee(mission=state.id, question=state.open_question)
+    if task is not None:
+        return _find_of_task(state, children, deed, task)
+    if state.plan is None or deed == "send" or (deed == "answer" and itself.question is not None):
+        return itself
+    waiting = waiting_tasks((state, *children)).get(state.id, ())
+    return _only(state, children, deed, [each.mission for each in waiting if each.needs == _DEEDS[deed]]) or itself
+
+
+def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed: Deed, task: str) -> Addressee:
+    # Here alone: whoever lists missions decides nothing about them.
+    from chargehand.missions.coordination.decisions import TASK_QUESTION
+
+    known = state.plan.tasks.get(task) if state.plan is not None else None
+    if state.plan is None or known is None:
+        if state.plan is None:
+            hint = f"chargehand mission show {state.id}"
+            raise RefusedError(f"mission {state.id!r} has no plan", code="no_plan", hint=hint)
+        hint = nearest(task, state.plan.tasks)
+        raise NotFoundError(f"mission {state.id!r} has no task {task!r}", hint=hint)
+    own = [each for name, each in state.questions.items() if name.startswith(f"{TASK_QUESTION}{task}/")]
+    if deed == "answer" and state.status not in ENDED and (asked := [each for each in own if not each.answer]):
+        return Addressee(mission=state.id, question=asked[-1])
+    runs = {run.mission for run in known.current}
+    mine = [each for each in children if each.id in runs]
+    if deed == "send":
+        fitting = [each.id for each in mine if each.status not in ENDED]
+    else:
+        waits = [each for each in map(waiting_task, mine) if each is not None]
+        fitting = [each.mission for each in waits if each.needs == _DEEDS[deed]]
+        # A person may let in, or settle, what ended too.
+        fitting = fitting or ([each.id for each in mine[-1:]] if deed in ("promote", "discard") else [])
+    found = _only(state, mine, deed, fitting)
+    if found is not None:
+        return found
+    codes: dict[Deed, tuple[str, str]] = {
+        "answer": ("no_question", "has no open question"),
+        "send": ("not_sendable", "has no mission that works on it"),
+        "promote": ("not_promotable", "has no mission yet"),
+        "discard": ("not_discardable", "has no mission yet"),
+    }
+    code, why = codes[deed]
+    hint = f"chargehand mission plan {state.id} shows how far it is"
+    raise RefusedError(f"task {task!r} of mission {state.id!r} {why}", code=code, hint=hint)
+
+
+def _only(
+    state: MissionState, children: Sequence[MissionSummary], deed: Deed, fitting: Sequence[str]
+) -> Addressee | None:
+    """Return the one mission that fits, `None` where none does."""
+    if len(fitting) > 1:
+        words = " TEXT" if deed in ("answer", "send") else ""
+        raise RefusedError(
+            f"{len(fitting)} tasks of mission {state.id!r} wait for that",
+            code="several_tasks_wait",
+            hint="; ".join(f"chargehand mission {deed} {each}{words}" for each in fitting),
+        )
+    chosen = next((each for each in children if each.id in fitting), None)
+    if chosen is None:
+        return None
+    return Addressee(mission=chosen.id, task=chosen.task, question=chosen.open_question)

@@ -1,0 +1,191 @@
+"""A plan that is changed while its coordinator waits, sleeps, or is held by a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from desk import shell
+from test_coordinator import branch, task
+from test_steering_tasks import Steered, crew
+from tests.conftest import git
+
+from chargehand.app.composition import App
+from chargehand.app.requests import change_plan
+from chargehand.app.worker import Worker
+from chargehand.core.errors import RefusedError
+from chargehand.core.plan_events import PlanMade, TaskEnded, TaskMerged, TaskStarted
+from chargehand.core.state import MissionState
+
+__all__ = ["crew"]
+pytestmark = pytest.mark.needs_bwrap
+SLOW = shell("sleep 60; echo x > sub/slow.txt")
+
+
+def plan_file(crew: Steered, name: str, *tasks: dict[str, Any], **more: Any) -> str:
+    file = crew.place / f"{name}.json"
+    file.write_text(json.dumps({"tasks": tasks, **more}))
+    return str(file)
+
+
+def meanwhile(
+    crew: Steered, mission: str, when: Callable[[App], bool], *, do: Callable[[App], object]
+) -> MissionState:
+    """Work, and do something once it is time; return how the mission stands when nothing is left to do."""
+
+    async def work() -> MissionState:
+        with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+            working = asyncio.create_task(Worker(app, slots=4).work(until_idle=True))
+            while not await asyncio.to_thread(when, app):
+                assert not working.done()
+                await asyncio.sleep(0.05)
+            with App.open(environ=crew.environ, cwd=crew.repo) as other:
+                await asyncio.to_thread(do, other)
+            await working
+            return app.mission_reader.state(mission)
+
+    return asyncio.run(work())
+
+
+def test_a_sleeping_coordinator_goes_on_with_the_plan_it_is_given(crew: Steered) -> None:
+    """One task is added, one that works is dropped, one that waits is another one now."""
+    late = task("late", after=["slow"])
+    mission = crew.record([task("a"), task("slow", SLOW), late])
+    new = plan_file(crew, "new", task("more", after=["a"]), task("a"), task("late", shell("echo y > sub/y.txt")))
+
+    def works(app: App) -> bool:
+        state = app.mission_reader.state(mission)
+        assert state.plan is not None
+        return state.asleep and state.plan.tasks["a"].end is not None
+
+    state = meanwhile(crew, mission, works, do=lambda app: change_plan(app, mission, new))
+    assert state.status == "promoted", state.reasons
+    assert {each.task: each.outcome for each in crew.events(mission, TaskEnded)} == dict.fromkeys(
+        ("a", "more", "late"), "merged"
+    )
+    assert crew.children(mission)["slow"] == "cancelled"
+    names = set(git(crew.repo, "ls-tree", "-r", "--name-only", branch(crew, state)).split())
+    assert {"sub/a.txt", "sub/more.txt", "sub/y.txt"} <= names
+    assert not {"sub/slow.txt", "sub/late.txt"} & names
+    made = crew.events(mission, PlanMade)
+    assert [len(each.plan.tasks) for each in made] == [3, 3]
+    assert made[1].identity.startswith("os:")
+    assert state.tasks is not None
+    assert (state.tasks.total, state.tasks.merged) == (3, 3)
+    crew.refused("not_plannable", "mission", "plan", mission, "--set", new)
+
+
+def test_a_coordinator_that_is_held_takes_the_plan_by_order(crew: Steered) -> None:
+    """Its worker looks at a condition, for seconds: the task in hand stays, all others may change."""
+    looks = task("looks", done_when="sleep 3; false")
+    mission = crew.record([looks, task("b", after=["looks"])])
+    new = plan_file(crew, "new", looks, task("c", after=["looks"]), task("d"))
+    busy: list[str] = []
+
+    def held(app: App) -> bool:
+        return app.controls._running.get(mission) is not None and app.controls._running[mission].in_hand == "looks"
+
+    def change(app: App) -> None:
+        row = app.store.log.get(mission)
+        assert row.owner is not None
+        with pytest.raises(RefusedError) as error:
+            app.order(mission, "plan", plan=json.dumps({"tasks": [task("b")]}))
+        busy.append(error.value.code)
+        change_plan(app, mission, new)
+        assert app.store.log.get(mission).epoch == row.epoch, "nobody else claimed it"
+
+    state = meanwhile(crew, mission, held, do=change)
+    assert busy == ["task_busy"]
+    assert state.status == "promoted", state.reasons
+    assert sorted(each.task for each in crew.events(mission, TaskMerged)) == ["c", "d", "looks"]
+    assert [each.task for each in crew.events(mission, TaskStarted)].count("looks") == 1
+
+
+def test_what_began_stays_what_it_was(crew: Steered) -> None:
+    mission = crew.record(
+        [task("a"), task("bad", shell("exit 3")), task("idle", done_when="true"), task("c", after=["bad"])]
+    )
+    assert crew.work(mission).status == "waiting"
+
+    def refused(code: str, *tasks: dict[str, Any]) -> str:
+        file = plan_file(crew, "bad", *tasks)
+        return crew.refused(code, "mission", "plan", mission, "--set", file)["message"]
+
+    a, bad, idle, c = (
+        task("a"),
+        task("bad", shell("exit 3")),
+        task("idle", done_when="true"),
+        task("c", after=["bad"]),
+    )
+    assert "'a'" in refused("plan_fixed", bad, idle, c)
+    assert "'a'" in refused("plan_fixed", {**a, "text": "Write another"}, bad, idle, c)
+    assert "'idle'" in refused("plan_fixed", a, bad, c)
+    assert "'bad'" in refused("plan_fixed", a, {**bad, "text": "Write better"}, idle, c)
+    assert "nobody" in refused("plan_invalid", a, bad, idle, task("c", after=["nobody"]))
+    assert "circle" in refused("plan_invalid", a, bad, idle, task("c", after=["d"]), task("d", after=["c"]))
+    crew.refused(
+        "not_found",
+        "mission",
+        "plan",
+        mission,
+        "--set",
+        plan_file(crew, "x", a, bad, idle, {**c, "agent": "none"}),
+    )
+    assert len(crew.events(mission, PlanMade)) == 1
+    # The one that a person is asked about may go, and with it the question.
+    file = plan_file(crew, "good", idle, a, task("d"), task("c"))
+    change = crew.say("mission", "plan", mission, "--set", file)
+    assert (change["added"], change["dropped"], change["changed"]) == (["d"], ["bad"], ["c"])
+    assert crew.say("mission", "show", mission)["question"] is None
+    assert "'bad'" in refused("plan_fixed", idle, a, task("d"), task("c"), bad)
+    state = crew.work(mission)
+    assert (state.status, state.tasks and state.tasks.ended) == ("promoted", 4)
+    assert crew.say("mission", "plan", mission)["plan"]["tasks"][0]["id"] == "idle"
+
+
+def test_a_paused_coordinator_stays_paused_and_a_new_ambiguity_is_asked(crew: Steered) -> None:
+    mission = crew.record([task("a"), task("b")])
+    crew.run("mission", "pause", mission)
+    open_point = [{"id": "way", "question": "Which way?"}]
+    crew.say(
+        "mission", "plan", mission, "--set", plan_file(crew, "new", task("a"), task("c"), ambiguities=open_point)
+    )
+    assert crew.work(mission).status == "paused"
+    crew.run("mission", "resume", mission)
+    asked = crew.work(mission).open_question
+    assert asked is not None
+    assert (asked.text, crew.children(mission)) == ("Which way?", {})
+    crew.say("mission", "plan", mission, "--set", plan_file(crew, "newer", task("a"), task("c")))
+    assert crew.work(mission).status == "promoted"
+    assert set(crew.children(mission)) == {"a", "c"}
+
+
+def test_of_plans_that_are_set_at_once_each_is_recorded_and_tells_which_one_it_replaced(crew: Steered) -> None:
+    mission = crew.record([task("a"), task("b")])
+    files = [plan_file(crew, f"n{number}", task("a"), task(f"n{number}")) for number in range(4)]
+    changes = []
+
+    def change(file: str) -> None:
+        with App.open(environ=crew.environ, cwd=crew.repo) as app:
+            changes.append(change_plan(app, mission, file))
+
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as worker:
+        assert worker.member.id
+        people = [threading.Thread(target=change, args=(file,)) for file in files]
+        for person in people:
+            person.start()
+        for person in people:
+            person.join()
+    made = crew.events(mission, PlanMade)
+    assert len(made) == 5
+    # Whatever a plan dropped of the one before is in the answer to who set it.
+    assert {each.added + each.dropped for each in changes} == {
+        (new.plan.tasks[1].id, old.plan.tasks[1].id) for old, new in pairwise(made)
+    }
+    assert crew.work(mission).status == "promoted"
+    assert set(crew.children(mission)) == {"a", made[-1].plan.tasks[1].id}
