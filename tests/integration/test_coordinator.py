@@ -19,7 +19,6 @@ from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import MissionPaused
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
 
@@ -44,9 +43,7 @@ class Crew:
 
     def record(self, tasks: list[dict[str, Any]], check: str = READS, **more: Any) -> str:
         file = self.place / "plan.json"
-        options = {
-            name: more.pop(name) for name in ("attempts", "apply", "budget", "model", "break_at") if name in more
-        }
+        options = {name: more.pop(name) for name in ("attempts", "apply", "budget", "model") if name in more}
         file.write_text(json.dumps({"tasks": tasks, **more}))
         asked = RunRequest(plan=str(file), agent="command:true", only_checks=(check,), yes=True, **options)
         with App.open(environ=self.environ, cwd=self.repo) as app:
@@ -276,24 +273,3 @@ def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: 
         crew.record([task("a"), task("b", role="wizard")])
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         assert not app.store.log.missions()
-
-
-def test_a_coordinator_stops_at_its_breakpoints(crew: Crew) -> None:
-    mission = crew.record([task("a"), task("b", after=["a"])], break_at=("plan", "task:b", "promote"))
-
-    def resumed() -> MissionState:
-        with App.open(environ=crew.environ, cwd=crew.repo) as app:
-            app.steering.resume(mission)
-        return crew.work(mission)
-
-    begun = crew.work(mission)
-    assert (begun.status, [reason.code for reason in begun.reasons]) == ("paused", ["breakpoint"])
-    assert crew.children(mission) == {}
-    assert resumed().status == "paused"
-    assert crew.children(mission) == {"a": "promoted"}
-    merged = resumed()
-    assert (merged.status, merged.export) == ("paused", None)
-    assert set(crew.children(mission).values()) == {"promoted"}, "children do not stop"
-    assert resumed().status == "promoted"
-    points = [event.point.split("/")[0] for event in crew.events(mission, MissionPaused)]
-    assert points == ["plan", "task", "promotion"]

@@ -285,7 +285,6 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
     }
     none = {
         *("mission.claimed", "mission.released", "mission.paused", "mission.resumed", "mission.continued"),
-        "mission.breakpoints_changed",
         *("plan.slept", "plan.woken"),
         "mission.cancel_asked",
         *(

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.runs import RunObserver
-    from chargehand.missions.breakpoints import Until
 
 # Between two looks at the log of a mission that is followed: one query of a millisecond each.
 _LOOK_SECONDS = 0.2
@@ -259,13 +258,10 @@ def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
     return app.mission_reader.state(mission)
 
 
-def resume_mission(app: App, name: str, *, until: Until = "") -> MissionChange:
-    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`.
-
-    It stops at its breakpoints, at the next point of any kind (`step`), or nowhere any more (`end`).
-    """
+def resume_mission(app: App, name: str) -> MissionChange:
+    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`."""
     mission = app.find_mission(name)
-    if app.order(mission, "resume", until=until):
+    if app.order(mission, "resume"):
         return MissionChange(state=app.mission_reader.state(mission))
     before = app.mission_reader.state(mission)
     # One whose agent did its work goes on with its verdict, and needs no agent for that.
@@ -273,7 +269,7 @@ def resume_mission(app: App, name: str, *, until: Until = "") -> MissionChange:
         attempt.status == "succeeded" for attempt in before.attempts
     ):
         app.require_recorded_agent(before)
-    state = app.steering.resume(mission, until)
+    state = app.steering.resume(mission)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else
             app.steering.resume(child)

@@ -17,7 +17,6 @@ from chargehand.app.documents import PlanChangeDocument
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
-from chargehand.core.breakpoints import TASK, parse_breakpoints
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
@@ -56,15 +55,11 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
-    points = parse_breakpoints(request.break_at)
     if request.plan in (None, NO_PLAN) and request.team is None:
-        _check_breakpoints(points, None)
         return request, None
     text, plan = _find_plan(app, request)
-    _check_breakpoints(points, plan)
     only = plan.tasks[0]
-    # What stops at points of a plan needs somebody who carries it out.
-    if len(plan.tasks) == 1 and not _needs_coordinator(plan, only) and not set(points) - {"promote", "step"}:
+    if len(plan.tasks) == 1 and not _needs_coordinator(plan, only):
         said = request.text is not None or request.file is not None
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         duties = "".join(f"\n- {each}" for each in only.acceptance)
@@ -99,18 +94,6 @@ def _find_plan(app: App, request: RunRequest) -> tuple[str, Plan]:
     text = request_text(request) if said else f"Carry out the plan {Path(str(request.plan)).name}"
     plan = read_plan_file(app, str(request.plan))
     return text, plan if team is None else with_team(plan, team)
-
-
-def _check_breakpoints(points: tuple[str, ...], plan: Plan | None) -> None:
-    """Return if a mission comes to all its breakpoints; raises `UsageError`."""
-    for each in points:
-        if plan is None and (each == "plan" or each.startswith(TASK)):
-            raise UsageError(f"--break-at: {each!r} needs a plan", hint="add --plan FILE")
-        if plan is not None and each.startswith(TASK) and plan.task(each.removeprefix(TASK)) is None:
-            known = ", ".join(task.id for task in plan.tasks)
-            raise UsageError(
-                f"--break-at: the plan has no task {each.removeprefix(TASK)!r}", hint=f"it has: {known}"
-            )
 
 
 def _needs_coordinator(plan: Plan, task: Task) -> bool:

@@ -27,7 +27,6 @@ from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
-from chargehand.core.breakpoints import parse_breakpoints
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
 from chargehand.core.plan_events import PlanMade
@@ -86,7 +85,6 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     red_base: RedBase | None = None
     plan: str | None = None
     team: str | None = None
-    break_at: tuple[str, ...] = ()
     detach: bool = False
     yes: bool = False
 
@@ -259,7 +257,6 @@ def build_request(
         role_from=assignment.file.place,
         directory=places.agent,
         checks_directory=places.checks,
-        break_at=parse_breakpoints(options.break_at),
     )
 
 

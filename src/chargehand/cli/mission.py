@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from chargehand.app.documents import ListedMission
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
-    from chargehand.missions.breakpoints import Until
     from chargehand.missions.waiting import Addressee
 
 _TITLE = 48
@@ -296,20 +295,18 @@ def pause(mission: str, reason: str, out: Output) -> int:
 
 @mission.command()
 @named_mission_argument
-@click.option("--step", "until", flag_value="step", default="", help="Stop before its next step.")
-@click.option("--to-end", "until", flag_value="end", help="Stop at no breakpoint any more.")
 @json_option
-def resume(mission: str, until: Until, out: Output) -> int:
+def resume(mission: str, out: Output) -> int:
     """Resume a mission from its last recorded step.
 
-    It was paused or cancelled, stopped at a breakpoint, lost its worker, or failed through no fault of its own.
+    It was paused or cancelled, lost its worker, or failed through no fault of its own.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        change = resume_mission(app, mission, until=until)
+        change = resume_mission(app, mission)
         if change.worker_started:
             out.notice("Started a worker for it.")
         print_result(out, change.state, app.store)

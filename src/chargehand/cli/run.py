@@ -74,9 +74,6 @@ if TYPE_CHECKING:
 )
 @click.option("--team", metavar="NAME", help="Who works on it, one after the other, and who reviews it.")
 @click.option("--plan", metavar="FILE", help="The tasks that make up the work, as YAML or JSON.")
-@click.option(
-    "--break-at", multiple=True, metavar="POINT,…", help="Stop before plan, task:ID, promote or each step."
-)
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option(
     "--idempotency-key", metavar="KEY", help="With --detach: the same key again returns the same mission."

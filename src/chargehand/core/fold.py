@@ -119,7 +119,7 @@ def unheld_status(state: MissionSummary) -> MissionStatus:
 def mark_unheld(state: MissionSummary) -> None:
     """Change a summary or a state to what it is while no worker holds the mission; see `unheld_status`.
 
-    Its running attempt is `lost`, except where it waits or stopped at a breakpoint: that one goes on.
+    Its running attempt is `lost`, except where it waits: that one goes on with the answer.
     """
     state.queued = None
     status = unheld_status(state)
@@ -128,7 +128,7 @@ def mark_unheld(state: MissionSummary) -> None:
     elif status != state.status:
         state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
     state.status = status
-    if status != "waiting" and not any(reason.code == "breakpoint" for reason in state.reasons):
+    if status != "waiting":
         state.attempts = [
             replace(attempt, status="lost") if attempt.status == "running" else attempt
             for attempt in state.attempts
@@ -143,14 +143,8 @@ def _create(state: MissionSummary, event: m.MissionCreated) -> None:
     state.status = "planned"
 
 
-@_on(_STATE, m.MissionPaused, m.BreakpointsChanged)
-def _set_breakpoints(state: MissionState, event: Payload) -> None:
-    state.breakpoints = state.breakpoints.after(event)
-
-
 @_on(_STATE, m.MissionCreated)
 def _read_config(state: MissionState, event: m.MissionCreated) -> None:
-    state.breakpoints = state.breakpoints.after(event)
     try:
         state.config = convert_to(event.config.get("values"), Config)
     except msgspec.ValidationError:  # another version wrote it
@@ -195,10 +189,7 @@ def _interrupt(state: MissionSummary, event: m.MissionInterrupted) -> None:
 def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
-        reason = Reason(code="paused", message=message)
-        if event.point:
-            reason = Reason(code="breakpoint", message=event.reason)
-        state.status, state.reasons = "paused", (reason,)
+        state.status, state.reasons = "paused", (Reason(code="paused", message=message),)
 
 
 @_on(_SUMMARY, m.MissionResumed)
@@ -348,7 +339,15 @@ def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
 
 @_on(_SUMMARY, m.QuestionAsked)
 def _ask(state: MissionSummary, event: m.QuestionAsked) -> None:
-    state.questions[event.question] = Question.from_event(event)
+    state.questions[event.question] = Question(
+        id=event.question,
+        text=event.text,
+        options=event.options,
+        tree=event.tree,
+        attempt=event.attempt,
+        until=event.until,
+        provider=event.provider,
+    )
 
 
 @_on(_SUMMARY, m.QuestionAnswered)

@@ -69,23 +69,10 @@ class MissionInterrupted(Payload, frozen=True, kw_only=True):
 
 @event("mission.paused")
 class MissionPaused(Payload, frozen=True, kw_only=True):
-    """A person stopped the mission where it was; nothing of it runs until it is resumed.
-
-    `point` names the breakpoint where it stopped by itself: it does not stop there again.
-    """
+    """A person stopped the mission where it was; nothing of it runs until it is resumed."""
 
     identity: str
     reason: str = ""
-    point: str = ""
-
-
-@event("mission.breakpoints_changed")
-class BreakpointsChanged(Payload, frozen=True, kw_only=True):
-    """A person said where the mission stops from here on: at `kinds` of points, with `once` at the next too."""
-
-    identity: str
-    kinds: tuple[str, ...]
-    once: bool = False
 
 
 @event("mission.resumed")

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from chargehand.core import attempt_events as events
 from chargehand.core import mission_events as m
-from chargehand.core.breakpoints import Breakpoints
 from chargehand.core.config import Config
 from chargehand.core.plan_events import PlanProgress, TaskTally
 from chargehand.core.records import (
@@ -51,19 +50,6 @@ class Question(Struct, frozen=True, kw_only=True):
     until: str = ""
     provider: str = ""
     identity: str = ""
-
-    @classmethod
-    def from_event(cls, event: m.QuestionAsked) -> Question:
-        """Return the question that an event asks."""
-        return cls(
-            id=event.question,
-            text=event.text,
-            options=event.options,
-            tree=event.tree,
-            attempt=event.attempt,
-            until=event.until,
-            provider=event.provider,
-        )
 
     @property
     def asks_permission(self) -> bool:
@@ -305,8 +291,7 @@ class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
     `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `breakpoints` where it
-    stops.
+    which attempts a person wanted another one, `plan` how far a coordinator's tasks are.
     """
 
     config: Config | None = None
@@ -324,7 +309,6 @@ class MissionState(MissionSummary, kw_only=True):
     steps: dict[str, m.StepFinished] = {}
     continued: dict[int, m.MissionContinued] = {}
     plan: PlanProgress | None = None
-    breakpoints: Breakpoints = Breakpoints()
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
     acknowledged: set[str] = set()

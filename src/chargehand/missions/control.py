@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from chargehand.core.codec import convert_to, decode_as
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import RefusedError
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
@@ -21,7 +21,6 @@ from chargehand.core.mission_events import (
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan
 from chargehand.missions._messages import check_answer, is_about_message, require_question
-from chargehand.missions.breakpoints import Until, breakpoint_events
 from chargehand.missions.journal import Journal
 from chargehand.missions.replanning import events_of_new_plan
 
@@ -88,15 +87,12 @@ class Control:
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
-    async def resume(self, identity: str, until: Until = "") -> None:
-        """Let it go on where it stood, as far as `until`; the time it was paused counts for no limit.
+    async def resume(self, identity: str) -> None:
+        """Let it go on where it stood; the time it was paused counts for no limit.
 
         One that is being stopped does not go on: a person's word that it should end stands.
         """
-        if self.stopped is not None:
-            return
-        self._journal.record(*breakpoint_events(self._journal.state, until, identity))
-        if not self.paused:
+        if not self.paused or self.stopped is not None:
             return
         self._journal.record(MissionResumed(identity=identity, in_place=True))
         self._unpaused.set()
@@ -261,8 +257,7 @@ class Controls:
             case "pause":
                 await control.pause(identity, str(order.get("reason", "")))
             case "resume":
-                until: Until = convert_to(order.get("until", ""), Until)
-                await control.resume(identity, until)
+                await control.resume(identity)
             case "send":
                 control.send(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
             case "answer":

@@ -56,12 +56,6 @@ from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provid
 from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.runner import AttemptRunner
-from chargehand.missions.breakpoints import (
-    rest_events,
-    stop_before,
-    stop_before_attempt,
-    stop_before_verdict,
-)
 from chargehand.missions.control import Control
 from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.journal import Journal
@@ -141,9 +135,9 @@ class MissionFlow:
             elif self._control.stopped == "release":
                 self._journal.record(MissionReleased(worker=self._services.worker[0]))
             raise
-        # An agent asked a person, and its attempt goes on with the answer; or the mission stops at a breakpoint.
-        except WaitingError as error:
-            self._journal.record(*rest_events(error, self._services.worker[0]))
+        except WaitingError as error:  # an agent asked a person; its attempt goes on with the answer
+            reason = Reason(code=error.code, message=error.message)
+            self._journal.record(MissionFinished(status="waiting", reasons=(reason,)))
         except ChargehandError as error:
             if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
                 waiting = wait_for_room(self._journal.state, self._services.clock.now(), why=error.message)
@@ -182,9 +176,6 @@ class MissionFlow:
             self._journal.record(TierChosen(choice=choice))
         if self._journal.state.plan is not None:
             return await Coordinator(self._services, self._journal, self._control, self).run()
-        stop_before(
-            self._journal, "base", "step", text="the preparation of its base", done=bool(self._journal.state.steps)
-        )
         request = await self._admission.admitted(request, 1)
         agent = self._services.open_agent(request)
         self._role = load_role(self._services.store, request)
@@ -268,10 +259,8 @@ class MissionFlow:
                 tree = context.base.tree if admitted.agent == PATCH_AGENT else tree  # which it was made for
             # For attempts that are broken off; others take their time from their recorded steps.
             self._attempt_started = self._services.clock.monotonic() - self._journal.queued_seconds
-            stop_before_attempt(self._journal, number)
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self.fault("agent")
-            stop_before_verdict(self._journal, number)
             judged = await self._judge_attempt(request, result, context, number)
             another = number < most and requires_next_attempt(self._journal.state, number)
             if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
@@ -463,8 +452,6 @@ class MissionFlow:
     async def _conclude(self, judged: JudgedAttempt) -> None:
         result, end = judged.result, judged.end
         if end.mission == "promoted" and self._role.writes:
-            text = f"the promotion of tree {result.tree[:12]}"
-            stop_before(self._journal, f"promotion/{result.tree}", "promote", "step", text=text)
             await self.promote(judged.context.base, result.tree, judged.verdict, judged.context.validator)
             return
         handed = judge_failing_test(judged.verdict) is not None

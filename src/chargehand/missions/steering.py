@@ -41,7 +41,6 @@ from chargehand.missions._messages import (
     wait_for_room,
     wake_time,
 )
-from chargehand.missions.breakpoints import Until, breakpoint_events
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
@@ -88,18 +87,14 @@ class Steering(Struct, frozen=True, kw_only=True):
         paused = MissionPaused(identity=self.identity, reason=reason)
         return self._record(mission, paused, among=("planned", "paused"), verb="pause", code="not_pausable")
 
-    def resume(self, mission: str, until: Until = "") -> MissionState:
+    def resume(self, mission: str) -> MissionState:
         """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
 
-        It goes on from its last recorded step, and stops at its breakpoints, at the next point or at none, as
-        `until` says. One that waits for a worker already is left as it is; one that waits for quota, or for room
-        on the disk, looks now whether there is any.
+        It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
+        waits for quota, or for room on the disk, looks now whether there is any.
         """
         before = self.look.state(mission)
-        changed = breakpoint_events(before, until, self.identity)
         if before.status == "planned" or self.store.log.get(mission).runnable:
-            if changed:
-                return self._record(mission, *changed, among=("planned",), verb="resume", code="not_resumable")
             return before
         if before.waits_for_quota is not None:
             return self.answer(mission, GO_ON)
@@ -111,7 +106,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
         resumed = MissionResumed(identity=self.identity)
-        return self._record(mission, *changed, resumed, among=among, verb="resume", code="not_resumable")
+        return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
     def follow_up(
         self, mission: str, text: str, *, attempts: int, seconds: float, budget_usd: float | None = None

@@ -38,7 +38,6 @@ from chargehand.core.mission_events import (
     ApprovalGiven,
     AttemptFinished,
     BaseResolved,
-    BreakpointsChanged,
     CancelAsked,
     ChangesReverted,
     CheckpointRestored,
@@ -131,8 +130,7 @@ def _describe_mission(event: Payload) -> str | None:
             )
             return f"requested: {_first_line(event.request.text)}{fork}"
         case MissionPaused():
-            by = f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
-            return event.reason if event.point else by
+            return f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
         case MissionResumed():
             return f"resumed by {event.identity}"
         case MissionContinued():
@@ -272,9 +270,6 @@ def _describe_question(event: Payload) -> str | None:
                 )
                 return f"{what}: resuming"
             return f"{event.identity} answers: {_first_line(event.text)}"
-        case BreakpointsChanged():
-            stops = (*(("the next step",) if event.once else ()), *event.kinds)
-            return f"breakpoints from now on, by {event.identity}: {', '.join(stops) or 'none'}"
         case ApprovalGiven():
             return f"approved by {event.identity}" + (f": {event.reason}" if event.reason else "")
     return None

@@ -185,8 +185,6 @@ def _decisions(state: MissionState, log: Sequence[tuple[Event, Payload]]) -> Ite
         match payload:
             case MessageSent(again=True):
                 continue
-            case MissionPaused() if payload.point:
-                continue
             case QuestionAnswered():
                 asked = state.questions.get(payload.question)
                 about, text = asked.text if asked else payload.question, payload.text

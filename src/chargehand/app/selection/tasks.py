@@ -40,7 +40,6 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             allow=meet_areas(whole.allow, task.areas),
             attempts=task.attempts or whole.attempts,
             seconds=task.seconds or whole.seconds,
-            break_at=(),  # those of the whole are its coordinator's
         )
         if not task.role and not task.agent:
             return request

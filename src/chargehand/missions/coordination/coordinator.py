@@ -35,7 +35,6 @@ from chargehand.core.state import MissionSummary
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
-from chargehand.missions.coordination.breakpoints import stop_before_move
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.merging import MergeQueue
@@ -66,7 +65,6 @@ class Coordinator:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
-                stop_before_move(self._journal, move)
                 if isinstance(move, d.Wait):
                     if self._rest(move, told):
                         return
