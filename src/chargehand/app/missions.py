@@ -239,7 +239,8 @@ def follow_mission(
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
     """Start a worker where a mission should go on and none lives; return whether one was started."""
-    needed = reader.has_work() or reader.mission_reader.state(mission).waits_for_quota is not None
+    state = reader.mission_reader.state(mission)
+    needed = reader.has_work() or state.waits_for_quota is not None or bool(state.expiring)
     return needed and ensure_worker(reader).started
 
 
@@ -254,7 +255,16 @@ def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocume
 
 def question_document(state: MissionState, asked: Question) -> QuestionDocument:
     """Return what a mission asks."""
-    return QuestionDocument(mission=state.id, question=asked.id, text=asked.text, options=asked.options)
+    return QuestionDocument(
+        mission=state.id,
+        question=asked.id,
+        text=asked.text,
+        options=asked.options,
+        kind=asked.kind,
+        closed=asked.closed,
+        expires=asked.expires,
+        default=asked.default,
+    )
 
 
 # --- steering
@@ -361,7 +371,12 @@ def discard_mission(app: App, name: str) -> MissionState:
 def answer_mission(app: App, name: str, text: str) -> MissionChange:
     """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
     mission = app.find_mission(name)
-    state = answer_question(app, mission, check_answer(app.mission_reader.state(mission).open_question, text))
+    try:
+        state = answer_question(app, mission, check_answer(app.mission_reader.state(mission).open_question, text))
+    except RefusedError:
+        if app.has_work():  # it came too late, and the default lets the mission go on
+            ensure_worker(app)
+        raise
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 

@@ -166,6 +166,8 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
         yield mission.format("answer") + ' "go on"'
     elif state.open_question is not None and state.status in ("waiting", "paused"):
         yield mission.format("answer") + " TEXT"
+    elif state.needs_person:
+        yield mission.format("resume") + "  # asks again"
     elif any(reason.code == "failing_test_added" for reason in state.reasons):
         # A failing test was asked for: it can never be green, so it is applied by hand.
         yield mission.format("diff") + " | git apply"

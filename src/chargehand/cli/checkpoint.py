@@ -11,7 +11,7 @@ from chargehand.cli.terminal.options import json_option, named_mission_argument
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chargehand.app.checkpoints import RollbackPlanDocument, PlannedRestore, TreeDifference
+    from chargehand.app.checkpoints import PlannedRestore, RollbackPlanDocument, TreeDifference
     from chargehand.app.composition import App
     from chargehand.cli.terminal.output import Output
     from chargehand.workspace.depot import LineCount

@@ -378,6 +378,8 @@ def answer(mission: str, text: str | None, out: Output) -> int:
                 out.text(asked.text)
                 for number, option in enumerate(asked.options, start=1):
                     out.text(f"  {number}  {option}")
+                if asked.deadline:
+                    out.text(asked.deadline)
                 out.text(f"answer:   chargehand mission answer {state.id} TEXT")
                 return 3
         # Also where nothing is asked: what is refused, and with which hint, is said in one place.

@@ -91,9 +91,9 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
       chargehand run --agent "command:ruff check --fix ." "fix the lint errors"
     """
     from chargehand.app.composition import App
+    from chargehand.app.missions import start_needed_worker
     from chargehand.app.requests import key_request, plan_request, record_mission, record_once
     from chargehand.app.runs import RunRequest
-    from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.prompts import confirm_trust
     from chargehand.core.errors import UsageError
 
@@ -115,7 +115,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
         outcome = run_mission(app, out, request)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
-        if outcome.failure is None and app.has_work() and ensure_worker(app).started:
+        if outcome.failure is None and start_needed_worker(app, outcome.state.id):
             out.notice("Started a worker for other missions that can continue.")
         return code
 

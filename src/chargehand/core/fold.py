@@ -194,8 +194,9 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
-    if state.status not in ("paused", "failed", "cancelled") and not state.cancel_asked:
+    if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
+    _drop_lapsed(state)
     # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
     state.attempts = [
         replace(attempt, status="running", reasons=())
@@ -209,6 +210,11 @@ def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     state.fruitless_claims = 0
 
 
+def _drop_lapsed(state: MissionSummary) -> None:
+    """Forget the questions that nobody answered in time: who asked them asks again."""
+    state.questions = {name: asked for name, asked in state.questions.items() if not asked.lapsed}
+
+
 @_on(_SUMMARY, m.MissionContinued)
 def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
     # An attempt that was broken off goes on, as in a mission that is resumed; the others came to their own end.
@@ -216,6 +222,7 @@ def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
         replace(attempt, status="running", reasons=()) if attempt.number > event.after else attempt
         for attempt in state.attempts
     ]
+    _drop_lapsed(state)
     if state.request is not None:
         state.request = replace(state.request, attempts=event.attempts, seconds=event.seconds)
     state.status, state.reasons = "planned", ()
@@ -339,23 +346,21 @@ def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
 
 @_on(_SUMMARY, m.QuestionAsked)
 def _ask(state: MissionSummary, event: m.QuestionAsked) -> None:
-    state.questions[event.question] = Question(
-        id=event.question,
-        text=event.text,
-        options=event.options,
-        tree=event.tree,
-        attempt=event.attempt,
-        until=event.until,
-        provider=event.provider,
-    )
+    state.questions[event.question] = Question.of(event)
 
 
-@_on(_SUMMARY, m.QuestionAnswered)
-def _answer(state: MissionSummary, event: m.QuestionAnswered) -> None:
+@_on(_SUMMARY, m.QuestionAnswered, m.QuestionExpired)
+def _answer(state: MissionSummary, event: m.QuestionAnswered | m.QuestionExpired) -> None:
     asked = state.questions.get(event.question)
     if asked is None or asked.answer is not None:  # the first answer counts
         return
-    state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
+    if isinstance(event, m.QuestionExpired):
+        answer, who = event.default or None, m.CLOCK
+        state.questions[event.question] = replace(asked, answer=answer, identity=who, expired=True)
+        if answer is None:
+            return
+    else:
+        state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
     # Whether to let a tree in is decided by promoting or discarding it, which have events of their own.
     if state.status == "waiting" and asked.id != m.PROMOTE:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0

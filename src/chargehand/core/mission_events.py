@@ -15,6 +15,7 @@ from chargehand.core.records import (
     Export,
     MissionRequest,
     MissionStatus,
+    QuestionKind,
     Reason,
     Reverted,
     Verdict,
@@ -218,8 +219,10 @@ PROMOTE = "promote"
 class QuestionAsked(Payload, frozen=True, kw_only=True):
     """A person is asked: `promote` whether to let this tree in, any other id something an agent wants to know.
 
-    `tree` is what the question is bound to; `options` are proposals, never the only answers. With `until` (ISO
-    8601, UTC) nobody need answer: `provider` has no quota before then, and a worker lets the mission go on then.
+    `tree` is what the question is bound to; `options` are proposals, and the only answers where it is `closed`.
+    After `expires` (ISO 8601, UTC; "" for never) no answer is taken: `default` counts then, or where that is ""
+    the mission needs a person. With `until` nobody need answer: `provider` has no quota before then, and a worker
+    lets the mission go on then.
     """
 
     question: str
@@ -231,6 +234,10 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     # Waiting for quota is a question too, so that an older program that reads the log sees one.
     until: str = ""
     provider: str = ""
+    kind: QuestionKind = "clarification"
+    closed: bool = False
+    expires: str = ""
+    default: str = ""
 
 
 # Who answers a question whose moment has come.
@@ -244,6 +251,14 @@ class QuestionAnswered(Payload, frozen=True, kw_only=True):
     question: str
     text: str
     identity: str
+
+
+@event("question.expired")
+class QuestionExpired(Payload, frozen=True, kw_only=True):
+    """Nobody answered in time: `default` counts as the answer, "" where there is none."""
+
+    question: str
+    default: str = ""
 
 
 @event("approval.given")
@@ -320,11 +335,15 @@ class ApplyChanged(Payload, frozen=True, kw_only=True):
 
 @event("mission.finished")
 class MissionFinished(Payload, frozen=True, kw_only=True):
-    """The mission came to a status that stays until a person acts."""
+    """The mission came to a status that stays until a person acts.
+
+    Where it is `waiting`, a worker looks at it again at `wakes` (ISO 8601, UTC): a question expires then.
+    """
 
     status: MissionStatus
     reasons: tuple[Reason, ...] = ()
     reverted: tuple[Reverted, ...] = ()
+    wakes: str = ""
 
 
 @event("mission.rolled_back")

@@ -224,6 +224,9 @@ class Export(Struct, frozen=True, kw_only=True):
 
 
 RedBase = Literal["go", "ask", "stop"]
+# What a question is about: what an agent or a plan leaves open, an act that needs a yes, a choice between ways,
+# and whether to go on although something is wrong.
+QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):

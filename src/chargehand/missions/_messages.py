@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import MessageReceived, MessageUndelivered
-from chargehand.core.errors import RefusedError, WaitingError
+from chargehand.core.errors import WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
 from chargehand.core.mission_events import CLOCK, ChangesReverted, MessageSent, MissionFinished, QuestionAsked
@@ -45,14 +45,6 @@ def question_about(attempt: str, message: str) -> str:
 def is_about_message(asked: Question) -> bool:
     """Tell whether a question is about a message that was not acknowledged."""
     return asked.id.startswith(_PREFIX)
-
-
-def check_answer(text: str) -> str:
-    """Return an answer to such a question; raises `RefusedError` (`answer_unknown`) for any other words."""
-    if text not in OPTIONS:
-        known = ", ".join(map(repr, OPTIONS))
-        raise RefusedError(f"the answer must be one of {known}, got {text[:100]!r}", code="answer_unknown")
-    return text
 
 
 def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
@@ -218,6 +210,7 @@ def _ask_clock(
         reasons=(reason,),
         text=reason.message,
         options=(GO_ON,),
+        kind="decision",
         attempt=attempt,
         until=shown,
         provider=provider,

@@ -17,7 +17,8 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
 )
-from chargehand.missions._messages import check_answer, is_about_message
+from chargehand.missions._messages import is_about_message
+from chargehand.missions._questions import check_answer, require_question
 from chargehand.missions.journal import Journal
 
 if TYPE_CHECKING:
@@ -101,10 +102,15 @@ class Control:
 
     def answer(self, identity: str, text: str) -> None:
         """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
-        asked = self._journal.state.open_question
-        if asked is None or not is_about_message(asked):
-            raise RefusedError(f"mission {self._journal.mission!r} has no open question", code="no_question")
-        answered = QuestionAnswered(question=asked.id, text=check_answer(text), identity=identity)
+        asked = require_question(self._journal.state)
+        # A coordinator runs while it waits for an answer; it is taken once it rests.
+        if not is_about_message(asked):
+            raise RefusedError(
+                f"mission {self._journal.mission!r} works just now",
+                code="mission_held",
+                hint="try again in a moment",
+            )
+        answered = QuestionAnswered(question=asked.id, text=check_answer(asked, text), identity=identity)
         self._journal.record(answered, durable=True)
         self.wake_waiters()
 

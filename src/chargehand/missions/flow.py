@@ -52,6 +52,7 @@ from chargehand.missions._messages import (
     store_report_message,
     wait_for_room,
 )
+from chargehand.missions._questions import rest_for_person
 from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provider_fault
 from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.attempt.result import AttemptResult
@@ -137,7 +138,7 @@ class MissionFlow:
             raise
         except WaitingError as error:  # an agent asked a person; its attempt goes on with the answer
             reason = Reason(code=error.code, message=error.message)
-            self._journal.record(MissionFinished(status="waiting", reasons=(reason,)))
+            self._journal.record(rest_for_person(self._journal.state, reason))
         except ChargehandError as error:
             if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
                 waiting = wait_for_room(self._journal.state, self._services.clock.now(), why=error.message)
@@ -456,7 +457,7 @@ class MissionFlow:
             return
         finished = MissionFinished(status=end.mission, reasons=end.reasons, reverted=result.reverted)
         asks = end.mission == "waiting" and judge_failing_test(judged.verdict) is None
-        question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons)
+        question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons, kind="decision")
         self._record_end(finished, *([question] if asks else []))
 
     async def judge_again(

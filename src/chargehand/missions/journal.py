@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.events import Event, Payload, encode_json
 from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
-from chargehand.core.mission_events import BaseResolved, MissionCreated, StepFinished
+from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
@@ -184,6 +185,15 @@ class Journal:
     def fenced(self) -> bool:
         """Whether another worker claimed the mission since."""
         return self.epoch is not None and self._store.log.get(self.mission).epoch != self.epoch
+
+    def limited(self, question: QuestionAsked) -> QuestionAsked:
+        """Return a question that expires as the mission's configuration says."""
+        config = self.state.config
+        seconds = config.limits.question_seconds if config is not None else None
+        if seconds is None:
+            return question
+        moment = self.clock.now() + timedelta(seconds=seconds)
+        return replace(question, expires=moment.isoformat(timespec="seconds"))
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
         """Append to the log, then to the state; `durable` waits until the disk has it."""

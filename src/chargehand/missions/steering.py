@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
@@ -33,12 +34,12 @@ from chargehand.missions._messages import (
     CANCEL,
     FULL_DISK,
     GO_ON,
-    check_answer,
     events_of_mission_end,
     is_about_message,
     wait_for_room,
     wake_time,
 )
+from chargehand.missions._questions import check_answer, expire_questions, require_question
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
@@ -78,6 +79,7 @@ class Steering(Struct, frozen=True, kw_only=True):
     look: MissionReader
     worker: str
     identity: str
+    clock: Clock = field(default_factory=SystemClock)
 
     def pause(self, mission: str, reason: str = "") -> MissionState:
         """Keep a mission that waits for a worker from being taken."""
@@ -88,9 +90,12 @@ class Steering(Struct, frozen=True, kw_only=True):
         """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
 
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
-        waits for quota, or for room on the disk, looks now whether there is any.
+        waits for quota, or for room on the disk, looks now whether there is any. What nobody answered in time is
+        asked again.
         """
         before = self.look.state(mission)
+        if before.expiring and self.wake(mission, now=self.clock.now()):
+            before = self.look.state(mission)
         if before.status == "planned" or self.store.log.get(mission).runnable:
             return before
         if before.waits_for_quota is not None:
@@ -99,6 +104,8 @@ class Steering(Struct, frozen=True, kw_only=True):
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
         if cause is not None and cause.kind in ("engine", "provider"):
             among += ("failed",)
+        if before.needs_person:
+            among += ("waiting",)
         if before.status in among and before.attempts:
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
@@ -154,18 +161,15 @@ class Steering(Struct, frozen=True, kw_only=True):
     def answer(self, mission: str, text: str) -> MissionState:
         """Answer what the agent of a mission asked, as far as nobody did; a worker may then resume it.
 
-        Raises `RefusedError` (`no_question`) where nothing is asked.
+        Raises `RefusedError`: what `require_question` and `check_answer` do.
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            asked = self.look.at_rest(mission).open_question
-            if asked is None:
-                raise RefusedError(
-                    f"mission {mission!r} has no open question",
-                    code="no_question",
-                    hint=f"chargehand mission show {mission}; `mission promote` or `discard` decide on a result",
-                )
-            about_message = is_about_message(asked)
-            answer = check_answer(text) if about_message else text
+            state = self.look.at_rest(mission)
+            if late := expire_questions(state, self.clock.now()):
+                self.store.log.append(mission, *late, epoch=epoch, durable=True)
+                state = self.look.at_rest(mission)
+            asked = require_question(state)
+            about_message, answer = is_about_message(asked), check_answer(asked, text)
             events: list[Payload] = [QuestionAnswered(question=asked.id, text=answer, identity=self.identity)]
             # The question about a critical message paused the mission too: answering has to lift that.
             if about_message and answer != CANCEL:
@@ -174,12 +178,16 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
     def wake(self, mission: str, *, now: datetime) -> bool:
-        """Resume a mission whose quota, or room, is back by now.
+        """Resume a mission whose quota, or room, is back by now; let the questions expire whose time is over.
 
         `False` where it sleeps on, or does not sleep any more.
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            asked = self.look.at_rest(mission).waits_for_quota
+            state = self.look.at_rest(mission)
+            if late := expire_questions(state, now):
+                self.store.log.append(mission, *late, epoch=epoch, durable=True)
+                return True
+            asked = state.waits_for_quota
             if asked is None or wake_time(mission, asked.until) > now:
                 return False
             if asked.provider == DISK:

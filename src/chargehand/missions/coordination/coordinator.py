@@ -27,6 +27,7 @@ from chargehand.core.plan_events import (
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
 from chargehand.core.state import MissionSummary
+from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
@@ -86,12 +87,15 @@ class Coordinator:
                 )
                 options = (d.RETRY, d.SKIP, d.STOP)
                 tip, reasons = self._tip(), move.reasons
-                self._journal.record(
-                    QuestionAsked(
-                        question=move.question, tree=tip.tree, reasons=reasons, text=text, options=options
-                    ),
-                    durable=True,
+                question = QuestionAsked(
+                    question=move.question,
+                    tree=tip.tree,
+                    reasons=reasons,
+                    text=text,
+                    options=options,
+                    kind="decision",
                 )
+                self._journal.record(self._journal.limited(question), durable=True)
 
     # --- looking
 
@@ -169,10 +173,16 @@ class Coordinator:
                 continue
             reason = Reason(code="plan_unclear", message=each.question)
             question = QuestionAsked(
-                question=name, tree=self._tip().tree, reasons=(reason,), text=each.question, options=each.options
+                question=name,
+                tree=self._tip().tree,
+                reasons=(reason,),
+                text=each.question,
+                options=each.options,
+                default=each.default,
             )
-            new = () if name in asked else (question,)
-            self._journal.record(*new, MissionFinished(status="waiting", reasons=(reason,)), durable=True)
+            if name not in asked:
+                self._journal.record(self._journal.limited(question), durable=True)
+            self._journal.record(rest_for_person(self._journal.state, reason), durable=True)
             return True
         return False
 
@@ -309,9 +319,10 @@ class Coordinator:
     def _rest(self, move: d.Wait, told: tuple[str, ...]) -> bool:
         """Let go of the mission until there is news; `False` where some came meanwhile."""
         if move.people:
-            self._journal.record(MissionFinished(status="waiting", reasons=move.people), durable=True)
+            self._journal.record(rest_for_person(self._journal.state, *move.people), durable=True)
         else:
-            self._journal.record(CoordinatorSlept(tasks=move.tasks), durable=True)
+            wakes = next_expiry(self._journal.state)
+            self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.
         if not any(row.news for row in self._services.store.log.children(self._journal.mission)):
             return True
