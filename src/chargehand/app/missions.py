@@ -281,10 +281,16 @@ def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
     return app.mission_reader.state(mission)
 
 
-def resume_mission(app: App, name: str) -> MissionChange:
-    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`."""
+def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = False) -> MissionChange:
+    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`, `UsageError`.
+
+    With `step` until the next of its steps, with `to_end` past all breakpoints.
+    """
+    if step and to_end:
+        raise UsageError("--step and --to-end were both given", hint="give one of them")
     mission = app.find_mission(name)
-    if app.order(mission, "resume"):
+    more = {name: "yes" for name, wanted in (("step", step), ("to_end", to_end)) if wanted}
+    if app.order(mission, "resume", **more):
         return MissionChange(state=app.mission_reader.state(mission))
     before = app.mission_reader.state(mission)
     # One whose agent did its work goes on with its verdict, and needs no agent for that.
@@ -292,7 +298,7 @@ def resume_mission(app: App, name: str) -> MissionChange:
         attempt.status == "succeeded" for attempt in before.attempts
     ):
         app.require_recorded_agent(before)
-    state = app.steering.resume(mission)
+    state = app.steering.resume(mission, step=step, to_end=to_end)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else
             app.steering.resume(child)
@@ -406,11 +412,16 @@ def resolve_option(asked: Question, text: str) -> str:
 # --- results
 
 
-async def promote_mission(app: App, name: str, *, reason: str = "", observer: RunObserver) -> MissionState:
-    """Promote what a mission left, by the decision of the person who calls. Raises `RefusedError`."""
+async def promote_mission(
+    app: App, name: str, *, reason: str = "", tree: str = "", observer: RunObserver
+) -> MissionState:
+    """Promote what a mission left, by the decision of the person who calls; `tree` is the one they looked at.
+
+    Raises `RefusedError`: `tree_changed` where it is another one by now.
+    """
     mission = app.find_mission(name)
     async with app.mission_session(mission, watch=observer.watch) as (found, session):
-        return await session.missions.promote(found, identity=app.identity(), reason=reason)
+        return await session.missions.promote(found, identity=app.identity(), reason=reason, seen=tree)
 
 
 async def roll_back_mission(app: App, name: str, *, observer: RunObserver) -> MissionState:

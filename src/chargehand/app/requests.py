@@ -19,6 +19,7 @@ from chargehand.core.ids import keyed_id
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan, Task
 from chargehand.core.records import MissionRequest
+from chargehand.missions.breakpoints import parse_breakpoints
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -50,6 +51,12 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
+    request, plan = _read_plan(app, request)
+    parse_breakpoints(request.break_at, () if plan is None else tuple(task.id for task in plan.tasks))
+    return request, plan
+
+
+def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None]:
     if request.plan in (None, NO_PLAN):
         return request, None
     plan = read_plan_file(app, str(request.plan))

@@ -189,7 +189,9 @@ def _interrupt(state: MissionSummary, event: m.MissionInterrupted) -> None:
 def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
-        state.status, state.reasons = "paused", (Reason(code="paused", message=message),)
+        code = "breakpoint" if event.breakpoint else "paused"
+        state.status, state.reasons = "paused", (Reason(code=code, message=message),)
+        state.stops += (event.breakpoint,) if event.breakpoint else ()
 
 
 @_on(_SUMMARY, m.MissionResumed)
@@ -197,6 +199,7 @@ def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
     _drop_lapsed(state)
+    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
     state.attempts = [
         replace(attempt, status="running", reasons=())
@@ -354,15 +357,9 @@ def _answer(state: MissionSummary, event: m.QuestionAnswered | m.QuestionExpired
     asked = state.questions.get(event.question)
     if asked is None or asked.answer is not None:  # the first answer counts
         return
-    if isinstance(event, m.QuestionExpired):
-        answer, who = event.default or None, m.CLOCK
-        state.questions[event.question] = replace(asked, answer=answer, identity=who, expired=True)
-        if answer is None:
-            return
-    else:
-        state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
+    state.questions[event.question] = asked = asked.after(event)
     # Whether to let a tree in is decided by promoting or discarding it, which have events of their own.
-    if state.status == "waiting" and asked.id != m.PROMOTE:
+    if state.status == "waiting" and asked.id != m.PROMOTE and not asked.lapsed:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 
 

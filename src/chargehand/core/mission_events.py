@@ -70,18 +70,24 @@ class MissionInterrupted(Payload, frozen=True, kw_only=True):
 
 @event("mission.paused")
 class MissionPaused(Payload, frozen=True, kw_only=True):
-    """A person stopped the mission where it was; nothing of it runs until it is resumed."""
+    """A person, or a `breakpoint`, stopped the mission where it was; nothing of it runs until it is resumed."""
 
     identity: str
     reason: str = ""
+    breakpoint: str = ""
 
 
 @event("mission.resumed")
 class MissionResumed(Payload, frozen=True, kw_only=True):
-    """A person let a paused mission go on; `in_place` says that its worker held it all the time."""
+    """A person let a paused mission go on; `in_place` says that its worker held it all the time.
+
+    `step`: until the next recorded step; `to_end`: breakpoints count no more.
+    """
 
     identity: str
     in_place: bool = False
+    step: bool = False
+    to_end: bool = False
 
 
 @event("mission.continued")

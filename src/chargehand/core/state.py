@@ -74,6 +74,12 @@ class Question(Struct, frozen=True, kw_only=True):
             default=event.default,
         )
 
+    def after(self, event: m.QuestionAnswered | m.QuestionExpired) -> Question:
+        """Return it answered, or expired."""
+        if isinstance(event, m.QuestionAnswered):
+            return replace(self, answer=event.text, identity=event.identity)
+        return replace(self, answer=event.default or None, identity=m.CLOCK, expired=True)
+
     @property
     def open(self) -> bool:
         """Whether nobody answered it yet, and it can be answered."""
@@ -247,7 +253,8 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     of before. `unread` is that of the last verdict on a tree of its own. `report` is the last one of a role that
     changes nothing. `calls` are the ids of the counted calls to models, so that a call told of twice is counted
     once; the store keeps them beside the row. `parent` is the coordinator whose `task` the mission does; `tasks`
-    counts those of a coordinator, which is `asleep` while only they have something to do.
+    counts those of a coordinator, which is `asleep` while only they have something to do. `stops` are the
+    breakpoints that it met; it is `stepping` until the next recorded step, or goes `to_end` without a stop.
     """
 
     id: str = ""
@@ -286,6 +293,9 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     at_rest: bool = True
     queued: m.MissionQueued | None = None
     cancel_asked: bool = False
+    stops: tuple[str, ...] = ()
+    stepping: bool = False
+    to_end: bool = False
     calls: set[str] = set()
     questions: dict[str, Question] = {}
     before_discard: Ending | None = None

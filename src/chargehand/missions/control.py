@@ -79,14 +79,14 @@ class Control:
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
-    async def resume(self, identity: str) -> None:
+    async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
         """Let it go on where it stood; the time it was paused counts for no limit.
 
         One that is being stopped does not go on: a person's word that it should end stands.
         """
         if not self.paused or self.stopped is not None:
             return
-        self._journal.record(MissionResumed(identity=identity, in_place=True))
+        self._journal.record(MissionResumed(identity=identity, in_place=True, step=step, to_end=to_end))
         self._unpaused.set()
         self._resume_limits()
         self.wake_waiters()
@@ -242,7 +242,7 @@ class Controls:
             case "pause":
                 await control.pause(identity, str(order.get("reason", "")))
             case "resume":
-                await control.resume(identity)
+                await control.resume(identity, step=bool(order.get("step")), to_end=bool(order.get("to_end")))
             case "send":
                 control.send(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
             case "answer":

@@ -158,7 +158,7 @@ class Journal:
 
     With `epoch`, the claim it writes under: once another worker claimed the mission, every `record` raises
     `FencedError` and nothing is written. `queued_seconds` is how long the mission waited for slots: no step's own
-    time.
+    time. `before_step` is called before a step is done, and not before one that is in the log.
     """
 
     def __init__(
@@ -176,6 +176,7 @@ class Journal:
         self._watch = watch
         self.epoch = epoch
         self.queued_seconds = 0.0
+        self.before_step: Callable[[str], None] | None = None
         self.state = MissionState()
         store.log.check(mission)
         for line in store.log.read(mission):
@@ -223,6 +224,8 @@ class Journal:
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:
             return self.recall(done)
+        if self.before_step is not None:
+            self.before_step(name)
         # What a process before did of it, and recorded within it, took its time too.
         before = self.state.seconds_of(f"{name}/") if done is None else 0.0
         started, queued = self.clock.monotonic(), self.queued_seconds

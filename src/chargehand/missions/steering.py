@@ -86,12 +86,12 @@ class Steering(Struct, frozen=True, kw_only=True):
         paused = MissionPaused(identity=self.identity, reason=reason)
         return self._record(mission, paused, among=("planned", "paused"), verb="pause", code="not_pausable")
 
-    def resume(self, mission: str) -> MissionState:
+    def resume(self, mission: str, *, step: bool = False, to_end: bool = False) -> MissionState:
         """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
 
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
         waits for quota, or for room on the disk, looks now whether there is any. What nobody answered in time is
-        asked again.
+        asked again. With `step` it is paused again before the next of its steps, with `to_end` at no breakpoint.
         """
         before = self.look.state(mission)
         if before.expiring and self.wake(mission, now=self.clock.now()):
@@ -109,7 +109,7 @@ class Steering(Struct, frozen=True, kw_only=True):
         if before.status in among and before.attempts:
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
-        resumed = MissionResumed(identity=self.identity)
+        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
     def follow_up(

@@ -364,6 +364,7 @@ def _show_request(out: Output, state: MissionState) -> None:
         "forbid": request.forbid,
         "partial": ("yes",) if request.partial else (),
         "apply": ("yes",) if request.apply else (),
+        "break at": request.break_at,
         "red base": (request.red_base,) if request.red_base != "go" else (),
     }
     for name, values in asked.items():

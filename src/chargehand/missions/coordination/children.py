@@ -56,7 +56,7 @@ def create_child(
     assert coordinator.request is not None
     request = services.prepare_task(coordinator.request, task, model)
     text = _child_text(services, coordinator, task, move)
-    request = replace(request, text=text, slug=coordinator.request.slug, apply=False)
+    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=())
     depot.keep_base(tip.commit)
     known = coordinator.plan.tasks.get(task.id, TaskProgress()) if coordinator.plan else TaskProgress()
     try:

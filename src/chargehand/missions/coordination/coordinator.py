@@ -28,6 +28,7 @@ from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
 from chargehand.core.state import MissionSummary
 from chargehand.missions._questions import next_expiry, rest_for_person
+from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
@@ -60,6 +61,7 @@ class Coordinator:
             now = await asyncio.to_thread(self._situation)
             for move in d.decide(now):
                 await self._control.may_go_on()
+                self._heed_breakpoints(move)
                 if isinstance(move, d.Wait):
                     if self._rest(move, told):
                         return
@@ -68,6 +70,14 @@ class Coordinator:
                     await self._finish(move)
                     return
                 await self._carry_out(move)
+
+    def _heed_breakpoints(self, move: d.Move) -> None:
+        """Stop before a task starts, and before the result is delivered, where a person wants that."""
+        if isinstance(move, d.Start):
+            stop_at(self._journal, PLAN)
+            stop_at(self._journal, task_breakpoint(move.task))
+        elif isinstance(move, d.Finish) and move.stopped is None and self._journal.state.commit is not None:
+            stop_at(self._journal, PROMOTE)
 
     async def _carry_out(self, move: d.Move) -> None:
         match move:
