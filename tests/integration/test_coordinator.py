@@ -43,12 +43,17 @@ class Crew:
 
     def record(self, tasks: list[dict[str, Any]], check: str = READS, **more: Any) -> str:
         file = self.place / "plan.json"
-        options = {name: more.pop(name) for name in ("attempts", "apply", "budget", "model") if name in more}
+        options = {
+            name: more.pop(name) for name in ("attempts", "apply", "budget", "model", "break_at") if name in more
+        }
         file.write_text(json.dumps({"tasks": tasks, **more}))
         asked = RunRequest(plan=str(file), agent="command:true", only_checks=(check,), yes=True, **options)
         with App.open(environ=self.environ, cwd=self.repo) as app:
             request, plan = plan_request(app, asked)
             return record_mission(app, request, plan=plan)
+
+    def opened(self) -> App:
+        return App.open(environ=self.environ, cwd=self.repo)
 
     def work(self, mission: str) -> MissionState:
         """Work until nothing is left to do, and return how the mission stands."""

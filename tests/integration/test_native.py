@@ -263,7 +263,7 @@ class TestQuestions:
             assert app.mission_reader.state(state.id).status == "waiting"
             answered = app.steering.answer(state.id, "left")
             assert answered.status == "planned"
-            with pytest.raises(RefusedError, match="has no open question"):
+            with pytest.raises(RefusedError, match="was answered already"):
                 app.steering.answer(state.id, "right")
         state = shop.work(state.id)
         assert state.status == "promoted", state.reasons

@@ -204,7 +204,8 @@ class TestQuestions:
             app.steering.answer(state.id, "to the left")
         for words in (("to the right",), ()):
             error = shop.error("mission", "answer", state.id, *words, code=1)
-            assert error["code"] == "no_question"
+            assert error["code"] == "question_answered"
+            assert "to the left" in error["message"]
             assert state.id in error["hint"]
         assert [question.answer for question in shop.state(state.id).questions.values()] == ["to the left"]
 

@@ -154,7 +154,13 @@ class App(StateReader):
     @property
     def steering(self) -> Steering:
         """What steers missions that nobody runs."""
-        return Steering(store=self.store, look=self.acting_reader, worker=self.member.id, identity=self.identity())
+        return Steering(
+            store=self.store,
+            look=self.acting_reader,
+            worker=self.member.id,
+            identity=self.identity(),
+            clock=self.clock,
+        )
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:

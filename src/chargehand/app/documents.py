@@ -27,7 +27,17 @@ from chargehand.core.fold import is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.plan_events import TaskTally
 from chargehand.core.plans import Plan
-from chargehand.core.records import Base, Checkpoint, Export, MissionRequest, Reason, Reverted, TierChoice, Verdict
+from chargehand.core.records import (
+    Base,
+    Checkpoint,
+    Export,
+    MissionRequest,
+    QuestionKind,
+    Reason,
+    Reverted,
+    TierChoice,
+    Verdict,
+)
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary, NetworkUse, Question
 from chargehand.core.steps import step_of
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
@@ -332,6 +342,10 @@ class QuestionDocument(Document, frozen=True):
     question: str
     text: str
     options: tuple[str, ...]
+    kind: QuestionKind
+    closed: bool
+    expires: str
+    default: str
 
 
 class MessageDocument(Document, frozen=True):

@@ -220,7 +220,8 @@ def follow_mission(
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
     """Start a worker where a mission should go on and none lives; return whether one was started."""
-    needed = reader.has_work() or reader.mission_reader.state(mission).waits_for_quota is not None
+    state = reader.mission_reader.state(mission)
+    needed = reader.has_work() or state.waits_for_quota is not None or bool(state.expiring)
     return needed and ensure_worker(reader).started
 
 
@@ -235,7 +236,16 @@ def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocume
 
 def question_document(mission: str, asked: Question) -> QuestionDocument:
     """Return what a mission asks."""
-    return QuestionDocument(mission=mission, question=asked.id, text=asked.text, options=asked.options)
+    return QuestionDocument(
+        mission=mission,
+        question=asked.id,
+        text=asked.text,
+        options=asked.options,
+        kind=asked.kind,
+        closed=asked.closed,
+        expires=asked.expires,
+        default=asked.default,
+    )
 
 
 # --- steering
@@ -258,10 +268,16 @@ def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
     return app.mission_reader.state(mission)
 
 
-def resume_mission(app: App, name: str) -> MissionChange:
-    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`."""
+def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = False) -> MissionChange:
+    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`, `UsageError`.
+
+    With `step` until the next of its steps, with `to_end` past all breakpoints.
+    """
+    if step and to_end:
+        raise UsageError("--step and --to-end were both given", hint="give one of them")
     mission = app.find_mission(name)
-    if app.order(mission, "resume"):
+    more = {name: "yes" for name, wanted in (("step", step), ("to_end", to_end)) if wanted}
+    if app.order(mission, "resume", **more):
         return MissionChange(state=app.mission_reader.state(mission))
     before = app.mission_reader.state(mission)
     # One whose agent did its work goes on with its verdict, and needs no agent for that.
@@ -269,7 +285,7 @@ def resume_mission(app: App, name: str) -> MissionChange:
         attempt.status == "succeeded" for attempt in before.attempts
     ):
         app.require_recorded_agent(before)
-    state = app.steering.resume(mission)
+    state = app.steering.resume(mission, step=step, to_end=to_end)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else
             app.steering.resume(child)
@@ -351,7 +367,12 @@ def discard_mission(app: App, name: str) -> MissionState:
 def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
     """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
     question = asked.question.id if asked.question is not None else ""
-    state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
+    try:
+        state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
+    except RefusedError:
+        if app.has_work():  # it came too late, and the default lets the mission go on
+            ensure_worker(app)
+        raise
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 
@@ -386,11 +407,16 @@ def resolve_option(asked: Question, text: str) -> str:
 # --- results
 
 
-async def promote_mission(app: App, name: str, *, reason: str = "", observer: RunObserver) -> MissionState:
-    """Promote what a mission left, by the decision of the person who calls. Raises `RefusedError`."""
+async def promote_mission(
+    app: App, name: str, *, reason: str = "", tree: str = "", observer: RunObserver
+) -> MissionState:
+    """Promote what a mission left, by the decision of the person who calls; `tree` is the one they looked at.
+
+    Raises `RefusedError`: `tree_changed` where it is another one by now.
+    """
     mission = app.find_mission(name)
     async with app.mission_session(mission, watch=observer.watch) as (found, session):
-        state = await session.missions.promote(found, identity=app.identity(), reason=reason)
+        state = await session.missions.promote(found, identity=app.identity(), reason=reason, seen=tree)
     if state.parent:  # its coordinator has something to merge
         await asyncio.to_thread(ensure_worker, app)
     return state

@@ -133,6 +133,9 @@ def _read_output(store: Store, artifact: str | None) -> str:
 
 def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> tuple[str, ...]:
     """Return the commands that make sense now, the most likely one first."""
+    if any(reason.code == "breakpoint" for reason in state.reasons):
+        resume = f"chargehand mission resume {state.id}"
+        return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_look(state, failures))
     if state.plan is not None and state.status not in ENDED:
         return tuple(_commands_to_coordinate(state))
     return (*_commands_to_settle(state), *_commands_to_look(state, failures))
@@ -164,8 +167,8 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
     elif state.waits_for_quota is not None:
         yield "chargehand worker"
         yield mission.format("answer") + ' "go on"'
-    elif state.open_question is not None and state.status in ("waiting", "paused"):
-        yield mission.format("answer") + " TEXT"
+    elif (state.open_question is not None or state.needs_person) and state.status in ("waiting", "paused"):
+        yield mission.format("answer") + " TEXT" if state.open_question else mission.format("resume")
     elif any(reason.code == "failing_test_added" for reason in state.reasons):
         # A failing test was asked for: it can never be green, so it is applied by hand.
         yield mission.format("diff") + " | git apply"

@@ -24,6 +24,7 @@ from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan, Task, TeamMember
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionState
+from chargehand.missions.breakpoints import parse_breakpoints
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -55,6 +56,12 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
+    request, plan = _read_plan(app, request)
+    parse_breakpoints(request.break_at, () if plan is None else tuple(task.id for task in plan.tasks))
+    return request, plan
+
+
+def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None]:
     if request.plan in (None, NO_PLAN) and request.team is None:
         return request, None
     text, plan = _find_plan(app, request)

@@ -34,6 +34,7 @@ from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
+from chargehand.missions.breakpoints import parse_breakpoints
 from chargehand.missions.journal import create_mission
 from chargehand.store.artifacts import Artifacts
 
@@ -57,7 +58,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
     nothing. Without `red_base` a mission goes on where checks fail on its base. `directory` is relative to where
     the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request,
-    `team` names who does them, in which roles.
+    `team` names who does them, in which roles, `break_at` the breakpoints with commas between them.
     """
 
     text: str | None = None
@@ -85,6 +86,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     red_base: RedBase | None = None
     plan: str | None = None
     team: str | None = None
+    break_at: str | None = None
     detach: bool = False
     yes: bool = False
 
@@ -257,6 +259,7 @@ def build_request(
         role_from=assignment.file.place,
         directory=places.agent,
         checks_directory=places.checks,
+        break_at=parse_breakpoints(options.break_at),
     )
 
 

@@ -41,7 +41,7 @@ _JUDGED = {"passed": "green", "failed": "red"}
 # The person decides or waits: at the margin, in their words already.
 _OF_THE_MISSION = (
     *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
-    *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, a.BreakerChanged),
+    *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, m.QuestionExpired, a.BreakerChanged),
     *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
     *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskReviewed, p.TaskMerged, p.TaskReturned, p.TaskEnded),
 )

@@ -172,6 +172,7 @@ def watch(mission: str, out: Output) -> int:
     from chargehand.app.outcome import explain_failures
     from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.following import follow
+    from chargehand.cli.terminal.menu import watch_menu
     from chargehand.cli.terminal.rendering import show_header, show_result
 
     with StateReader.open() as reader:
@@ -180,7 +181,8 @@ def watch(mission: str, out: Output) -> int:
         start_needed_worker(reader, found)
         if out.detail != "result" and not out.as_json:
             show_header(out, reader.mission_reader.state(found))
-        state = follow(reader, out, found)
+        with watch_menu(out, found):
+            state = follow(reader, out, found)
         if state is not None and not out.as_json:
             show_result(out, state, explain_failures(reader.store, state))
     return 0
@@ -295,18 +297,21 @@ def pause(mission: str, reason: str, out: Output) -> int:
 
 @mission.command()
 @named_mission_argument
+@click.option("--step", is_flag=True, help="Pause again before the next of its steps.")
+@click.option("--to-end", is_flag=True, help="Pause at none of its breakpoints any more.")
 @json_option
-def resume(mission: str, out: Output) -> int:
+def resume(mission: str, step: bool, to_end: bool, out: Output) -> int:
     """Resume a mission from its last recorded step.
 
-    It was paused or cancelled, lost its worker, or failed through no fault of its own.
+    It was paused or cancelled, lost its worker, or failed through no fault of its own. One that nobody answered in
+    time asks again.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
     from chargehand.cli.terminal.rendering import print_result
 
     with App.open() as app:
-        change = resume_mission(app, mission)
+        change = resume_mission(app, mission, step=step, to_end=to_end)
         if change.worker_started:
             out.notice("Started a worker for it.")
         print_result(out, change.state, app.store)
@@ -372,6 +377,8 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
                 out.text(asked.text)
                 for number, option in enumerate(asked.options, start=1):
                     out.text(f"  {number}  {option}")
+                if asked.deadline:
+                    out.text(asked.deadline)
                 out.text(f"answer:   chargehand mission answer {meant.mission} TEXT")
                 return 3
         # Also where nothing is asked: what is refused, and with which hint, is said in one place.
@@ -471,10 +478,11 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
 @mission.command()
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why you approve it; it is recorded.")
+@click.option("--tree", default="", metavar="ID", help="Refuse where this is not its tree any more.")
 @task_option
 @detail_options
 @json_option
-def promote(mission: str, reason: str, task: str | None, out: Output) -> int:
+def promote(mission: str, reason: str, tree: str, task: str | None, out: Output) -> int:
     """Approve a waiting mission and promote it. Cannot override a failed check.
 
     Of a coordinator that is the one task that waits for it.
@@ -488,7 +496,9 @@ def promote(mission: str, reason: str, task: str | None, out: Output) -> int:
         meant = addressed_mission(app, mission, "promote", task=task)
         _name_task(out, meant)
         state = run_with_progress(
-            out, app.store, lambda shown: promote_mission(app, meant.mission, reason=reason, observer=shown)
+            out,
+            app.store,
+            lambda shown: promote_mission(app, meant.mission, reason=reason, tree=tree, observer=shown),
         )
         print_result(out, state, app.store)
     return exit_code(state)

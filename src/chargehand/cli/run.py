@@ -74,6 +74,9 @@ if TYPE_CHECKING:
 )
 @click.option("--team", metavar="NAME", help="Who works on it, one after the other, and who reviews it.")
 @click.option("--plan", metavar="FILE", help="The tasks that make up the work, as YAML or JSON.")
+@click.option(
+    "--break-at", metavar="WHERE", help="Pause before these: plan, promote, step, task:ID (with commas between)."
+)
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option(
     "--idempotency-key", metavar="KEY", help="With --detach: the same key again returns the same mission."
@@ -92,9 +95,9 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
       chargehand run --agent "command:ruff check --fix ." "fix the lint errors"
     """
     from chargehand.app.composition import App
+    from chargehand.app.missions import start_needed_worker
     from chargehand.app.requests import key_request, plan_request, record_mission, record_once
     from chargehand.app.runs import RunRequest
-    from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.prompts import confirm_trust
     from chargehand.core.errors import UsageError
 
@@ -116,7 +119,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
         outcome = run_mission(app, out, request)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
-        if outcome.failure is None and app.has_work() and ensure_worker(app).started:
+        if outcome.failure is None and start_needed_worker(app, outcome.state.id):
             out.notice("Started a worker for other missions that can continue.")
         return code
 
@@ -196,7 +199,9 @@ def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent
 
     ask = confirm_trust if out.can_ask and not request.yes else None
     prepared = runs.prepare_run(app, request, confirm_trust=ask)
-    return _run_shown(app, out, lambda shown: runs.run_mission(app, prepared, observer=shown), on_event)
+    return _run_shown(
+        app, out, lambda shown: runs.run_mission(app, prepared, observer=shown), on_event, menu=not request.yes
+    )
 
 
 def continue_mission(app: App, out: Output, mission: str, *, on_event: OnEvent | None = None) -> RunOutcome:
@@ -207,20 +212,36 @@ def continue_mission(app: App, out: Output, mission: str, *, on_event: OnEvent |
 
 
 def _run_shown(
-    app: App, out: Output, work: Callable[[RunObserver], Awaitable[RunOutcome]], on_event: OnEvent | None
+    app: App,
+    out: Output,
+    work: Callable[[RunObserver], Awaitable[RunOutcome]],
+    on_event: OnEvent | None,
+    *,
+    menu: bool = True,
 ) -> RunOutcome:
-    """Do the work with its progress shown; the first signal cancels the mission, and its outcome says so."""
+    """Do the work with its progress shown; a signal cancels the mission, and its outcome says so.
+
+    At a terminal the first Ctrl-C opens the `menu` instead.
+    """
     from msgspec.structs import replace
 
     from chargehand.app.runs import cancel_running
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.cli.terminal.progress import ObserverWithEvents, progress
+    from chargehand.cli.terminal.menu import RunMenu
+    from chargehand.cli.terminal.progress import ObserverWithEvents, hold_progress, progress
 
     async def watched(stop: Stop) -> RunOutcome:
         # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
         stop.end = lambda: cancel_running(app)
         with progress(out, store=app.store) as shown:
-            outcome = await work(ObserverWithEvents(shown, on_event) if on_event else shown)
+            offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
+            if menu and out.can_ask:
+                stop.menu = offered
+            observed = ObserverWithEvents(shown, on_event) if on_event else shown
+            try:
+                outcome = await work(ObserverWithEvents(observed, offered.note))
+            finally:
+                offered.close()
         return replace(outcome, interrupted=stop.asked)
 
     return run_async(watched)
@@ -254,20 +275,21 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
         if {reason.code for reason in state.reasons} == {"setup_offline"} and confirm_registries(state):
             remember_registries(app, state)
             # Judged again in the environment that it asks for, it waits for nobody where that is green.
-            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id))
+            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, ""))
             last = RunOutcome(state=promoted)
         elif PROMOTE in state.questions and confirm_promotion(state):
-            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id))
+            shown = state.questions[PROMOTE].tree
+            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, shown))
             last = RunOutcome(state=promoted)
         break
     # The last outcome may have none: a mission that is continued was recorded before.
     return replace(last, start=outcome.start)
 
 
-async def _promote(app: App, mission: str, shown: RunObserver) -> MissionState:
+async def _promote(app: App, mission: str, tree: str, shown: RunObserver) -> MissionState:
     from chargehand.app.missions import promote_mission
 
-    return await promote_mission(app, mission, observer=shown)
+    return await promote_mission(app, mission, tree=tree, observer=shown)
 
 
 def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
@@ -294,6 +316,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
     from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.failures import INTERRUPTED
     from chargehand.cli.terminal.following import follow
+    from chargehand.cli.terminal.menu import watch_menu
     from chargehand.cli.terminal.rendering import exit_code, print_result, show_header
 
     if (worker := ensure_worker(app)).problem is not None:
@@ -303,7 +326,8 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
     if out.detail != "result" and not out.as_json:
         show_header(out, app.mission_reader.state(mission))
     try:
-        state = follow(app, out, mission)
+        with watch_menu(out, mission, watching=False):
+            state = follow(app, out, mission)
     except KeyboardInterrupt:
         print_result(out, cancel_mission(app, mission), app.store)
         return INTERRUPTED

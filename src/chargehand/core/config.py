@@ -267,6 +267,11 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
             form="budget",
         ),
     ] = None
+    # No `meet`: how soon a person has to answer is no repository's to say.
+    question_seconds: Annotated[
+        float | None,
+        KeySpec("time in which a question can be answered; absent: for ever; the user's own word", form="seconds"),
+    ] = None
     # Of a day: an amount without a period would shut its user out for ever.
     user_usd: Annotated[
         float | None,

@@ -189,13 +189,17 @@ def _interrupt(state: MissionSummary, event: m.MissionInterrupted) -> None:
 def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
-        state.status, state.reasons = "paused", (Reason(code="paused", message=message),)
+        code = "breakpoint" if event.breakpoint else "paused"
+        state.status, state.reasons = "paused", (Reason(code=code, message=message),)
+        state.stops += (event.breakpoint,) if event.breakpoint else ()
 
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
-    if state.status not in ("paused", "failed", "cancelled") and not state.cancel_asked:
+    if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
+    state.drop_lapsed_questions()
+    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
     state.attempts = [
         replace(attempt, status="running", reasons=())
@@ -216,6 +220,7 @@ def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
         replace(attempt, status="running", reasons=()) if attempt.number > event.after else attempt
         for attempt in state.attempts
     ]
+    state.drop_lapsed_questions()
     if state.request is not None:
         state.request = replace(state.request, attempts=event.attempts, seconds=event.seconds)
     state.status, state.reasons = "planned", ()
@@ -339,25 +344,17 @@ def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
 
 @_on(_SUMMARY, m.QuestionAsked)
 def _ask(state: MissionSummary, event: m.QuestionAsked) -> None:
-    state.questions[event.question] = Question(
-        id=event.question,
-        text=event.text,
-        options=event.options,
-        tree=event.tree,
-        attempt=event.attempt,
-        until=event.until,
-        provider=event.provider,
-    )
+    state.questions[event.question] = Question.of(event)
 
 
-@_on(_SUMMARY, m.QuestionAnswered)
-def _answer(state: MissionSummary, event: m.QuestionAnswered) -> None:
+@_on(_SUMMARY, m.QuestionAnswered, m.QuestionExpired)
+def _answer(state: MissionSummary, event: m.QuestionAnswered | m.QuestionExpired) -> None:
     asked = state.questions.get(event.question)
     if asked is None or asked.answer is not None:  # the first answer counts
         return
-    state.questions[event.question] = replace(asked, answer=event.text, identity=event.identity)
+    state.questions[event.question] = asked = asked.after(event)
     # Whether to let a tree in is decided by promoting or discarding it, which have events of their own.
-    if state.status == "waiting" and asked.id != m.PROMOTE:
+    if state.status == "waiting" and asked.id != m.PROMOTE and not asked.lapsed:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
 
 

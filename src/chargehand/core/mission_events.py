@@ -15,6 +15,7 @@ from chargehand.core.records import (
     Export,
     MissionRequest,
     MissionStatus,
+    QuestionKind,
     Reason,
     Reverted,
     Verdict,
@@ -69,18 +70,24 @@ class MissionInterrupted(Payload, frozen=True, kw_only=True):
 
 @event("mission.paused")
 class MissionPaused(Payload, frozen=True, kw_only=True):
-    """A person stopped the mission where it was; nothing of it runs until it is resumed."""
+    """A person, or a `breakpoint`, stopped the mission where it was; nothing of it runs until it is resumed."""
 
     identity: str
     reason: str = ""
+    breakpoint: str = ""
 
 
 @event("mission.resumed")
 class MissionResumed(Payload, frozen=True, kw_only=True):
-    """A person let a paused mission go on; `in_place` says that its worker held it all the time."""
+    """A person let a paused mission go on; `in_place` says that its worker held it all the time.
+
+    `step`: until the next recorded step; `to_end`: breakpoints count no more.
+    """
 
     identity: str
     in_place: bool = False
+    step: bool = False
+    to_end: bool = False
 
 
 @event("mission.continued")
@@ -218,8 +225,10 @@ PROMOTE = "promote"
 class QuestionAsked(Payload, frozen=True, kw_only=True):
     """A person is asked: `promote` whether to let this tree in, any other id something an agent wants to know.
 
-    `tree` is what the question is bound to; `options` are proposals, never the only answers. With `until` (ISO
-    8601, UTC) nobody need answer: `provider` has no quota before then, and a worker lets the mission go on then.
+    `tree` is what the question is bound to; `options` are proposals, and the only answers where it is `closed`.
+    After `expires` (ISO 8601, UTC; "" for never) no answer is taken: `default` counts then, or where that is ""
+    the mission needs a person. With `until` nobody need answer: `provider` has no quota before then, and a worker
+    lets the mission go on then.
     """
 
     question: str
@@ -231,6 +240,10 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     # Waiting for quota is a question too, so that an older program that reads the log sees one.
     until: str = ""
     provider: str = ""
+    kind: QuestionKind = "clarification"
+    closed: bool = False
+    expires: str = ""
+    default: str = ""
 
 
 # Who answers a question whose moment has come.
@@ -244,6 +257,14 @@ class QuestionAnswered(Payload, frozen=True, kw_only=True):
     question: str
     text: str
     identity: str
+
+
+@event("question.expired")
+class QuestionExpired(Payload, frozen=True, kw_only=True):
+    """Nobody answered in time: `default` counts as the answer, "" where there is none."""
+
+    question: str
+    default: str = ""
 
 
 @event("approval.given")
@@ -322,11 +343,15 @@ class ApplyChanged(Payload, frozen=True, kw_only=True):
 
 @event("mission.finished")
 class MissionFinished(Payload, frozen=True, kw_only=True):
-    """The mission came to a status that stays until a person acts."""
+    """The mission came to a status that stays until a person acts.
+
+    Where it is `waiting`, a worker looks at it again at `wakes` (ISO 8601, UTC): a question expires then.
+    """
 
     status: MissionStatus
     reasons: tuple[Reason, ...] = ()
     reverted: tuple[Reverted, ...] = ()
+    wakes: str = ""
 
 
 @event("mission.rolled_back")

@@ -135,9 +135,13 @@ class TaskEnded(Payload, frozen=True, kw_only=True):
 
 @event("plan.slept")
 class CoordinatorSlept(Payload, frozen=True, kw_only=True):
-    """The coordinator has nothing to decide until one of the child missions of these tasks has news."""
+    """The coordinator has nothing to decide until one of the child missions of these tasks has news.
+
+    A worker wakes it at `wakes` all the same, where a question expires then.
+    """
 
     tasks: tuple[str, ...]
+    wakes: str = ""
 
 
 @event("plan.woken")

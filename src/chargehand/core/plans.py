@@ -20,11 +20,15 @@ class Obligation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Ambiguity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the request leaves open or contradicts itself in: a person is asked before any work starts."""
+    """What the request leaves open or contradicts itself in: a person is asked before any work starts.
+
+    `default` counts as the answer where nobody answers in time.
+    """
 
     id: str
     question: str
     options: tuple[str, ...] = ()
+    default: str = ""
 
 
 class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -224,6 +224,9 @@ class Export(Struct, frozen=True, kw_only=True):
 
 
 RedBase = Literal["go", "ask", "stop"]
+# What a question is about: what an agent or a plan leaves open, an act that needs a yes, a choice between ways,
+# and whether to go on although something is wrong.
+QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):
@@ -233,6 +236,7 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
     base already, before anything is spent. Its agent starts in `directory`, setup and checks in
     `checks_directory`, each below the top of the repository, which is "".
+    `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
     `role_from` where that was read, `role_why` in words how agent and model follow from it.
     """
@@ -263,3 +267,4 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     red_base: RedBase = "go"
     directory: str = ""
     checks_directory: str = ""
+    break_at: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from chargehand.core.records import (
     Export,
     MissionRequest,
     MissionStatus,
+    QuestionKind,
     Reason,
     Reverted,
     TierChoice,
@@ -38,7 +39,7 @@ class Question(Struct, frozen=True, kw_only=True):
     """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
 
     With `until` it is no more than waiting for the quota of `provider`, or for room where that is `DISK`, and the
-    clock answers then.
+    clock answers then. The rest as in `QuestionAsked`; `expired` where nobody answered in time.
     """
 
     id: str
@@ -50,6 +51,53 @@ class Question(Struct, frozen=True, kw_only=True):
     until: str = ""
     provider: str = ""
     identity: str = ""
+    kind: QuestionKind = "clarification"
+    closed: bool = False
+    expires: str = ""
+    default: str = ""
+    expired: bool = False
+
+    @classmethod
+    def of(cls, event: m.QuestionAsked) -> Question:
+        """Return a question as it was asked."""
+        return cls(
+            id=event.question,
+            text=event.text,
+            options=event.options,
+            tree=event.tree,
+            attempt=event.attempt,
+            until=event.until,
+            provider=event.provider,
+            kind=event.kind,
+            closed=event.closed,
+            expires=event.expires,
+            default=event.default,
+        )
+
+    def after(self, event: m.QuestionAnswered | m.QuestionExpired) -> Question:
+        """Return it answered, or expired."""
+        if isinstance(event, m.QuestionAnswered):
+            return replace(self, answer=event.text, identity=event.identity)
+        return replace(self, answer=event.default or None, identity=m.CLOCK, expired=True)
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody answered it yet, and it can be answered."""
+        return not self.answer and not self.expired
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether nobody answered in time and nothing counts in place of an answer."""
+        return self.expired and self.answer is None
+
+    @property
+    def deadline(self) -> str:
+        """Until when it can be answered and what counts then, in words; "" where it can be for ever."""
+        if not self.expires:
+            return ""
+        moment = f"{self.expires[:19].replace('T', ' ')} UTC"
+        then = f"{self.default!r} counts then" if self.default else "the mission needs a person then"
+        return f"to be answered until {moment}; {then}"
 
     @property
     def asks_permission(self) -> bool:
@@ -205,7 +253,8 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     of before. `unread` is that of the last verdict on a tree of its own. `report` is the last one of a role that
     changes nothing. `calls` are the ids of the counted calls to models, so that a call told of twice is counted
     once; the store keeps them beside the row. `parent` is the coordinator whose `task` the mission does; `tasks`
-    counts those of a coordinator, which is `asleep` while only they have something to do.
+    counts those of a coordinator, which is `asleep` while only they have something to do. `stops` are the
+    breakpoints that it met; it is `stepping` until the next recorded step, or goes `to_end` without a stop.
     """
 
     id: str = ""
@@ -244,6 +293,9 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     at_rest: bool = True
     queued: m.MissionQueued | None = None
     cancel_asked: bool = False
+    stops: tuple[str, ...] = ()
+    stepping: bool = False
+    to_end: bool = False
     calls: set[str] = set()
     questions: dict[str, Question] = {}
     before_discard: Ending | None = None
@@ -265,9 +317,22 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
         # It may have been cancelled while it asked: nobody needs the answer.
         if self.status in ENDED:
             return None
-        return next(
-            (asked for asked in self.questions.values() if asked.id != m.PROMOTE and not asked.answer), None
-        )
+        return next((asked for asked in self.questions.values() if asked.id != m.PROMOTE and asked.open), None)
+
+    @property
+    def expiring(self) -> tuple[Question, ...]:
+        """The open questions that expire, the first one first."""
+        timed = (asked for asked in self.questions.values() if asked.open and asked.expires)
+        return () if self.status in ENDED else tuple(sorted(timed, key=lambda asked: asked.expires))
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether a question expired without an answer: it is asked again once a person resumes the mission."""
+        return any(asked.lapsed for asked in self.questions.values())
+
+    def drop_lapsed_questions(self) -> None:
+        """Forget the questions that nobody answered in time: who asked them asks again."""
+        self.questions = {name: asked for name, asked in self.questions.items() if not asked.lapsed}
 
     @property
     def waits_for_quota(self) -> Question | None:

@@ -47,6 +47,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.ChangesReverted: "validation",
     p.AttemptFinished: "validation",
     p.MergeConflicted: "promotion",
+    p.QuestionExpired: "execution",
     p.ApprovalGiven: "promotion",
     p.PromotionPrepared: "promotion",
     p.PromotionDone: "promotion",

@@ -10,7 +10,7 @@ from msgspec import Meta
 from chargehand.app.documents import CauseDocument
 from chargehand.app.outcome import FailureDocument
 from chargehand.core.codec import json_schema
-from chargehand.core.records import Export, Reason
+from chargehand.core.records import Export, QuestionKind, Reason
 from chargehand.workspace.depot import LineCount
 
 _LONGEST_TEXT = 100_000
@@ -136,6 +136,10 @@ class QuestionView(McpResult, frozen=True):
     id: str
     text: str
     options: tuple[str, ...]
+    kind: QuestionKind
+    closed: Annotated[bool, Meta(description="Only the options are answers.")]
+    expires: Annotated[str, Meta(description="No answer is taken after this moment (UTC); empty: for ever.")]
+    default: Annotated[str, Meta(description="What counts where nobody answers in time.")]
 
 
 class AttemptView(McpResult, frozen=True):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import MessageReceived, MessageUndelivered
-from chargehand.core.errors import RefusedError, WaitingError
+from chargehand.core.errors import WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.messages import Addressed, decode_message, encode_message, message_document
 from chargehand.core.mission_events import CLOCK, ChangesReverted, MessageSent, MissionFinished, QuestionAsked
@@ -45,30 +45,6 @@ def question_about(attempt: str, message: str) -> str:
 def is_about_message(asked: Question) -> bool:
     """Tell whether a question is about a message that was not acknowledged."""
     return asked.id.startswith(_PREFIX)
-
-
-def check_answer(text: str) -> str:
-    """Return an answer to such a question; raises `RefusedError` (`answer_unknown`) for any other words."""
-    if text not in OPTIONS:
-        known = ", ".join(map(repr, OPTIONS))
-        raise RefusedError(f"the answer must be one of {known}, got {text[:100]!r}", code="answer_unknown")
-    return text
-
-
-def require_question(state: MissionState, question: str) -> Question:
-    """Return an open question of a mission, the first where none is named; raises `RefusedError`."""
-    asked = state.open_question
-    if question and asked is not None:
-        named = state.questions.get(question)
-        asked = named if named is not None and not named.answer else None
-    if asked is None:
-        about = f" {question!r}: it may be answered already" if question else ""
-        raise RefusedError(
-            f"mission {state.id!r} has no open question{about}",
-            code="no_question",
-            hint=f"chargehand mission show {state.id}; `mission promote` or `discard` decide on a result",
-        )
-    return asked
 
 
 def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
@@ -234,6 +210,7 @@ def _ask_clock(
         reasons=(reason,),
         text=reason.message,
         options=(GO_ON,),
+        kind="decision",
         attempt=attempt,
         until=shown,
         provider=provider,

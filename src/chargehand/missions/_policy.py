@@ -83,7 +83,8 @@ def scripts_of(sandbox: Sandbox) -> Callable[[str], str | None]:
 
 # The answers that allow what was asked for, once; any other is a no.
 YES = frozenset({"yes", "y", "allow", "ok"})
-OPTIONS = ("yes", "no")
+NO = "no"
+OPTIONS = ("yes", NO)
 _LONGEST = 400
 _SHOWN = 2_000
 _REDACTOR = Redactor()
@@ -123,8 +124,11 @@ class Judge(Struct, eq=False):
             shown = f"{shown[:_SHOWN]} … ({len(shown)} characters)"
         question = f"{PERMISSION}{shown}\n(rule {judgement.rule}: {judgement.reason})"
         answer = await self.ask(name, question, OPTIONS)
+        known = self.journal.state.questions.get(f"{self.attempt}/{name}")
         if answer.strip().lower() in YES:
             decided = replace(judgement, effect="allow", reason="a person allowed it, this once")
+        elif known is not None and known.expired:
+            decided = replace(judgement, effect="deny", reason=f"nobody allowed it until {known.expires}")
         else:
             decided = replace(judgement, effect="deny", reason=f"a person answered: {answer.strip()[:1000]}")
         self._record(action, decided, answer=answer)

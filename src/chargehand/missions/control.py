@@ -20,7 +20,8 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan
-from chargehand.missions._messages import check_answer, is_about_message, require_question
+from chargehand.missions._messages import is_about_message
+from chargehand.missions._questions import check_answer, require_question
 from chargehand.missions.journal import Journal
 from chargehand.missions.replanning import events_of_new_plan
 
@@ -87,14 +88,14 @@ class Control:
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
-    async def resume(self, identity: str) -> None:
+    async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
         """Let it go on where it stood; the time it was paused counts for no limit.
 
         One that is being stopped does not go on: a person's word that it should end stands.
         """
         if not self.paused or self.stopped is not None:
             return
-        self._journal.record(MissionResumed(identity=identity, in_place=True))
+        self._journal.record(MissionResumed(identity=identity, in_place=True, step=step, to_end=to_end))
         self._unpaused.set()
         self._resume_limits()
         self.wake_waiters()
@@ -111,11 +112,15 @@ class Control:
     def answer(self, identity: str, text: str, question: str = "") -> None:
         """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
         asked = require_question(self._journal.state, question)
-        if is_about_message(asked):
-            text = check_answer(text)
-        elif self._journal.state.plan is None:
-            raise RefusedError(f"mission {self._journal.mission!r} has no open question", code="no_question")
-        self._journal.record(QuestionAnswered(question=asked.id, text=text, identity=identity), durable=True)
+        # A coordinator takes answers while it works, any other mission once it rests.
+        if not is_about_message(asked) and self._journal.state.plan is None:
+            raise RefusedError(
+                f"mission {self._journal.mission!r} works just now",
+                code="mission_held",
+                hint="try again in a moment",
+            )
+        answered = QuestionAnswered(question=asked.id, text=check_answer(asked, text), identity=identity)
+        self._journal.record(answered, durable=True)
         self.changes += 1
         self.wake_waiters()
 
@@ -257,7 +262,7 @@ class Controls:
             case "pause":
                 await control.pause(identity, str(order.get("reason", "")))
             case "resume":
-                await control.resume(identity)
+                await control.resume(identity, step=bool(order.get("step")), to_end=bool(order.get("to_end")))
             case "send":
                 control.send(identity, str(order.get("text", "")), critical=bool(order.get("critical")))
             case "answer":

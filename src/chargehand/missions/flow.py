@@ -52,10 +52,13 @@ from chargehand.missions._messages import (
     store_report_message,
     wait_for_room,
 )
+from chargehand.missions._questions import rest_for_person
 from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provider_fault
 from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.runner import AttemptRunner
+from chargehand.missions.breakpoints import BREAKPOINT, stop_at, stop_before_step
+from chargehand.missions.breakpoints import PROMOTE as BEFORE_PROMOTION
 from chargehand.missions.control import Control
 from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.journal import Journal
@@ -118,6 +121,7 @@ class MissionFlow:
         of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
         """
         request = self._request
+        self._journal.before_step = partial(stop_before_step, self._journal)
         try:
             # What the recorded steps left of the mission's time; clocks of other boots do not compare.
             seconds = max(1.0, request.seconds - self._journal.state.seconds_of())
@@ -136,8 +140,7 @@ class MissionFlow:
                 self._journal.record(MissionReleased(worker=self._services.worker[0]))
             raise
         except WaitingError as error:  # an agent asked a person; its attempt goes on with the answer
-            reason = Reason(code=error.code, message=error.message)
-            self._journal.record(MissionFinished(status="waiting", reasons=(reason,)))
+            self._rest(Reason(code=error.code, message=error.message))
         except ChargehandError as error:
             if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
                 waiting = wait_for_room(self._journal.state, self._services.clock.now(), why=error.message)
@@ -147,6 +150,10 @@ class MissionFlow:
             if not isinstance(error, RefusedError):
                 raise
         return self._journal.state
+
+    def _rest(self, reason: Reason) -> None:
+        if reason.code != BREAKPOINT:  # there it is paused already
+            self._journal.record(rest_for_person(self._journal.state, reason))
 
     @property
     def _request(self) -> MissionRequest:
@@ -452,6 +459,7 @@ class MissionFlow:
     async def _conclude(self, judged: JudgedAttempt) -> None:
         result, end = judged.result, judged.end
         if end.mission == "promoted" and self._role.writes:
+            stop_at(self._journal, BEFORE_PROMOTION)
             await self.promote(judged.context.base, result.tree, judged.verdict, judged.context.validator)
             return
         handed = judge_failing_test(judged.verdict) is not None
@@ -459,7 +467,7 @@ class MissionFlow:
         status = "promoted" if handed and self._journal.state.parent else end.mission
         finished = MissionFinished(status=status, reasons=end.reasons, reverted=result.reverted)
         asks = end.mission == "waiting" and not handed
-        question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons)
+        question = QuestionAsked(question=PROMOTE, tree=result.tree, reasons=end.reasons, kind="decision")
         self._record_end(finished, *([question] if asks else []))
 
     async def judge_again(

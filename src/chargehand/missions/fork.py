@@ -26,6 +26,7 @@ from chargehand.core.mission_events import (
     MissionReleased,
     QuestionAnswered,
     QuestionAsked,
+    QuestionExpired,
     StepFinished,
     VerdictGiven,
 )
@@ -49,6 +50,7 @@ _COPIED = (
     MissionContinued,
     QuestionAnswered,
     QuestionAsked,
+    QuestionExpired,
     ReportMade,
     RoleChosen,
     StepFinished,

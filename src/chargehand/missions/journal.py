@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.events import Event, Payload, encode_json
 from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
-from chargehand.core.mission_events import BaseResolved, MissionCreated, StepFinished
+from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
@@ -157,7 +158,7 @@ class Journal:
 
     With `epoch`, the claim it writes under: once another worker claimed the mission, every `record` raises
     `FencedError` and nothing is written. `queued_seconds` is how long the mission waited for slots: no step's own
-    time.
+    time. `before_step` is called before a step is done, and not before one that is in the log.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class Journal:
         self._watch = watch
         self.epoch = epoch
         self.queued_seconds = 0.0
+        self.before_step: Callable[[str], None] | None = None
         self.state = MissionState()
         store.log.check(mission)
         for line in store.log.read(mission):
@@ -184,6 +186,15 @@ class Journal:
     def fenced(self) -> bool:
         """Whether another worker claimed the mission since."""
         return self.epoch is not None and self._store.log.get(self.mission).epoch != self.epoch
+
+    def limited(self, question: QuestionAsked) -> QuestionAsked:
+        """Return a question that expires as the mission's configuration says."""
+        config = self.state.config
+        seconds = config.limits.question_seconds if config is not None else None
+        if seconds is None:
+            return question
+        moment = self.clock.now() + timedelta(seconds=seconds)
+        return replace(question, expires=moment.isoformat(timespec="seconds"))
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
         """Append to the log, then to the state; `durable` waits until the disk has it."""
@@ -213,6 +224,8 @@ class Journal:
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:
             return self.recall(done)
+        if self.before_step is not None:
+            self.before_step(name)
         # What a process before did of it, and recorded within it, took its time too.
         before = self.state.seconds_of(f"{name}/") if done is None else 0.0
         started, queued = self.clock.monotonic(), self.queued_seconds

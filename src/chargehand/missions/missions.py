@@ -106,8 +106,11 @@ class Missions:
         services = self._services
         return Journal(services.store, mission, clock=services.clock, watch=services.watch)
 
-    async def promote(self, mission: str, *, identity: str, reason: str = "") -> MissionState:
+    async def promote(self, mission: str, *, identity: str, reason: str = "", seen: str = "") -> MissionState:
         """Promote what a mission left, by a person's decision on its exact last tree.
+
+        The approval is for that tree alone and is used once. `seen` is the tree, or its beginning, that the person
+        looked at. Raises `RefusedError` (`tree_changed`) where it is another one by now.
 
         A person may approve a changed check surface, protected areas, tests changed on purpose and a tree without
         checks, never override a failed check of the tree itself. What is promoted already and could not be
@@ -125,6 +128,12 @@ class Missions:
             else:
                 rebase = None
                 base, tree = _promotable(journal.state)
+            if not tree.startswith(seen):
+                raise RefusedError(
+                    f"mission {mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
+                    code="tree_changed",
+                    hint=f"look again: chargehand mission diff {mission}",
+                )
             # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
             scope: VerdictScope = "merged" if rebase else "attempt"
             verdict, validator = await run_interruptible(

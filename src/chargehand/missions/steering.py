@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
@@ -34,13 +35,12 @@ from chargehand.missions._messages import (
     CANCEL,
     FULL_DISK,
     GO_ON,
-    check_answer,
     events_of_mission_end,
     is_about_message,
-    require_question,
     wait_for_room,
     wake_time,
 )
+from chargehand.missions._questions import check_answer, expire_questions, require_question
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.reading import MissionReader, is_rolled_back
@@ -81,19 +81,23 @@ class Steering(Struct, frozen=True, kw_only=True):
     look: MissionReader
     worker: str
     identity: str
+    clock: Clock = field(default_factory=SystemClock)
 
     def pause(self, mission: str, reason: str = "") -> MissionState:
         """Keep a mission that waits for a worker from being taken."""
         paused = MissionPaused(identity=self.identity, reason=reason)
         return self._record(mission, paused, among=("planned", "paused"), verb="pause", code="not_pausable")
 
-    def resume(self, mission: str) -> MissionState:
+    def resume(self, mission: str, *, step: bool = False, to_end: bool = False) -> MissionState:
         """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
 
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
-        waits for quota, or for room on the disk, looks now whether there is any.
+        waits for quota, or for room on the disk, looks now whether there is any. What nobody answered in time is
+        asked again. With `step` it is paused again before the next of its steps, with `to_end` at no breakpoint.
         """
         before = self.look.state(mission)
+        if before.expiring and self.wake(mission, now=self.clock.now()):
+            before = self.look.state(mission)
         if before.status == "planned" or self.store.log.get(mission).runnable:
             return before
         if before.waits_for_quota is not None:
@@ -102,10 +106,12 @@ class Steering(Struct, frozen=True, kw_only=True):
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
         if cause is not None and cause.kind in ("engine", "provider"):
             among += ("failed",)
+        if before.needs_person:
+            among += ("waiting",)
         if before.status in among and before.attempts:
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
-        resumed = MissionResumed(identity=self.identity)
+        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
     def follow_up(
@@ -165,12 +171,16 @@ class Steering(Struct, frozen=True, kw_only=True):
     def answer(self, mission: str, text: str, question: str = "") -> MissionState:
         """Answer what a mission asks, as far as nobody did; a worker may then resume it.
 
-        That is its first open question where none is named. Raises `RefusedError` (`no_question`).
+        That is its first open question where none is named. Raises `RefusedError`: what `require_question` and
+        `check_answer` do.
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            asked = require_question(self.look.at_rest(mission), question)
-            about_message = is_about_message(asked)
-            answer = check_answer(text) if about_message else text
+            state = self.look.at_rest(mission)
+            if late := expire_questions(state, self.clock.now()):
+                self.store.log.append(mission, *late, epoch=epoch, durable=True)
+                state = self.look.at_rest(mission)
+            asked = require_question(state, question)
+            about_message, answer = is_about_message(asked), check_answer(asked, text)
             events: list[Payload] = [QuestionAnswered(question=asked.id, text=answer, identity=self.identity)]
             # The question about a critical message paused the mission too: answering has to lift that.
             if about_message and answer != CANCEL:
@@ -179,12 +189,16 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
     def wake(self, mission: str, *, now: datetime) -> bool:
-        """Resume a mission whose quota, or room, is back by now.
+        """Resume a mission whose quota, or room, is back by now; let the questions expire whose time is over.
 
         `False` where it sleeps on, or does not sleep any more.
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            asked = self.look.at_rest(mission).waits_for_quota
+            state = self.look.at_rest(mission)
+            if late := expire_questions(state, now):
+                self.store.log.append(mission, *late, epoch=epoch, durable=True)
+                return True
+            asked = state.waits_for_quota
             if asked is None or wake_time(mission, asked.until) > now:
                 return False
             if asked.provider == DISK:

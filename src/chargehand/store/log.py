@@ -25,6 +25,7 @@ from chargehand.core.mission_events import (
     MissionResumed,
     QuestionAnswered,
     QuestionAsked,
+    QuestionExpired,
 )
 from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.records import MissionStatus
@@ -531,12 +532,12 @@ def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
             case CancelAsked() | MissionPaused():
                 runnable, wakes = 0, ""
             case MissionFinished():
-                runnable, wakes = 0, wakes if payload.status == "waiting" else ""
+                runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
             case CoordinatorSlept():
-                runnable, wakes = 0, ""
+                runnable, wakes = 0, payload.wakes
             case MissionResumed() | MissionContinued() | CoordinatorWoken():
                 runnable, wakes = 1, ""
-            case QuestionAnswered():
+            case QuestionAnswered() | QuestionExpired():
                 # A promotion is carried out by whoever answers: no worker has anything to do.
                 runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
             case QuestionAsked() if payload.until:

@@ -59,6 +59,7 @@ from chargehand.core.mission_events import (
     PromotionDone,
     QuestionAnswered,
     QuestionAsked,
+    QuestionExpired,
     SetupDetected,
     StepFinished,
     VerdictGiven,
@@ -260,9 +261,13 @@ def _describe_question(event: Payload) -> str | None:
         case QuestionAsked():
             if event.until:
                 return event.text
+            until = f" (to be answered until {event.expires[:19].replace('T', ' ')} UTC)" if event.expires else ""
             if event.attempt is not None:
-                return f"the agent asks: {_first_line(event.text)}"
-            return f"needs a person's decision{_reasons(event.reasons)}"
+                return f"the agent asks ({event.kind}): {_first_line(event.text)}{until}"
+            return f"needs a person's decision{_reasons(event.reasons)}{until}"
+        case QuestionExpired():
+            then = f"{event.default!r} is taken as the answer" if event.default else "a person is needed"
+            return f"nobody answered in time: {then}"
         case QuestionAnswered():
             if event.identity == CLOCK:
                 what = (

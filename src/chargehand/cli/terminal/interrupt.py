@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the work in good order, the second one at once."""
+"""Ctrl-C: the first one ends the work in good order, or offers a menu before that; one more ends it at once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ class Stop:
         self.asked = False
         self.end: Callable[[], bool] = lambda: False
         """Ends what settles itself when it is asked to; returns whether there is any such work."""
+        self.menu: Callable[[], bool] = lambda: False
+        """Offers something else to who presses Ctrl-C; returns whether it does."""
 
-    def __call__(self) -> None:
+    def __call__(self, number: int = signal.SIGTERM) -> None:
         """Cancel the work; when that was asked before, end the process: all that is kept survives that."""
+        if number == signal.SIGINT and not self.asked and self.menu():
+            return
         # Past all finalisers and threads: one of them may be what hangs.
         if self.asked:
             if sys.stderr.isatty():
@@ -86,7 +90,7 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
         # Kept, since asyncio puts the default handler back and not the one that was there.
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
-            loop.add_signal_handler(number, stop)
+            loop.add_signal_handler(number, stop, number)
         try:
             return await work(stop)
         finally:

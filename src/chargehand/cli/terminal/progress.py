@@ -69,6 +69,12 @@ def progress(out: Output, first: str = "preparing", *, store: Store | None = Non
         yield live
 
 
+def hold_progress(observer: RunObserver, held: bool) -> None:
+    """Take the line that says what runs off the terminal, or put it back; what is done is shown all the same."""
+    if isinstance(observer, _Live):
+        observer.hold(held)
+
+
 class _Live:
     """One line that says what runs and for how long, below a line for each thing that is done."""
 
@@ -104,6 +110,10 @@ class _Live:
                 yield
             finally:
                 self._flush()
+
+    def hold(self, held: bool) -> None:
+        """Draw no line at the bottom, or draw it again."""
+        (self._live.stop if held else self._live.start)()
 
     def begin(self, start: RunStart, /) -> None:
         """Show who works on what, above the line that says what runs."""

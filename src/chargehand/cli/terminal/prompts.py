@@ -17,7 +17,10 @@ def ask_question(asked: Question) -> str | None:
     click.echo(printable(asked.text), err=True)
     for number, option in enumerate(asked.options, start=1):
         click.echo(f"  {number}  {printable(option)}", err=True)
-    hint = " (a number, or your own words; leave empty to answer later)" if asked.options else " (empty: later)"
+    if asked.deadline:
+        click.echo(f"({asked.deadline})", err=True)
+    words = "a number" if asked.closed else "a number, or your own words"
+    hint = f" ({words}; leave empty to answer later)" if asked.options else " (empty: later)"
     # An empty default lets a person leave the question: without one click asks until something is typed.
     answer = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
     return resolve_option(asked, answer) if answer else None

@@ -312,6 +312,8 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
         out.text(f"role      {state.role.role} ({state.role.origin}, {state.role.digest[:12]})")
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
+    if (asked := state.open_question) is not None:
+        out.text(f"question  {asked.kind}{f', {asked.deadline}' if asked.deadline else ''}")
     if details.waits is not None:
         out.text(f"waits     {details.waits.message}")
     cause = mission_cause(state)
@@ -362,6 +364,7 @@ def _show_request(out: Output, state: MissionState) -> None:
         "forbid": request.forbid,
         "partial": ("yes",) if request.partial else (),
         "apply": ("yes",) if request.apply else (),
+        "break at": request.break_at,
         "red base": (request.red_base,) if request.red_base != "go" else (),
     }
     for name, values in asked.items():
@@ -375,7 +378,7 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
     elif state.waits_for_quota:
         spent = "waiting for quota"
     else:
-        spent = "waiting for an answer" if state.open_question else "still running"
+        spent = "waiting for an answer" if state.status == "waiting" else "still running"
     verdict = attempt.verdict or "no verdict"
     cost = cost_text(attempt.cost_usd, attempt.cost_known)
     who = f"{attempt.agent} ({attempt.model})" if attempt.model else attempt.agent

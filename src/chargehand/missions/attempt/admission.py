@@ -286,16 +286,15 @@ class Admission(Struct, eq=False):
         reason = Reason(code="provider_down" if fault else "breaker_open", message=text)
         others = (*self._other_agents(request), *self._other_models(request))
         assert self.journal.state.base is not None
-        self.journal.record(
-            QuestionAsked(
-                question=f"{_prefix(number)}{len(self.journal.state.questions) + 1}",
-                tree=self.journal.state.base.tree,
-                reasons=(reason,),
-                text=text,
-                options=(_ANYWAY, *(f"{_USE}{name}" for name in others)),
-            ),
-            durable=True,
+        question = QuestionAsked(
+            question=f"{_prefix(number)}{len(self.journal.state.questions) + 1}",
+            tree=self.journal.state.base.tree,
+            reasons=(reason,),
+            text=text,
+            options=(_ANYWAY, *(f"{_USE}{name}" for name in others)),
+            kind="decision",
         )
+        self.journal.record(self.journal.limited(question), durable=True)
         raise WaitingError(text, code=reason.code)
 
     def _other_agents(self, request: MissionRequest) -> list[str]:

@@ -15,9 +15,10 @@ from chargehand.core.errors import WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MessageSent, QuestionAsked, StepFinished
 from chargehand.core.records import Checkpoint, Reason
+from chargehand.core.state import PERMISSION
 from chargehand.core.text import printable
 from chargehand.missions._messages import NEXT, answer_about, wait_for_quota
-from chargehand.missions._policy import Judge
+from chargehand.missions._policy import NO, Judge
 from chargehand.missions.attempt.inspection import Inspector, scan_workspace
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
@@ -171,17 +172,19 @@ class RecordedContext:
             return asked.answer
         reason = Reason(code="question", message=text)
         if asked is None:
-            self.journal.record(
-                QuestionAsked(
-                    question=name,
-                    tree=self.tree,
-                    reasons=(reason,),
-                    text=text,
-                    options=tuple(options),
-                    attempt=self.attempt,
-                ),
-                durable=True,
+            permission = text.startswith(PERMISSION)
+            asks = QuestionAsked(
+                question=name,
+                tree=self.tree,
+                reasons=(reason,),
+                text=text,
+                options=tuple(options),
+                attempt=self.attempt,
+                kind="permission" if permission else "clarification",
+                # What nobody allowed in time is not allowed, and the work goes on without it.
+                default=NO if permission else "",
             )
+            self.journal.record(self.journal.limited(asks), durable=True)
         # Ends the run: sandbox and slot are given back, since a person may take days to answer.
         raise WaitingError(text, code="question")
 

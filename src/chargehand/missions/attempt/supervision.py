@@ -113,6 +113,8 @@ class CriticalMessageGuard:
                 text=f"{why}: {message.text}\nWhat now?",
                 options=OPTIONS,
                 attempt=None,
+                kind="decision",
+                closed=True,
             )
             self.journal.record(question, durable=True)
         async for _ in self._changes():

@@ -32,6 +32,8 @@ from chargehand.core.plan_events import (
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
 from chargehand.core.state import MissionSummary
+from chargehand.missions._questions import next_expiry, rest_for_person
+from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
@@ -65,6 +67,7 @@ class Coordinator:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
+                self._heed_breakpoints(move)
                 if isinstance(move, d.Wait):
                     if self._rest(move, told):
                         return
@@ -76,6 +79,14 @@ class Coordinator:
                 self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge) else ""
                 await self._carry_out(move)
                 self._control.in_hand = ""
+
+    def _heed_breakpoints(self, move: d.Move) -> None:
+        """Stop before a task starts, and before the result is delivered, where a person wants that."""
+        if isinstance(move, d.Start):
+            stop_at(self._journal, PLAN)
+            stop_at(self._journal, task_breakpoint(move.task))
+        elif isinstance(move, d.Finish) and move.stopped is None and self._journal.state.commit is not None:
+            stop_at(self._journal, PROMOTE)
 
     async def _carry_out(self, move: d.Move) -> None:
         match move:
@@ -107,8 +118,9 @@ class Coordinator:
                     reasons=move.reasons,
                     text=text,
                     options=move.options,
+                    kind="decision",
                 )
-                self._journal.record(asked, durable=True)
+                self._journal.record(self._journal.limited(asked), durable=True)
 
     # --- looking
 
@@ -186,10 +198,16 @@ class Coordinator:
                 continue
             reason = Reason(code="plan_unclear", message=each.question)
             question = QuestionAsked(
-                question=name, tree=self._tip().tree, reasons=(reason,), text=each.question, options=each.options
+                question=name,
+                tree=self._tip().tree,
+                reasons=(reason,),
+                text=each.question,
+                options=each.options,
+                default=each.default,
             )
-            new = () if name in asked else (question,)
-            self._journal.record(*new, MissionFinished(status="waiting", reasons=(reason,)), durable=True)
+            if name not in asked:
+                self._journal.record(self._journal.limited(question), durable=True)
+            self._journal.record(rest_for_person(self._journal.state, reason), durable=True)
             return True
         return False
 
@@ -365,9 +383,10 @@ class Coordinator:
     def _rest(self, move: d.Wait, told: tuple[str, ...]) -> bool:
         """Let go of the mission until there is news; `False` where some came meanwhile."""
         if move.people:
-            self._journal.record(MissionFinished(status="waiting", reasons=move.people), durable=True)
+            self._journal.record(rest_for_person(self._journal.state, *move.people), durable=True)
         else:
-            self._journal.record(CoordinatorSlept(tasks=move.tasks), durable=True)
+            wakes = next_expiry(self._journal.state)
+            self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.
         if not any(row.news for row in self._services.store.log.children(self._journal.mission)):
             return True

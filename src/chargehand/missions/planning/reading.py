@@ -67,6 +67,7 @@ def read_plan(data: Any, problems: PlanProblems) -> DraftPlan:
                 id=entry.read_line("id", needed=True),
                 question=entry.read_text("question", needed=True),
                 options=entry.read_texts("options"),
+                default=entry.read_line("default"),
             )
             for entry in _read_entries(fields, "ambiguities", Ambiguity, problems)
         ),

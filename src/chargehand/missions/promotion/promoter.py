@@ -94,7 +94,10 @@ class Promoter:
             verdict = await validate(merged)
         if merged == depot.tree_of(tip):
             raise RefusedError("the mission branch already contains this change", code="no_change", hint=hint)
-        good = person_may_promote(verdict) if approved else verdict.status == "green"
+        # An approval is for the tree that the person saw: what a merge makes of it needs a green verdict.
+        by_person = approved and merged == tree
+        good = person_may_promote(verdict) if by_person else verdict.status == "green"
+        good = good and (by_person or not (approved and verdict.needs_person))
         # The verdict must be of this very tree: one of another tree, however similar, promotes nothing.
         if verdict.tree != merged or not good:
             message = f"the merged tree {merged[:12]!r} has no green verdict"

@@ -51,6 +51,8 @@ def heed_red_base(
             reasons=(Reason(code="base_red", message=message),),
             text=f"{message}. Nothing was spent yet. Go on?",
             options=(_GO_ON, _STOP),
+            kind="risk",
+            closed=True,
         )
-        journal.record(question, durable=True)
+        journal.record(journal.limited(question), durable=True)
     raise WaitingError(message, code="base_red")

@@ -1,0 +1,163 @@
+"""What Ctrl-C offers at a terminal while a mission goes on; a second one acts as if there were no menu.
+
+Lines are read and written on the descriptors: a signal may come in the midst of a write to the streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from chargehand.core.errors import ChargehandError
+from chargehand.core.text import printable
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.cli.terminal.interrupt import Stop
+    from chargehand.cli.terminal.output import Output
+    from chargehand.core.events import Event, Payload
+
+_CHOICES = "p pause, t TEXT tell it something, c cancel, {more}Enter go on"
+
+
+def _say(text: str) -> None:
+    os.write(2, f"{printable(text)}\n".encode(errors="replace"))
+
+
+def _offer(*, watching: bool) -> None:
+    os.write(2, b"\n")
+    _say(_CHOICES.format(more="q stop watching, " if watching else "") + "; Ctrl-C again stops. Then press Enter.")
+
+
+def _read_line() -> str:
+    return os.read(0, 4096).decode(errors="replace").strip()
+
+
+def carry_out(app: App, mission: str, line: str) -> str:
+    """Do what a line of the menu asks of a mission; return what to tell the person, "" where it goes on."""
+    from chargehand.app.missions import (
+        cancel_mission,
+        message_document,
+        pause_mission,
+        resume_mission,
+        send_message,
+    )
+
+    word, _, text = line.partition(" ")
+    try:
+        match word:
+            case "p":
+                pause_mission(app, mission, reason="")
+                return "Paused. Enter resumes it."
+            case "t":
+                message = message_document(send_message(app, mission, text))
+                return f"Sent ({message.delivery.replace('_', ' ')})."
+            case "c":
+                cancel_mission(app, mission)
+            case "" | "r":
+                if app.mission_reader.state(mission).status == "paused":
+                    resume_mission(app, mission)
+            case _:
+                return f"{word!r} is none of these."
+    except ChargehandError as error:
+        return error.message
+    return ""
+
+
+class RunMenu:
+    """The menu over a mission that runs in this process; it goes on meanwhile.
+
+    `hold` is called with whether the menu is open, so that nothing draws over what is typed.
+    """
+
+    def __init__(self, app: App, stop: Stop, hold: Callable[[bool], None]) -> None:
+        self._app = app
+        self._stop = stop
+        self._hold = hold
+        self._open = self._telling = False
+        self._work: asyncio.Task[None] | None = None
+        self.mission = ""
+
+    def note(self, event: Event, payload: Payload) -> None:
+        """Note which mission runs; before there is one, there is nothing to offer."""
+        self.mission = event.mission
+
+    def __call__(self) -> bool:
+        """Open the menu; `False` where it is open, or cannot be."""
+        if self._open or not self.mission:
+            self.close()
+            return False
+        self._open = True
+        self._hold(True)
+        _offer(watching=False)
+        asyncio.get_running_loop().add_reader(0, self._read)
+        return True
+
+    def close(self) -> None:
+        """Take no more lines."""
+        if self._open:
+            self._open = self._telling = False
+            asyncio.get_running_loop().remove_reader(0)
+            self._hold(False)
+
+    def _read(self) -> None:
+        line = _read_line()
+        if self._telling:
+            line, self._telling = f"t {line}", False
+        elif line == "t":
+            self._telling = True
+            _say("Message:")
+            return
+        if line == "c":
+            self.close()
+            self._stop(signal.SIGTERM)
+            return
+        self._work = asyncio.ensure_future(self._carry_out(line))
+
+    async def _carry_out(self, line: str) -> None:
+        # In a thread: it gives an order to this very process, whose loop has to take it.
+        said = await asyncio.to_thread(carry_out, self._app, self.mission, line)
+        if said:
+            _say(said)
+        # Paused, or with a word that is none, the menu is still wanted.
+        if not said or line.startswith("t "):
+            self.close()
+
+
+@contextlib.contextmanager
+def watch_menu(out: Output, mission: str, *, watching: bool = True) -> Iterator[None]:
+    """Let the first Ctrl-C during the block open the menu over a mission of another process.
+
+    A second one raises `KeyboardInterrupt`, and any where nobody can be asked; so does `q` where the person only
+    looks (`watching`).
+    """
+    from chargehand.app.composition import App
+
+    def open_menu(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _offer(watching=watching)
+        line = _read_line()
+        if line == "t":
+            _say("Message:")
+            line = f"t {_read_line()}"
+        if watching and line == "q":
+            raise KeyboardInterrupt
+        # A store of its own: the signal may have come in the midst of a look at the other one.
+        with App.open() as app:
+            if said := carry_out(app, mission, line):
+                _say(said)
+        signal.signal(signal.SIGINT, open_menu)
+
+    if not out.can_ask:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, open_menu)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,141 @@
+"""Missions that stop at breakpoints, go step by step, and are approved as the exact tree that a person saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository
+from tests.integration.test_coordinator import Crew, shell
+from tests.integration.workshop import GOLD, Workshop
+
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import decode
+from chargehand.core.mission_events import ApprovalGiven, MissionPaused
+from chargehand.missions.breakpoints import parse_breakpoints
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "desk")
+
+
+def resumed(desk: Desk, said: Said, *words: str, cwd: Path) -> tuple[str, str]:
+    """Resume a mission and let a worker run it; return its status and first reason."""
+    assert desk.say("mission", "resume", said.document["mission"], *words, cwd=cwd).code == 0
+    desk.say("worker", "--until-idle", cwd=cwd)
+    state = desk.state(said)
+    return state.status, state.reasons[0].message if state.reasons else ""
+
+
+def test_it_stops_before_the_promotion_and_a_person_lets_it_go_on(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    said = desk.run(repo, "--break-at", "promote")
+    assert (said.code, said.document["status"], said.reasons) == (3, "paused", {"breakpoint"}), said
+    assert said.document["branch"] is None
+    assert [verdict.status for verdict in desk.state(said).verdicts][-1] == "green"
+    assert resumed(desk, said, cwd=repo) == ("promoted", "")
+    assert len(desk.state(said).attempts) == 1
+
+
+def test_each_resume_takes_one_step_until_it_is_to_go_to_its_end(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    said = desk.run(repo, "--break-at", "step")
+    first = said.document["reasons"][0]["message"]
+    assert first.endswith("before step verdict/base"), said
+    assert resumed(desk, said, cwd=repo)[1].endswith("before step setup/detected")
+    assert resumed(desk, said, "--step", cwd=repo)[1].endswith("before step agent")
+    assert resumed(desk, said, "--step", cwd=repo)[1].endswith("before step attempt/1/work")
+    assert resumed(desk, said, "--to-end", cwd=repo) == ("promoted", "")
+    assert desk.say("mission", "resume", said.document["mission"], "--step", "--to-end", cwd=repo).code == 2
+
+
+def test_a_mission_without_breakpoints_can_be_stepped_from_where_it_stopped(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    said = desk.run(repo, "--break-at", "promote")
+    assert resumed(desk, said, "--step", cwd=repo) == ("promoted", "")
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("lunch", "unknown breakpoint 'lunch'"),
+        ("promote,,step", "unknown"),
+        ("task:", "unknown"),
+        ("plan", "--plan"),
+    ],
+)
+def test_an_unknown_breakpoint_is_refused_before_anything_starts(
+    desk: Desk, tmp_path: Path, where: str, told: str
+) -> None:
+    said = desk.run(repository(tmp_path / "repo"), "--break-at", where)
+    assert (said.code, told in said.error["message"] + said.error["hint"]) == (2, True), said
+
+
+def test_a_task_that_the_plan_does_not_have_is_named() -> None:
+    with pytest.raises(Exception, match="no task 'c'"):
+        parse_breakpoints("task:c", ("a", "b"))
+
+
+def test_a_coordinator_stops_before_its_plan_and_before_a_task(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    crew = Crew(tmp_path / "place", repository(tmp_path / "repo"))
+    tasks = [
+        {"id": "a", "text": "a", "agent": shell("echo a > f.txt")},
+        {"id": "b", "text": "b", "agent": shell("echo b > sub/h.txt"), "after": ["a"]},
+    ]
+    mission = crew.record(tasks, break_at="plan,task:b,promote")
+    stops = []
+    for _ in range(3):
+        state = crew.work(mission)
+        assert (state.status, [reason.code for reason in state.reasons]) == ("paused", ["breakpoint"])
+        stops.append((state.stops[-1], sorted(crew.children(mission))))
+        assert state.export is None
+        with crew.opened() as app:
+            app.steering.resume(mission)
+    assert stops == [("plan", []), ("task:b", ["a"]), ("promote", ["a", "b"])]
+    assert crew.work(mission).status == "promoted"
+    assert len(crew.events(mission, MissionPaused)) == 3
+
+
+def test_an_approval_is_for_the_tree_that_was_seen_and_for_no_other(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    state = workshop.run(f"{GOLD}; echo more > more.txt; chmod 644 more.txt", checks=())
+    assert [question.kind for question in state.questions.values()] == ["decision"]
+    seen = state.questions["promote"].tree
+    app = workshop.app()
+    try:
+        import asyncio
+
+        async def act() -> None:
+            async with app.session() as session:
+                assert state.base is not None
+                await session.missions.restore(state.id, "base")
+                await session.missions.restore(state.id, state.checkpoints[-1].commit)
+                restored = session.missions.look.state(state.id).checkpoints[-1].tree
+                assert restored == seen, "the same tree by another checkpoint is the tree that was seen"
+                await session.missions.restore(state.id, "base")
+                with pytest.raises(RefusedError) as refused:
+                    await session.missions.promote(state.id, identity="os:test", seen=seen)
+                assert refused.value.code in ("tree_changed", "no_change")
+                await session.missions.restore(state.id, state.checkpoints[-1].commit)
+                with pytest.raises(RefusedError) as refused:
+                    await session.missions.promote(state.id, identity="os:test", seen="0" * 12)
+                assert (refused.value.code, bool(refused.value.hint)) == ("tree_changed", True)
+                assert not app.store.log.read(state.id, types=(ApprovalGiven.type,))
+                done = await session.missions.promote(state.id, identity="os:test", seen=seen[:12])
+                assert (done.status, done.tree) == ("promoted", seen)
+                with pytest.raises(RefusedError) as refused:
+                    await session.missions.promote(state.id, identity="os:test", seen=seen)
+                assert refused.value.code in ("promoted", "no_change")
+
+        asyncio.run(act())
+        given = [
+            decode(line.type, line.payload or b"")
+            for line in app.store.log.read(state.id, types=(ApprovalGiven.type,))
+        ]
+        assert [each.tree for each in given] == [seen]  # type: ignore[attr-defined]
+    finally:
+        app.close()
