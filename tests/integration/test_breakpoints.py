@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository
-from tests.integration.test_coordinator import Crew, shell
+from tests.integration.test_coordinator import Crew, task
 from tests.integration.workshop import GOLD, Workshop
 
 from chargehand.core.errors import RefusedError
@@ -82,11 +82,7 @@ def test_a_task_that_the_plan_does_not_have_is_named() -> None:
 def test_a_coordinator_stops_before_its_plan_and_before_a_task(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     crew = Crew(tmp_path / "place", repository(tmp_path / "repo"))
-    tasks = [
-        {"id": "a", "text": "a", "agent": shell("echo a > f.txt")},
-        {"id": "b", "text": "b", "agent": shell("echo b > sub/h.txt"), "after": ["a"]},
-    ]
-    mission = crew.record(tasks, break_at="plan,task:b,promote")
+    mission = crew.record([task("a"), task("b", after=["a"])], break_at="plan,task:b,promote")
     stops = []
     for _ in range(3):
         state = crew.work(mission)

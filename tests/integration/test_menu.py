@@ -35,7 +35,7 @@ def told(desk: Desk, *kinds: Any) -> list[dict[str, Any]]:
 
 def test_a_run_is_paused_told_and_resumed_from_its_menu(desk: Desk) -> None:
     shown = desk.terminal("run", "--red-base", "go", "Mend add()", "--agent", agent(SLOW))
-    shown.until("began")
+    shown.until("    began")
     shown.say("\x03")
     shown.until(OFFER)
     shown.say("p\n")
@@ -43,7 +43,8 @@ def test_a_run_is_paused_told_and_resumed_from_its_menu(desk: Desk) -> None:
     shown.say("what\n")
     shown.until("'what' is none of these")
     shown.say("\n")
-    shown.until("resume")
+    shown.until("resumed by")
+    shown.raw = ""
     shown.say("\x03")
     shown.until(OFFER)
     shown.say("t be quick\n")
@@ -56,7 +57,7 @@ def test_a_run_is_paused_told_and_resumed_from_its_menu(desk: Desk) -> None:
 @pytest.mark.parametrize("choice", ["c\n", "\x03"])
 def test_cancel_and_a_second_control_c_end_it_in_good_order(desk: Desk, choice: str) -> None:
     shown = desk.terminal("run", "--red-base", "go", "Mend add()", "--agent", agent("echo began; sleep 60"))
-    shown.until("began")
+    shown.until("    began")
     shown.say("\x03")
     shown.until(OFFER)
     shown.say(choice)
@@ -68,13 +69,14 @@ def test_cancel_and_a_second_control_c_end_it_in_good_order(desk: Desk, choice: 
 def test_who_watches_may_stop_watching_and_the_mission_goes_on(desk: Desk) -> None:
     desk.json("run", "--red-base", "go", "Mend add()", "--agent", agent(SLOW), "--detach")
     shown = desk.terminal("mission", "watch", "last")
-    shown.until("began")
+    shown.until("    began")
     shown.say("\x03")
     shown.until("q stop watching")
     shown.say("t hello\n")
     shown.until("Sent")
+    shown.raw = ""
     shown.say("\x03")
-    shown.until("Sent")
+    shown.until("q stop watching")
     shown.say("q\n")
     assert shown.end() == 130, shown.shown
     again = desk.terminal("mission", "watch", "last")

@@ -117,6 +117,9 @@ class RunMenu:
             self.close()
             self._stop(signal.SIGTERM)
             return
+        # Paused, or with a word that is none, the menu is still wanted. Else a Ctrl-C from now on opens it again.
+        if line in ("", "r") or line.startswith("t "):
+            self.close()
         self._work = asyncio.ensure_future(self._carry_out(line))
 
     async def _carry_out(self, line: str) -> None:
@@ -124,9 +127,6 @@ class RunMenu:
         said = await asyncio.to_thread(carry_out, self._app, self.mission, line)
         if said:
             _say(said)
-        # Paused, or with a word that is none, the menu is still wanted.
-        if not said or line.startswith("t "):
-            self.close()
 
 
 @contextlib.contextmanager
