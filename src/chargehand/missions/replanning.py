@@ -7,10 +7,16 @@ from collections.abc import Iterator
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import QuestionAnswered
-from chargehand.core.plan_events import CoordinatorWoken, PlanMade, PlanProgress, TaskProgress
+from chargehand.core.plan_events import (
+    PLAN_QUESTION,
+    TASK_QUESTION,
+    CoordinatorWoken,
+    PlanMade,
+    PlanProgress,
+    TaskProgress,
+)
 from chargehand.core.plans import Plan
 from chargehand.core.state import ENDED, MissionState
-from chargehand.missions.coordination.decisions import PLAN_QUESTION, TASK_QUESTION
 
 _DROPPED = "it was dropped from the plan"
 

@@ -10,11 +10,11 @@ from chargehand.core.errors import UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued, MissionCreated
-from chargehand.core.plan_events import TaskProgress, TaskReturned
+from chargehand.core.plan_events import PLAN_QUESTION, TaskProgress, TaskReturned
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
-from chargehand.missions.coordination.decisions import PLAN_QUESTION, Start
+from chargehand.missions.coordination.decisions import Start
 from chargehand.missions.fork import create_follow_up
 from chargehand.missions.journal import create_mission
 from chargehand.missions.reading import MissionReader

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from chargehand.core.mission_events import MissionFinished, QuestionAsked
 from chargehand.core.plan_events import (
+    PLAN_QUESTION,
+    TASK_QUESTION,
     CoordinatorSlept,
     CoordinatorWoken,
     PlanProgress,
@@ -126,7 +128,7 @@ class Coordinator:
         children = self._children()
         written: dict[str, tuple[str, ...]] = {}
         questions = self._journal.state.questions
-        prefix = (d.TASK_QUESTION, d.PLAN_QUESTION)
+        prefix = (TASK_QUESTION, PLAN_QUESTION)
 
         def footprint_of(task: Task) -> tuple[str, ...]:
             if task.id not in written:
@@ -167,7 +169,7 @@ class Coordinator:
         """Ask a person what the plan leaves open, one after the other; tell whether something is open still."""
         asked = self._journal.state.questions
         for each in self._progress.plan.ambiguities:
-            name = f"{d.PLAN_QUESTION}{each.id}"
+            name = f"{PLAN_QUESTION}{each.id}"
             if name in asked and asked[name].answer is not None:
                 continue
             reason = Reason(code="plan_unclear", message=each.question)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from chargehand.core.plan_events import PlanProgress, Rung, TaskOutcome, TaskProgress
+from chargehand.core.plan_events import TASK_QUESTION, PlanProgress, Rung, TaskOutcome, TaskProgress
 from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
 
@@ -19,8 +19,6 @@ MOST_RETURNS = 2
 # How many work side by side where a task is tried by several, the ladder's last rung before a person.
 BEST_OF = 3
 RETRY, SKIP, STOP = "retry", "skip", "stop"
-# The question about a task, and about what a plan leaves open, begin with these.
-TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
 
 _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
 
