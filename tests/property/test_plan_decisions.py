@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.plan_events import (
     PlanMade,
@@ -41,6 +42,7 @@ from chargehand.missions.coordination.decisions import (
     decide,
 )
 from chargehand.missions.coordination.reviews import MOST_REVISIONS, OBJECTED, weigh
+from chargehand.missions.replanning import check_new_plan
 
 WHY = Reason(code="test", message="so it goes")
 ENDS: tuple[MissionStatus, ...] = (
@@ -57,8 +59,11 @@ ENDS: tuple[MissionStatus, ...] = (
 class World:
     """Everything around the decisions: children that end, a queue that merges, a person who answers."""
 
-    def __init__(self, plan: Plan, seed: int, models: tuple[str, ...], shared: set[str]) -> None:
+    def __init__(
+        self, plan: Plan, seed: int, models: tuple[str, ...], shared: set[str], changing: float = 0.0
+    ) -> None:
         self.plan = plan
+        self.changing = changing
         self.chance = random.Random(seed)
         self.progress = PlanProgress().after(PlanMade(plan=plan, identity="ada"))
         self.children: dict[str, ChildMission] = {}
@@ -68,6 +73,8 @@ class World:
         self.finished: Finish | None = None
         self.most_at_once = 0
         self.asked = 0
+        self.replanned = 0
+        self.dropped: set[str] = set()
 
     def situation(self) -> Situation:
         return Situation(
@@ -89,6 +96,8 @@ class World:
             for number, move in enumerate(moves):
                 if isinstance(move, Wait | Finish):
                     assert number == len(moves) - 1
+                if not isinstance(move, Finish) and self.chance.random() < self.changing and self.change():
+                    break  # as the coordinator does: what was decided on another plan is not carried out
                 self.do(move)
             # Whoever takes over decides the same from the same log.
             assert decide(self.situation()) == decide(self.situation())
@@ -120,6 +129,38 @@ class World:
             case Wait():
                 self.wait(move)
 
+    def change(self) -> bool:
+        """Try another plan: some tasks are dropped, some are new or begin later; tell whether it is taken."""
+        if self.replanned == 12:
+            return False
+        kept = [task for task in self.plan.tasks if self.chance.random() < 0.8]
+        names = {task.id for task in kept}
+        kept = [replace(task, after=tuple(each for each in task.after if each in names)) for task in kept]
+        new = Task(
+            id=f"n{self.replanned}", text="new", after=tuple(self.chance.sample(sorted(names), len(names) // 2))
+        )
+        plan = replace(self.plan, tasks=tuple(self.chance.sample([*kept, new], len(kept) + 1)))
+        before = self.progress
+        try:
+            check_new_plan(before, plan)
+        except RefusedError:
+            begun = {name for name, known in before.tasks.items() if known.runs or known.end}
+            assert any(before.plan.task(name) != plan.task(name) for name in begun)
+            return False
+        self.replanned += 1
+        self.dropped |= {task.id for task in self.plan.tasks} - {task.id for task in plan.tasks}
+        for name in self.answers:  # as `events_of_new_plan` does for what nobody has to decide any more
+            if plan.task(name.removeprefix("task/").rpartition("/")[0]) is None:
+                self.answers[name] = self.answers[name] or "dropped"
+        self.plan = plan
+        self.progress = before.after(PlanMade(plan=plan, identity="ada"))
+        # Nothing that is done is lost, and nothing that began is another one now.
+        for name, known in before.tasks.items():
+            assert self.progress.tasks[name] == known
+            if known.end is not None or (known.runs and name not in self.dropped):
+                assert plan.task(name) == before.plan.task(name)
+        return True
+
     def note(self, event: Payload) -> None:
         self.progress = self.progress.after(event)
 
@@ -127,6 +168,7 @@ class World:
         task = self.plan.task(move.task)
         known = self.progress.tasks[move.task]
         assert task is not None
+        assert move.task not in self.dropped
         assert known.end is None
         assert move.round == known.round + 1
         assert all(self.progress.tasks[before].end is not None for before in task.after)
@@ -300,6 +342,21 @@ def test_every_plan_comes_to_an_end_whatever_its_tasks_do(
     for name, end in ended.items():
         if end is not None and end.outcome == "merged":
             assert world.progress.tasks[name].merged
+
+
+@given(plans(), st.integers(0, 2**32), st.data())
+def test_a_plan_that_changes_comes_to_an_end_with_each_task_done_once_and_in_order(
+    plan: Plan, seed: int, data: st.DataObject
+) -> None:
+    shared = set(data.draw(st.lists(st.sampled_from([task.id for task in plan.tasks]), unique=True)))
+    world = World(plan, seed, ("m", "n"), shared, changing=0.3)
+    world.run()
+    assert world.finished is not None
+    assert not any(child.is_open for child in world.children.values())
+    if world.finished.stopped is None:
+        assert all(world.progress.tasks[task.id].end is not None for task in world.plan.tasks)
+    begun = [name.rpartition(".")[0] for name in world.children]
+    assert all(begun.count(each) <= 3 for each in begun)  # a round is begun once, by at most three
 
 
 def test_a_ladder_is_climbed_to_its_end_before_a_person_is_asked() -> None:

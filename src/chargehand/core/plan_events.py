@@ -17,6 +17,8 @@ TaskOutcome = Literal["merged", "done", "left_out", "failed"]
 # What is tried for a task, in this order: the first run, another approach, another model, several side by side; a
 # merge that was not good gives it back to who made it, a loop does it again. After them a person is asked.
 Rung = Literal["first", "approach", "model", "best_of", "returned", "loop", "person"]
+# The question about a task, and about what a plan leaves open, begin with these.
+TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
 
 ReviewDecision = Literal["accepted", "revise", "disputed"]
 

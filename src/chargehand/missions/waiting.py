@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RefusedError, nearest
+from chargehand.core.plan_events import TASK_QUESTION
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
 
@@ -86,9 +87,6 @@ def find_addressee(
 
 
 def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed: Deed, task: str) -> Addressee:
-    # Here alone: whoever lists missions decides nothing about them.
-    from chargehand.core.plan_events import TASK_QUESTION
-
     known = state.plan.tasks.get(task) if state.plan is not None else None
     if state.plan is None or known is None:
         if state.plan is None:
