@@ -14,18 +14,18 @@ from chargehand.app import runs
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
-from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id
-from chargehand.core.plan_events import PlanMade
-from chargehand.core.plans import Member, Plan, Task
+from chargehand.core.plan_events import PlanMade, PlanWanted
+from chargehand.core.plans import PLANNER, Plan, Task
 from chargehand.core.records import MissionRequest
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.projects import ConfirmTrust
 
-# `--plan` for none, whatever is configured.
-NO_PLAN = "none"
+# `--plan` for none, whatever is configured, and for one that a planner makes.
+NO_PLAN, AUTO_PLAN = "none", "auto"
 _LARGEST = 1 << 20
 _FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
 
@@ -45,13 +45,15 @@ def read_plan_file(app: App, name: str) -> Plan:
     return parse_plan(content, name)
 
 
-def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None]:
+def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:
     """Return a request with its text, and the plan to record with it: none where that has but one plain task.
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
     if request.plan in (None, NO_PLAN):
         return request, None
+    if request.plan == AUTO_PLAN:
+        return replace(request, text=request_text(request), file=None), PlanWanted()
     plan = read_plan_file(app, str(request.plan))
     text = f"Carry out the plan {Path(str(request.plan)).name}"
     if request.text is not None or request.file is not None:
@@ -86,27 +88,21 @@ def record_mission(
     app: App,
     request: RunRequest,
     *,
-    plan: Plan | None,
+    plan: Plan | PlanWanted | None,
     confirm_trust: ConfirmTrust | None = None,
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
 ) -> str:
-    """Record a mission, one that coordinates the tasks of its plan where it has one.
+    """Record a mission, one that coordinates the tasks of its plan where it has one or wants one.
 
-    Raises as `runs.record_mission`, for the agent of each task too.
+    Raises as `runs.record_mission`, for the agent of each task, or of the planner, too.
     """
 
     def check(found: ConfiguredBase, asked: MissionRequest) -> None:
-        known: set[object] = set()
-        for task in plan.tasks if plan is not None else ():
-            who = (task.role, task.agent, task.models, task.areas, task.needs)
-            if who not in known:
-                known.add(who)
-                _check_task(app, found, asked, task)
-            for role in task.reviewers:
-                if role not in known:
-                    known.add(role)
-                    _check_reviewer(app, found, asked, task, plan.member(role) if plan else Member(role=role))
+        if isinstance(plan, Plan):
+            app.plan_check(found, found.resolved)(asked, plan)
+        elif plan is not None:
+            app.plan_check(found, found.resolved).check_task(asked, PLANNER)
 
     return runs.record_mission(
         app,
@@ -114,33 +110,9 @@ def record_mission(
         confirm_trust=confirm_trust,
         mission=mission,
         noted=noted,
-        plan=None if plan is None else PlanMade(plan=plan, identity=app.identity()),
+        plan=PlanMade(plan=plan, identity=app.identity()) if isinstance(plan, Plan) else plan,
         check=check,
     )
-
-
-def _check_reviewer(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task, member: Member) -> None:
-    """Return if somebody can review in a role; raises as `_check_task`, `UsageError` for a role that writes."""
-    _check_task(app, found, asked, Task(id=task.id, text="", role=member.role, agent=member.agent))
-    role, _ = app.roles(found).find(member.role, found.resolved.config)
-    if role.writes and role.must_add != "failing_test":
-        raise UsageError(
-            f"task {task.id!r}: the role {member.role!r} cannot review: it changes what it looks at",
-            hint="name a role that only reads, or one that adds a failing test, such as reviewer or tester",
-        )
-
-
-def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task) -> None:
-    """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
-    for model in task.models or (None,):
-        try:
-            request = app.task_assigner(found, found.resolved)(asked, task, model)
-            models = (*((request.model,) if request.model else ()), *request.fallback)
-            app.require_ready_agent(found, found.resolved, request.agent, models)
-        except ChargehandError as error:
-            error.message = f"task {task.id}: {error.message}"
-            error.args = (error.message,)
-            raise
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
@@ -160,7 +132,7 @@ def record_once(
     key: IdempotencyKey,
     *,
     confirm_trust: ConfirmTrust | None = None,
-    plan: Plan | None = None,
+    plan: Plan | PlanWanted | None = None,
 ) -> tuple[str, bool]:
     """Record a mission, or find the one that the key stands for; return its id and whether it is new.
 

@@ -72,7 +72,9 @@ if TYPE_CHECKING:
     type=click.Choice(("go", "ask", "stop")),
     help="What to do if checks already fail on the base (default: ask at a terminal, else go).",
 )
-@click.option("--plan", metavar="FILE", help="The tasks that make up the work, as YAML or JSON.")
+@click.option(
+    "--plan", metavar="FILE", help="The tasks of the work, as YAML or JSON; 'auto': a planner makes them."
+)
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option(
     "--idempotency-key", metavar="KEY", help="With --detach: the same key again returns the same mission."
