@@ -29,7 +29,7 @@ from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
 from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.app.selection.tasks import TaskAssigner
+from chargehand.app.selection.tasks import PlanCheck, TaskAssigner
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
@@ -488,6 +488,7 @@ class App(StateReader):
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
             prepare_task=self.task_assigner(found, resolved),
+            check_plan=self.plan_check(found, resolved),
             stop_mission=self._stop_mission,
         )
 
@@ -499,6 +500,13 @@ class App(StateReader):
             environ=self.environ,
             keys=self.credentials,
             artifacts=self.store.artifacts,
+        )
+
+    def plan_check(self, found: ProjectBase, resolved: ResolvedConfig) -> PlanCheck:
+        """Return what finds out whether somebody can do each task of a plan on a base."""
+        return PlanCheck(
+            assigner=self.task_assigner(found, resolved),
+            require_ready=lambda agent, models: self.require_ready_agent(found, resolved, agent, models),
         )
 
     def _stop_mission(self, mission: str) -> None:

@@ -206,10 +206,14 @@ class TaskDocument(Document, frozen=True):
 
 
 class PlanDocument(Document, frozen=True):
-    """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself."""
+    """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
+
+    `planners` are the missions that were asked for the plan; while there is none, it has no tasks.
+    """
 
     mission: str
     status: str
+    planners: tuple[str, ...]
     tasks: list[TaskDocument]
     plan: Plan
 

@@ -146,8 +146,11 @@ def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
     if (asked := state.open_question) is not None:
         yield f"chargehand mission answer {state.id} {asked.options[0] if asked.options else 'TEXT'}"
     elif state.status == "waiting":
-        waiting = [run for known in state.plan.tasks.values() if known.end is None for run in known.current]
-        yield from (f"chargehand mission show {run.mission}" for run in waiting[:_SHOWN_TASKS])
+        tasks = state.plan.tasks.values()
+        waiting = [run.mission for known in tasks if known.end is None for run in known.current]
+        if state.plan.wanted:
+            waiting = [each.mission for each in state.plan.planners[-1:]]
+        yield from (f"chargehand mission show {each}" for each in waiting[:_SHOWN_TASKS])
     elif state.status == "paused":
         yield f"chargehand mission resume {state.id}"
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,11 +17,11 @@ from chargehand.app.documents import PlanChangeDocument
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
-from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
-from chargehand.core.plan_events import PlanMade
-from chargehand.core.plans import Plan, Task, TeamMember
+from chargehand.core.plan_events import PlanMade, PlanWanted
+from chargehand.core.plans import PLANNER, Plan, Task
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.projects import ConfirmTrust
 
-# `--plan` for none, whatever is configured.
-NO_PLAN = "none"
+# `--plan` for none, whatever is configured, and for one that a planner makes.
+NO_PLAN, AUTO_PLAN = "none", "auto"
 _LARGEST = 1 << 20
 _FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
 
@@ -51,19 +51,25 @@ def read_plan_file(app: App, name: str, *, option: str = "--plan") -> Plan:
     return parse_plan(content, name)
 
 
-def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None]:
+def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:
     """Return a request with its text, and the plan to record with it: none where that has but one plain task.
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
     request, plan = _read_plan(app, request)
-    parse_breakpoints(request.break_at, () if plan is None else tuple(task.id for task in plan.tasks))
+    # Of a plan that is still to be made nobody knows the tasks.
+    known = tuple(task.id for task in plan.tasks) if isinstance(plan, Plan) else () if plan is None else None
+    parse_breakpoints(request.break_at, known)
     return request, plan
 
 
-def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | None]:
+def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:
     if request.plan in (None, NO_PLAN) and request.team is None:
         return request, None
+    if request.plan == AUTO_PLAN:
+        if request.team is not None:
+            raise UsageError("--team and --plan auto both say what the steps are", hint="leave one of them out")
+        return replace(request, text=request_text(request), file=None), PlanWanted()
     text, plan = _find_plan(app, request)
     only = plan.tasks[0]
     if len(plan.tasks) == 1 and not _needs_coordinator(plan, only):
@@ -112,27 +118,21 @@ def record_mission(
     app: App,
     request: RunRequest,
     *,
-    plan: Plan | None,
+    plan: Plan | PlanWanted | None,
     confirm_trust: ConfirmTrust | None = None,
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
 ) -> str:
-    """Record a mission, one that coordinates the tasks of its plan where it has one.
+    """Record a mission, one that coordinates the tasks of its plan where it has one or wants one.
 
-    Raises as `runs.record_mission`, for the agent of each task too.
+    Raises as `runs.record_mission`, for the agent of each task, or of the planner, too.
     """
 
     def check(found: ConfiguredBase, asked: MissionRequest) -> None:
-        known: set[object] = set()
-        for task in plan.tasks if plan is not None else ():
-            who = (task.role, task.agent, task.models, task.areas, task.needs)
-            if who not in known:
-                known.add(who)
-                _check_task(app, found, asked, task)
-            for role in task.reviewers:
-                if role not in known:
-                    known.add(role)
-                    _check_reviewer(app, found, asked, task, plan.member(role) if plan else TeamMember(role=role))
+        if isinstance(plan, Plan):
+            app.plan_check(found, found.resolved)(asked, plan)
+        elif plan is not None:
+            app.plan_check(found, found.resolved).check_task(asked, PLANNER)
 
     return runs.record_mission(
         app,
@@ -140,47 +140,20 @@ def record_mission(
         confirm_trust=confirm_trust,
         mission=mission,
         noted=noted,
-        plan=None if plan is None else PlanMade(plan=plan, identity=app.identity()),
+        plan=PlanMade(plan=plan, identity=app.identity()) if isinstance(plan, Plan) else plan,
         check=check,
     )
 
 
-def _check_reviewer(
-    app: App, found: ConfiguredBase, asked: MissionRequest, task: Task, member: TeamMember
-) -> None:
-    """Return if somebody can review in a role; raises as `_check_task`, `UsageError` for a role that writes."""
-    _check_task(app, found, asked, Task(id=task.id, text="", role=member.role, agent=member.agent))
-    role, _ = app.roles(found).find(member.role, found.resolved.config)
-    if role.writes and role.must_add != "failing_test":
-        raise UsageError(
-            f"task {task.id!r}: the role {member.role!r} cannot review: it changes what it looks at",
-            hint="name a role that only reads, or one that adds a failing test, such as reviewer or tester",
-        )
-
-
-def _check_task(app: App, found: ConfiguredBase, asked: MissionRequest, task: Task) -> None:
-    """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
-    for model in task.models or (None,):
-        try:
-            request = app.task_assigner(found, found.resolved)(asked, task, model)
-            models = (*((request.model,) if request.model else ()), *request.fallback)
-            app.require_ready_agent(found, found.resolved, request.agent, models)
-        except ChargehandError as error:
-            error.message = f"task {task.id}: {error.message}"
-            error.args = (error.message,)
-            raise
-
-
-def _check_tasks(app: App, state: MissionState, tasks: Sequence[Task]) -> None:
-    """Return if somebody can do these tasks of a mission that is recorded; raises as `_check_task`."""
-    if not tasks or state.config is None or state.base is None or state.request is None:
+def _check_tasks(app: App, state: MissionState, plan: Plan) -> None:
+    """Return if somebody can do the tasks of a plan, for a mission that is recorded; raises as `PlanCheck`."""
+    if state.config is None or state.base is None or state.request is None:
         return
     found = app.find(Path(state.repository), revision=state.base.commit)
     # Its worker assigns tasks by what was in force when the mission was asked for.
     resolved = ResolvedConfig(config=state.config, origins={})
     configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
-    for task in tasks:
-        _check_task(app, configured, state.request, task)
+    app.plan_check(configured, resolved)(state.request, plan)
 
 
 def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
@@ -191,7 +164,8 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     """
     state, plan = app.mission_state(name), read_plan_file(app, file, option="--set")
     known = state.plan.plan if state.plan is not None else plan
-    _check_tasks(app, state, [task for task in plan.tasks if known.task(task.id) != task])
+    new = tuple(task for task in plan.tasks if known.task(task.id) != task)
+    _check_tasks(app, state, msgspec.structs.replace(plan, tasks=new))
     text = msgspec.json.encode(plan).decode()
     app.steer(state.id, "plan", lambda: app.steering.change_plan(state.id, plan), plan=text)
     started = ensure_worker(app).started
@@ -199,14 +173,15 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     events = map(read_payload, app.store.log.read(state.id, types=(PlanMade.type,)))
     made = [event for event in events if isinstance(event, PlanMade)]
     at = max(number for number, event in enumerate(made) if event.plan == plan)
-    old, new = ({task.id: task for task in made[each].plan.tasks} for each in (at - 1, at))
+    before = made[at - 1] if at else PlanMade(plan=Plan(tasks=()), identity=PLANNER.id)
+    old, now = ({task.id: task for task in each.plan.tasks} for each in (before, made[at]))
     return PlanChangeDocument(
         mission=state.id,
         status=app.mission_reader.state(state.id).status,
-        added=tuple(each for each in new if each not in old),
-        dropped=tuple(each for each in old if each not in new),
-        changed=tuple(each for each in new if each in old and old[each] != new[each]),
-        replaced=made[at - 1].identity,
+        added=tuple(each for each in now if each not in old),
+        dropped=tuple(each for each in old if each not in now),
+        changed=tuple(each for each in now if each in old and old[each] != now[each]),
+        replaced=before.identity,
         worker_started=started,
     )
 
@@ -228,7 +203,7 @@ def record_once(
     key: IdempotencyKey,
     *,
     confirm_trust: ConfirmTrust | None = None,
-    plan: Plan | None = None,
+    plan: Plan | PlanWanted | None = None,
 ) -> tuple[str, bool]:
     """Record a mission, or find the one that the key stands for; return its id and whether it is new.
 

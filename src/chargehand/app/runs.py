@@ -29,7 +29,7 @@ from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, 
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
-from chargehand.core.plan_events import PlanMade
+from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
@@ -57,8 +57,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
     nothing. Without `red_base` a mission goes on where checks fail on its base. `directory` is relative to where
-    the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request,
-    `team` names who does them, in which roles, `break_at` the breakpoints with commas between them.
+    the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request, or
+    `auto`: a planner names them. `team` names who does them, in which roles, `break_at` the breakpoints, with
+    commas between them.
     """
 
     text: str | None = None
@@ -379,7 +380,7 @@ def record_mission(
     confirm_trust: ConfirmTrust | None = None,
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
-    plan: PlanMade | None = None,
+    plan: PlanMade | PlanWanted | None = None,
     check: Callable[[ConfiguredBase, MissionRequest], None] = lambda found, request: None,
 ) -> str:
     """Record a mission for a worker and return its id; `mission` and `plan` as in `create_mission`.

@@ -81,7 +81,11 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
         title = (each.request or "").strip().partition("\n")[0]
         title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
         status = listed_status(each) + (", damaged" if each.damaged else "")
-        if each.tasks is not None and each.status not in ("promoted", "refused", "cancelled", "discarded"):
+        if (
+            each.tasks is not None
+            and each.tasks.total
+            and each.status not in ("promoted", "refused", "cancelled", "discarded")
+        ):
             status += f" {each.tasks.ended}/{each.tasks.total}"
         title = f"{each.task}: {title}" if each.task else title
         rows.append((indent + each.mission, status, local_time(each.created), title, each.branch or "-"))

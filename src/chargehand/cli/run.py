@@ -73,7 +73,9 @@ if TYPE_CHECKING:
     help="What to do if checks already fail on the base (default: ask at a terminal, else go).",
 )
 @click.option("--team", metavar="NAME", help="Who works on it, one after the other, and who reviews it.")
-@click.option("--plan", metavar="FILE", help="The tasks that make up the work, as YAML or JSON.")
+@click.option(
+    "--plan", metavar="FILE", help="The tasks of the work, as YAML or JSON; 'auto': a planner makes them."
+)
 @click.option(
     "--break-at", metavar="WHERE", help="Pause before these: plan, promote, step, task:ID (with commas between)."
 )

@@ -528,7 +528,7 @@ def _coordinate(state: MissionSummary, event: Payload) -> None:
     match event:
         case p.PlanMade():
             state.tasks = replace(tally, total=len(event.plan.tasks))
-        case p.TaskEnded():
+        case p.TaskEnded() | p.PlanProposed():
             state.tasks = tally.after(event)
         case p.CoordinatorSlept():
             state.asleep = state.at_rest = True

@@ -26,6 +26,33 @@ ReviewDecision = Literal["accepted", "revise", "disputed"]
 TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
 
 
+@event("plan.wanted")
+class PlanWanted(Payload, frozen=True, kw_only=True):
+    """The mission coordinates tasks that nobody named yet: a planner, a child mission, makes its plan first."""
+
+
+@event("plan.asked")
+class PlannerStarted(Payload, frozen=True, kw_only=True):
+    """A child mission in the role of a planner makes the plan; `round` counts from 1 how often one was asked."""
+
+    mission: str
+    round: int
+
+
+@event("plan.proposed")
+class PlanProposed(Payload, frozen=True, kw_only=True):
+    """A planner's mission ended, and cost `cost_usd`, `None` where that is not known.
+
+    `reason` says why its plan cannot be used, and `evidence` is an artifact with that and the plan; a plan that
+    can is made with it.
+    """
+
+    mission: str
+    reason: Reason | None = None
+    evidence: str | None = None
+    cost_usd: float | None = 0.0
+
+
 @event("plan.made")
 class PlanMade(Payload, frozen=True, kw_only=True):
     """The mission has a plan from here on: its tasks are child missions. A later one takes the place of it."""
@@ -154,6 +181,9 @@ class CoordinatorWoken(Payload, frozen=True, kw_only=True):
 
 
 PLAN_EVENTS: tuple[type[Payload], ...] = (
+    PlanWanted,
+    PlannerStarted,
+    PlanProposed,
     PlanMade,
     TaskStarted,
     TaskHeld,
@@ -199,36 +229,47 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
         """What the reviewers of a child mission's result came to, `None` before they did."""
         return next((each for each in self.reviewed if each.of == mission), None)
 
+    def after(self, event: Payload) -> TaskProgress:
+        """Return it after one more event of the task."""
+        match event:
+            case TaskStarted():
+                return replace(self, runs=(*self.runs, event), held=None)
+            case TaskHeld():
+                return replace(self, held=event.reason)
+            case ReviewStarted():
+                return replace(self, reviews=(*self.reviews, event))
+            case TaskReviewed():
+                return replace(self, reviewed=(*self.reviewed, event))
+            case TaskMerged():
+                return replace(self, merged=(*self.merged, event))
+            case TaskReturned():
+                return replace(self, returned=(*self.returned, event))
+            case TaskEnded():
+                return replace(self, end=event, held=None)
+        return self
+
 
 class PlanProgress(Struct, frozen=True, kw_only=True):
-    """A plan and how far its tasks are."""
+    """A plan and how far its tasks are; it is `wanted` while `planners` have not made one."""
 
     plan: Plan = Plan(tasks=())
     tasks: dict[str, TaskProgress] = {}
+    wanted: bool = False
+    planners: tuple[PlannerStarted, ...] = ()
 
     def after(self, event: Payload) -> PlanProgress:
         """Return it after one more event."""
-        if isinstance(event, PlanMade):
-            known = {task.id: self.tasks.get(task.id, TaskProgress()) for task in event.plan.tasks}
-            return PlanProgress(plan=event.plan, tasks={**self.tasks, **known})
+        match event:
+            case PlanWanted():
+                return replace(self, wanted=True)
+            case PlannerStarted():
+                return replace(self, planners=(*self.planners, event))
+            case PlanMade():
+                known = {task.id: self.tasks.get(task.id, TaskProgress()) for task in event.plan.tasks}
+                return replace(self, plan=event.plan, tasks={**self.tasks, **known}, wanted=False)
         if not isinstance(event, _OF_TASKS):
             return self
-        before = self.tasks.get(event.task, TaskProgress())
-        match event:
-            case TaskStarted():
-                now = replace(before, runs=(*before.runs, event), held=None)
-            case TaskHeld():
-                now = replace(before, held=event.reason)
-            case ReviewStarted():
-                now = replace(before, reviews=(*before.reviews, event))
-            case TaskReviewed():
-                now = replace(before, reviewed=(*before.reviewed, event))
-            case TaskMerged():
-                now = replace(before, merged=(*before.merged, event))
-            case TaskReturned():
-                now = replace(before, returned=(*before.returned, event))
-            case TaskEnded():
-                now = replace(before, end=event, held=None)
+        now = self.tasks.get(event.task, TaskProgress()).after(event)
         return replace(self, tasks={**self.tasks, event.task: now})
 
     def without(self, tasks: tuple[str, ...]) -> PlanProgress:
@@ -252,8 +293,9 @@ class TaskTally(Struct, frozen=True, kw_only=True):
         """How many tasks need nothing more."""
         return self.merged + self.done + self.left_out + self.failed
 
-    def after(self, event: TaskEnded) -> TaskTally:
-        """Return it with one more task that ended."""
+    def after(self, event: TaskEnded | PlanProposed) -> TaskTally:
+        """Return it with one more task that ended, or with what a planner cost."""
         known = self.cost_usd is not None and event.cost_usd is not None
         cost = (self.cost_usd or 0.0) + (event.cost_usd or 0.0) if known else None
-        return replace(self, **{event.outcome: getattr(self, event.outcome) + 1, "cost_usd": cost})
+        ended = {event.outcome: getattr(self, event.outcome) + 1} if isinstance(event, TaskEnded) else {}
+        return replace(self, **ended, cost_usd=cost)

@@ -90,6 +90,10 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     estimate: Estimate | None = None
 
 
+# Who makes a plan, as a task: its role may name an agent and models of its own.
+PLANNER = Task(id="planner", text="", role="planner")
+
+
 class TeamMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who works in a role: what its tasks, and its reviews, take where they say nothing themselves."""
 

@@ -17,7 +17,7 @@ MISSION_STEPS: tuple[MissionStep, ...] = get_args(MissionStep)
 _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.MissionCreated: "analyse",
     p.BaseResolved: "repository",
-    c.PlanMade: "analyse",
+    **dict.fromkeys((c.PlanWanted, c.PlannerStarted, c.PlanProposed, c.PlanMade), "analyse"),
     c.TaskStarted: "selection",
     c.TaskHeld: "selection",
     c.ReviewStarted: "validation",

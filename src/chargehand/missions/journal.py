@@ -17,7 +17,7 @@ from chargehand.core.events import Event, Payload, encode_json
 from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
-from chargehand.core.plan_events import PlanMade
+from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.store.log import EventLog
@@ -49,12 +49,12 @@ def create_mission(
     mission: str | None = None,
     parent: str = "",
     task: str = "",
-    plan: PlanMade | None = None,
+    plan: PlanMade | PlanWanted | None = None,
 ) -> str:
     """Record a new mission of a user on a base and return its id; from now on any worker may take it.
 
-    It does the `task` of the coordinator `parent`, or is one itself where it has a `plan`. With an id of the
-    caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
+    It does the `task` of the coordinator `parent`, or is one itself where it has a `plan` or wants one. With an
+    id of the caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
     """
     mission = mission or new_id("mission")
     created = MissionCreated(

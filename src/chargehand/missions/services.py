@@ -17,7 +17,7 @@ from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
 from chargehand.core.errors import InfrastructureError
-from chargehand.core.plans import Task
+from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import DriverName, Spent
 from chargehand.core.records import MissionRequest, TierChoice
 from chargehand.durable.admission import ConcurrencyLimit
@@ -126,6 +126,10 @@ def prepare_alike(request: MissionRequest, task: Task, model: str | None) -> Mis
     return replace(request, text=task.text, model=model or request.model)
 
 
+def accept_plan(request: MissionRequest, plan: Plan) -> None:
+    """Return: the `Services.check_plan` of a session in which everybody can do everything."""
+
+
 def leave_alone(mission: str) -> None:
     """Do nothing: the `Services.stop_mission` of a session that coordinates nothing."""
 
@@ -142,8 +146,8 @@ class Services(Struct, frozen=True, kw_only=True):
     whether a person wrote a command of setup or checks, or trusts the repository that it is from. `open_snippets`
     opens the runner of snippets and raises `TierUnavailableError` where there can be none. `attempts_at_once` and
     `checks_at_once` are limits of the state directory, shared by all its processes. `prepare_task` returns the
-    request of a task, with a model where one is named, and `stop_mission` cancels a mission that has not ended; it
-    may block.
+    request of a task, with a model where one is named, `check_plan` raises for one that nobody can do, and
+    `stop_mission` cancels a mission that has not ended; it may block.
     """
 
     home: Path
@@ -173,6 +177,7 @@ class Services(Struct, frozen=True, kw_only=True):
     choice: TierChoice | None = None
     user: str = ""
     prepare_task: Callable[[MissionRequest, Task, str | None], MissionRequest] = prepare_alike
+    check_plan: Callable[[MissionRequest, Plan], None] = accept_plan
     stop_mission: Callable[[str], None] = leave_alone
 
     def live(self, row: MissionRow) -> bool:

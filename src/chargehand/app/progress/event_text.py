@@ -68,6 +68,9 @@ from chargehand.core.plan_events import (
     CoordinatorSlept,
     CoordinatorWoken,
     PlanMade,
+    PlannerStarted,
+    PlanProposed,
+    PlanWanted,
     ReviewStarted,
     TaskEnded,
     TaskHeld,
@@ -183,10 +186,23 @@ def _describe_plan(event: Payload) -> str | None:
             why = f": {event.reason.message}" if event.reason is not None else ""
             return f"task {event.task} {event.outcome.replace('_', ' ')}{why}"
         case CoordinatorSlept():
-            return f"waits for {_tasks(len(event.tasks))}: {_shorten(', '.join(event.tasks))}"
+            tasks = f"{_tasks(len(event.tasks))}: {_shorten(', '.join(event.tasks))}"
+            return f"waits for {tasks if event.tasks else 'its planner'}"
         case CoordinatorWoken():
             return f"news of {event.mission}"
-    return _describe_review(event)
+    return _describe_planning(event) or _describe_review(event)
+
+
+def _describe_planning(event: Payload) -> str | None:
+    match event:
+        case PlanWanted():
+            return "a planner makes its plan first"
+        case PlannerStarted():
+            return f"planner started{', once more' if event.round > 1 else ''}: {event.mission}"
+        case PlanProposed():
+            why = f"cannot be used: {event.reason.message}" if event.reason is not None else "can be used"
+            return f"the plan of {event.mission} {why}"
+    return None
 
 
 def _describe_review(event: Payload) -> str | None:

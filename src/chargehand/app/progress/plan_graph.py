@@ -61,4 +61,7 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
                 reason=known.end.reason if known.end is not None else known.held,
             )
         )
-    return PlanDocument(mission=state.id, status=state.status, tasks=tasks, plan=state.plan.plan)
+    planners = tuple(each.mission for each in state.plan.planners)
+    return PlanDocument(
+        mission=state.id, status=state.status, planners=planners, tasks=tasks, plan=state.plan.plan
+    )

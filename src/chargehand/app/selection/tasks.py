@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +13,8 @@ from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import choose_agent
 from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.core.plans import Task
+from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import MissionRequest
 
@@ -59,3 +60,49 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             role_text=self.artifacts.put(file.content, kind="role"),
             role_from=file.place,
         )
+
+
+class PlanCheck(Struct, frozen=True, kw_only=True):
+    """Finds out, before any work, whether somebody can do each task of a plan.
+
+    `require_ready` returns if an agent can be started with models.
+    """
+
+    assigner: TaskAssigner
+    require_ready: Callable[[str, tuple[str, ...]], None]
+
+    def __call__(self, whole: MissionRequest, plan: Plan) -> None:
+        """Return if there is somebody for each task and each review; raises as `check_task`, and `UsageError`."""
+        known: set[object] = set()
+        for task in plan.tasks:
+            who = (task.role, task.agent, task.models, task.areas, task.needs)
+            if who not in known:
+                known.add(who)
+                self.check_task(whole, task)
+            for role in task.reviewers:
+                if role not in known:
+                    known.add(role)
+                    self._check_reviewer(whole, plan, task, role)
+
+    def check_task(self, whole: MissionRequest, task: Task) -> None:
+        """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
+        for model in task.models or (None,):
+            try:
+                request = self.assigner(whole, task, model)
+                self.require_ready(
+                    request.agent, (*((request.model,) if request.model else ()), *request.fallback)
+                )
+            except ChargehandError as error:
+                error.message = f"task {task.id}: {error.message}"
+                error.args = (error.message,)
+                raise
+
+    def _check_reviewer(self, whole: MissionRequest, plan: Plan, task: Task, name: str) -> None:
+        """Return if somebody can review in a role; raises as `check_task`, `UsageError` for a role that writes."""
+        self.check_task(whole, Task(id=task.id, text="", role=name, agent=plan.member(name).agent))
+        role, _ = self.assigner.roles.find(name, self.assigner.resolved.config)
+        if role.writes and role.must_add != "failing_test":
+            raise UsageError(
+                f"task {task.id!r}: the role {name!r} cannot review: it changes what it looks at",
+                hint="name a role that only reads, or one that adds a failing test, such as reviewer or tester",
+            )

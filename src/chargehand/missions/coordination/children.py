@@ -84,7 +84,7 @@ def create_child(
         if move.rung == "returned":
             _create_returned(services, request, known.returned[-1], tests, mission=mission)
         else:
-            _record(services, coordinator, task, request, tip, mission=mission)
+            record_child(services, coordinator, task, request, tip, mission=mission)
     except UsageError as error:
         if error.code != "mission_exists":  # a worker before came as far as this
             raise
@@ -117,13 +117,13 @@ def create_review(
     depot.keep_base(made.commit)
     base = Base(commit=made.commit, tree=made.tree, revision=f"the result of {made.id}")
     try:
-        _record(services, coordinator, task, request, base, mission=mission)
+        record_child(services, coordinator, task, request, base, mission=mission)
     except UsageError as error:
         if error.code != "mission_exists":
             raise
 
 
-def _record(
+def record_child(
     services: Services,
     coordinator: MissionState,
     task: Task,
@@ -132,6 +132,7 @@ def _record(
     *,
     mission: str,
 ) -> None:
+    """Record the mission of a task from `base` on; raises `UsageError` (`mission_exists`) where it is recorded."""
     create_mission(
         services.store,
         project=services.project,

@@ -40,6 +40,7 @@ from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.merging import MergeQueue
+from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import OBJECTED, objection, objections_report, read_vote, weigh
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
@@ -55,15 +56,22 @@ class Coordinator:
         self._journal = journal
         self._control = control
         self._judge = judge
+        self._planner = PlannerRuns(services, journal)
         self._queue = MergeQueue(services, journal, control, judge)
         self._look = MissionReader(store=services.store, workers=services.workers)
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps."""
-        while not self._ask_about_plan():
+        while True:
             told, changes = self._tell_news(), self._control.changes
-            now = await asyncio.to_thread(self._situation)
-            for move in d.decide(now):
+            if self._progress.wanted:
+                await self._control.may_go_on()
+                moves = await asyncio.to_thread(lambda: self._planner.go_on(self._children_now()))
+            elif self._ask_about_plan():
+                return
+            else:
+                moves = d.decide(await asyncio.to_thread(self._situation))
+            for move in moves:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
@@ -147,9 +155,11 @@ class Coordinator:
         log, live = self._services.store.log, self._services.workers.live
         return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
 
+    def _children_now(self) -> dict[str, d.ChildMission]:
+        return {name: _as_child(summary) for name, summary in self._children().items()}
+
     def _situation(self) -> d.Situation:
         """Return all that a decision depends on; may block."""
-        children = self._children()
         written: dict[str, tuple[str, ...]] = {}
         questions = self._journal.state.questions
         prefix = (TASK_QUESTION, PLAN_QUESTION)
@@ -163,7 +173,7 @@ class Coordinator:
 
         return d.Situation(
             progress=self._progress,
-            children={name: _as_child(summary) for name, summary in children.items()},
+            children=self._children_now(),
             answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
             at_once=self._progress.plan.at_once or self._services.attempts_at_once,
             ladders=self._ladder,

@@ -1,0 +1,158 @@
+"""The planner: a child mission whose report becomes its coordinator's plan, once it is as valid as a person's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from chargehand.core.errors import ChargehandError, InfrastructureError, UsageError
+from chargehand.core.events import Payload
+from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed
+from chargehand.core.plans import PLANNER, Plan
+from chargehand.core.records import MissionRequest, Reason
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
+from chargehand.missions.coordination.children import child_id, record_child
+from chargehand.missions.coordination.decisions import ChildMission, Finish, Move, Wait
+from chargehand.missions.journal import Journal
+from chargehand.missions.plan_documents import parse_plan
+from chargehand.missions.reading import MissionReader
+from chargehand.missions.services import Services
+
+# How often a planner is asked for another plan, because what it made cannot be used.
+MOST_REPAIRS = 2
+# Ends of a planner's mission after which another one may do better.
+_REPAIRABLE = {"agent", "check", "provider"}
+# A block of its own lines: models put one around a document, and words before and after it. What is indented
+# belongs to the plan.
+_BLOCK = re.compile(r"^```(?:ya?ml|json)?[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+_MOST_TEXT = 90_000
+_AGAIN = """\
+A plan for this was made before, and cannot be used. What is wrong with it, and the plan, follow. Report the whole
+plan again, mended.\
+"""
+
+
+def find_plan(report: str) -> str:
+    """Return the plan in a planner's report: what its last block fences in, all of it where there is none."""
+    blocks = _BLOCK.findall(report)
+    return blocks[-1] if blocks else report
+
+
+class PlannerRuns:
+    """Has a plan made for a coordinator that wants one; every decision is an event, as for its tasks."""
+
+    def __init__(self, services: Services, journal: Journal) -> None:
+        self._services = services
+        self._journal = journal
+        self._look = MissionReader(store=services.store, workers=services.workers)
+
+    def go_on(self, children: Mapping[str, ChildMission]) -> list[Move]:
+        """Ask a planner, or take what it made; return what is left to do, nothing once there is a plan.
+
+        May block.
+        """
+        state = self._journal.state
+        assert state.plan is not None
+        assert state.request is not None
+        asked = state.plan.planners
+        if not asked:
+            return self._start(1, ())
+        last = asked[-1]
+        child = children.get(last.mission) or ChildMission(id=last.mission, status="planned")
+        if child.is_open:
+            return [_wait_for(child)]
+        made = self._look.at_rest(last.mission)
+        try:
+            plan = self._read_plan(made, state.request)
+        except InfrastructureError:  # ours: no plan would be better
+            raise
+        except ChargehandError as error:
+            return self._refuse_plan(last, child, made, error)
+        self._journal.record(
+            PlanProposed(mission=last.mission, cost_usd=_cost(made)),
+            PlanMade(plan=plan, identity=PLANNER.id),
+            durable=True,
+        )
+        return []
+
+    def _read_plan(self, made: MissionState, request: MissionRequest) -> Plan:
+        """Return the plan that a mission ended with; raises `ChargehandError` that says why it cannot be used."""
+        report = made.report
+        if made.status != "promoted" or report is None or report.artifact is None:
+            why = made.reasons[0] if made.reasons else Reason(code="no_report", message="it reported nothing")
+            raise UsageError(f"the planner came to no plan: {why.message}", code=why.code)
+        content = self._services.store.artifacts.get(report.artifact).decode(errors="replace")
+        plan = parse_plan(find_plan(content).encode(), "plan")
+        self._services.check_plan(request, plan)
+        # A person's limits hold for what no person wrote.
+        tasks = (
+            replace(
+                task,
+                attempts=None if task.attempts is None else min(task.attempts, request.attempts),
+                seconds=None if task.seconds is None else min(task.seconds, request.seconds),
+            )
+            for task in plan.tasks
+        )
+        return replace(plan, tasks=tuple(tasks))
+
+    def _refuse_plan(
+        self, last: PlannerStarted, child: ChildMission, made: MissionState, error: ChargehandError
+    ) -> list[Move]:
+        """Ask for another plan, with what is wrong with this one; end the mission where that was done enough."""
+        reason = Reason(code=error.code, message=printable(error.message))
+        parts = [error.message, error.hint]
+        if made.report is not None and made.report.artifact is not None:
+            content = self._services.store.artifacts.get(made.report.artifact).decode(errors="replace")
+            parts.append(f"The plan:\n{find_plan(content)}")
+        evidence = "\n\n".join(filter(None, parts))
+        proposed = PlanProposed(
+            mission=last.mission,
+            reason=reason,
+            evidence=self._services.store.artifacts.put(
+                evidence.encode(errors="replace"), kind="report", mission=self._journal.mission
+            ),
+            cost_usd=_cost(made),
+        )
+        if last.round <= MOST_REPAIRS and (child.status == "promoted" or child.cause in _REPAIRABLE):
+            return self._start(last.round + 1, (proposed,), evidence)
+        self._journal.record(proposed)
+        times = "once" if last.round == 1 else f"{last.round} times"
+        message = f"a planner was asked {times}, and there is no plan to work by: {reason.message}"
+        return [Finish(stopped=Reason(code="plan_failed", message=message))]
+
+    def _start(self, round: int, before: tuple[Payload, ...], evidence: str = "") -> list[Move]:
+        """Record a planner's mission under an id that follows from its round, unless a worker before did."""
+        services, state = self._services, self._journal.state
+        assert state.request is not None
+        assert state.first_base is not None
+        mission = child_id(state.id, "the plan", round, 1)
+        whole = state.request
+        request = services.prepare_task(whole, PLANNER, None)
+        text = whole.text.strip() + (f"\n\n{_AGAIN}\n\n{evidence}" if evidence else "")
+        text = text.encode(errors="replace")[:_MOST_TEXT].decode(errors="ignore")
+        request = replace(request, text=text, slug=whole.slug, apply=False)
+        try:
+            # It does none of the tasks: those come from it.
+            task = replace(PLANNER, id="")
+            record_child(services, state, task, request, state.first_base, mission=mission)
+        except UsageError as error:
+            if error.code != "mission_exists":
+                raise
+        self._journal.record(*before, PlannerStarted(mission=mission, round=round))
+        return []
+
+
+def _wait_for(child: ChildMission) -> Wait:
+    if child.status not in ("waiting", "paused"):
+        return Wait(tasks=())
+    why = child.reasons[0].message if child.reasons else f"it is {child.status}"
+    return Wait(tasks=(), people=(Reason(code="task_waits", message=f"the planner ({child.id}): {why}"),))
+
+
+def _cost(made: MissionState) -> float | None:
+    costs = [each.cost_usd if each.cost_known else None for each in made.attempts]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None

@@ -1,0 +1,228 @@
+"""`run --plan auto`: a planner's report becomes the plan, once it is as valid as a person's, and work starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import repository
+from test_coordinator import READS, Crew, branch, task
+from test_reviews import script
+from tests.conftest import git
+from tests.crash_kit import Yard, nothing_survives, sample
+
+from chargehand.app.composition import App
+from chargehand.app.documents import mission_document
+from chargehand.app.missions import show_plan
+from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.core.errors import ChargehandError
+from chargehand.core.fold import read_payload
+from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed, TaskEnded, TaskHeld
+from chargehand.core.plans import MOST_TASKS
+from chargehand.core.state import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+def plans(*reports: str) -> str:
+    """Return an agent that reports one plan after the other, the next one when told what is wrong; else it works.
+
+    What a task's text ends with is the file that it writes.
+    """
+    return script(
+        "if os.environ.get('CHARGEHAND_ROLE') == 'planner':\n"
+        "    again = request.count('cannot be used')\n"
+        f"    print({reports!r}[min(again, {len(reports) - 1})])\n"
+        "else:\n"
+        "    name = request.splitlines()[0].split()[-1]\n"
+        "    pathlib.Path('sub', name + '.txt').write_text('x')\n"
+    )
+
+
+def document(*tasks: dict[str, Any], **more: Any) -> str:
+    return json.dumps({"tasks": tasks, **more})
+
+
+def small(name: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "text": f"Write {name}", **more}
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Crew:
+    (tmp_path / "place").mkdir()
+    return Crew(tmp_path / "place", repository(tmp_path / "repo"))
+
+
+def record(crew: Crew, agent: str, **options: Any) -> str:
+    asked = RunRequest(text="Write files", plan="auto", agent=agent, only_checks=(READS,), yes=True, **options)
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        request, plan = plan_request(app, asked)
+        return record_mission(app, request, plan=plan)
+
+
+def refused(crew: Crew, mission: str) -> MissionState:
+    """Work, and return a mission that ended without a plan after three planners."""
+    state = crew.work(mission)
+    assert (state.status, state.reasons[0].code) == ("refused", "plan_failed")
+    assert len(crew.events(mission, PlannerStarted)) == 3
+    assert not crew.events(mission, PlanMade)
+    assert state.export is None
+    return state
+
+
+FENCED = (
+    "Here is the plan.\n\n```yaml\n- id: a\n  text: Write a\n- {id: b, text: Write b, after: [a]}\n```\nGood luck."
+)
+
+
+@pytest.mark.parametrize("report", [document(small("a"), small("b", after=["a"])), FENCED])
+def test_a_planners_report_becomes_the_plan(crew: Crew, report: str) -> None:
+    mission = record(crew, plans(report))
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    (made,) = crew.events(mission, PlanMade)
+    assert (made.identity, [each.id for each in made.plan.tasks]) == ("planner", ["a", "b"])
+    (asked,) = crew.events(mission, PlannerStarted)
+    assert crew.children(mission) == {"": "promoted", "a": "promoted", "b": "promoted"}
+    names = git(crew.repo, "ls-tree", "--name-only", f"{branch(crew, state)}:sub").split()
+    assert names == ["a.txt", "b.txt", "h.txt"]
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        planner = app.mission_reader.state(asked.mission)
+        assert (planner.parent, planner.request and planner.request.role) == (mission, "planner")
+        assert show_plan(app, mission).planners == (asked.mission,)
+        assert mission_document(app.mission_reader.state(mission)).cost_usd == 0.0
+
+
+def test_a_plan_that_is_invalid_goes_back_with_what_is_wrong(crew: Crew) -> None:
+    circle = document(small("a", after=["b"]), small("b", after=["a"]))
+    mission = record(crew, plans(circle, document(small("a"))))
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    first, second = crew.events(mission, PlannerStarted)
+    wrong, good = crew.events(mission, PlanProposed)
+    assert (wrong.mission, good.mission, good.reason) == (first.mission, second.mission, None)
+    assert "a after b after a" in wrong.reason.message
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        evidence = app.store.artifacts.get(wrong.evidence).decode()
+        told = app.mission_reader.state(second.mission).request
+    assert told is not None
+    assert circle in evidence
+    assert evidence in told.text
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (document(small("a", after=["b"]), small("b", after=["a"])), "a after b after a"),
+        (document(small("a", role="wizard")), "task a: .*wizard"),
+        (document(small("a"), small("b", agent="nobody")), "task b: .*nobody"),
+        (document(*(small(f"t{number}") for number in range(1_500))), f"1500 tasks, more than {MOST_TASKS}"),
+        ("I would rather not.", "must be a table"),
+        ("", "came to no plan"),
+    ],
+)
+def test_after_two_repairs_the_last_error_ends_the_mission(crew: Crew, report: str, said: str) -> None:
+    state = refused(crew, record(crew, plans(report)))
+    assert re.search(said, state.reasons[0].message), state.reasons
+
+
+def test_what_a_planner_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
+    unclear = [{"id": "format", "question": "Which format?", "options": ["toml", "yaml"]}]
+    mission = record(crew, plans(document(small("a"), ambiguities=unclear)))
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    assert state.open_question is not None
+    assert state.open_question.options == ("toml", "yaml")
+    assert crew.children(mission) == {"": "promoted"}
+    assert crew.answer(mission, "toml").status == "promoted"
+    assert len(crew.events(mission, PlannerStarted)) == 1
+
+
+def test_tasks_of_a_planner_that_write_the_same_wait_and_are_within_a_persons_limits(crew: Crew) -> None:
+    report = document(*(small(name, change=["sub/x.txt"], attempts=99, timeout="9h") for name in ("a", "b")))
+    mission = record(crew, plans(report), attempts="2", time="10m")
+    assert crew.work(mission).status == "promoted"
+    assert crew.events(mission, TaskHeld)
+    (made,) = crew.events(mission, PlanMade)
+    assert {(each.attempts, each.seconds) for each in made.plan.tasks} == {(2, 600.0)}
+
+
+def test_tasks_of_a_file_that_write_the_same_wait(crew: Crew) -> None:
+    mission = crew.record([task(name, change=["sub/*.txt"]) for name in ("a", "b")])
+    assert crew.work(mission).status == "promoted"
+    assert crew.events(mission, TaskHeld)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([task("a", after=["c"]), task("b", after=["a"]), task("c", after=["b"])], "a after c after b after a"),
+        ([task("a", role="wizard"), task("b")], "task a: .*wizard"),
+        ([task(f"t{number}", "native") for number in range(10_000)], f"10000 tasks, more than {MOST_TASKS}"),
+    ],
+)
+def test_a_bad_file_is_refused_before_anything_is_recorded(
+    crew: Crew, tasks: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(ChargehandError, match=said):
+        crew.record(tasks)
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        assert not app.store.log.missions()
+
+
+def test_a_planner_that_nobody_can_be_is_refused_at_once(crew: Crew) -> None:
+    with pytest.raises(ChargehandError, match="nobody"):
+        record(crew, "nobody")
+    with (
+        App.open(environ=crew.environ, cwd=crew.repo) as app,
+        pytest.raises(ChargehandError, match="no request was given"),
+    ):
+        plan_request(app, RunRequest(plan="auto", agent="command:true"))
+
+
+class PlannerYard(Yard):
+    """A state directory with a coordinator that wants a plan: the first one it gets is a circle."""
+
+    def __init__(self, place: Path, *, like: Yard | None = None) -> None:
+        super().__init__(place, like=like)
+        self.repository = repository(place / "repo")
+        circle = document(small("a", after=["b"]), small("b", after=["a"]))
+        agent = plans(circle, document(small("a"), small("b")))
+        asked = RunRequest(
+            text="Write files", plan="auto", repo=self.repository, agent=agent, only_checks=(READS,), yes=True
+        )
+        with self.app() as app:
+            request, made = plan_request(app, asked)
+            self.coordinator = record_mission(app, request, plan=made)
+
+    def finish(self) -> dict[str, int]:
+        """Let workers end it, and return how often each thing happened that must happen a number of times."""
+        assert self.worker().wait() == 0, self.said()
+        with self.app() as app:
+            assert app.mission_reader.state(self.coordinator).status == "promoted", self.said()
+            payloads = [read_payload(line) for line in app.store.log.read(self.coordinator)]
+            children = len(app.store.log.children(self.coordinator))
+        kinds = (PlannerStarted, PlanProposed, PlanMade, TaskEnded)
+        counts = {kind.__name__: sum(isinstance(each, kind) for each in payloads) for kind in kinds}
+        return {**counts, "children": children}
+
+
+def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path) -> None:
+    expected = {"PlannerStarted": 2, "PlanProposed": 2, "PlanMade": 1, "TaskEnded": 2, "children": 4}
+    with nothing_survives():
+        like = PlannerYard(tmp_path / "like")
+        like.worker(plan=f"trace:{tmp_path / 'trace'}").wait()
+        assert like.finish() == expected
+        passed = (tmp_path / "trace").read_text().splitlines()
+        of_plans = [point for point in passed if "plan." in point]
+        assert of_plans
+        for number, point in enumerate([*sample(of_plans, 4), *sample(passed, 3)]):
+            yard = PlannerYard(tmp_path / f"at-{number}", like=like)
+            assert yard.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
+            assert yard.finish() == expected, point
+            yard.at_rest()
