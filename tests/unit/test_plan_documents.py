@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
+from chargehand.app.progress.plan_graph import PlanDocument, TaskDocument, plan_tree
 from chargehand.core.errors import UsageError
-from chargehand.core.plans import MOST_TASKS, Ambiguity, Estimate, Loop, Obligation, Plan, order_tasks
+from chargehand.core.plans import MOST_TASKS, Ambiguity, Estimate, Loop, Obligation, Plan, Task, order_tasks
 from chargehand.missions.plan_documents import parse_plan
+from chargehand.missions.planning.schema import render_schema
 
 
 def plan(text: str) -> Plan:
@@ -397,3 +404,33 @@ def test_names_of_the_file_cannot_break_out_of_the_message() -> None:
 def test_yaml_is_loaded_only_where_it_is_read() -> None:
     script = "import sys, chargehand.missions.plan_documents as p; print('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_published_schema_is_that_of_the_reader_and_takes_the_example() -> None:
+    root = Path(__file__).parents[2]
+    published = (root / "docs/reference/plan.schema.json").read_text()
+    assert published == render_schema()
+    schema = json.loads(published)
+    validator = Draft202012Validator(schema)
+    examples = re.findall(r"```yaml\n(.*?)```", (root / "docs/how-to/plans.md").read_text(), re.DOTALL)
+    assert len(examples) >= 2
+    assert all(validator.is_valid(yaml.safe_load(example)) for example in examples)
+    assert set(schema["$defs"]["task"]["properties"]) >= {
+        field.encode_name for field in msgspec.structs.fields(Task)
+    }
+    assert not validator.is_valid({"tasks": [{"id": "a"}]})
+    assert not validator.is_valid({"tasks": [{"id": "a", "text": "x", "afer": ["b"]}]})
+
+
+def test_a_plan_is_shown_as_a_tree() -> None:
+    tasks = [
+        TaskDocument(id=name, text=name, status="pending", after=before, missions=(), reason=None)
+        for name, before in (("a", ()), ("d", ("a", "b")), ("b", ("a",)), ("c", ()))
+    ]
+    shown = plan_tree(PlanDocument(mission="m", status="planned", planners=(), tasks=tasks, plan=Plan(tasks=())))
+    assert [(task.id, why) for task, why in shown] == [
+        ("a", ""),
+        ("  b", ""),
+        ("    d", "also after a"),
+        ("c", ""),
+    ]

@@ -26,7 +26,6 @@ from chargehand.core.events import Event
 from chargehand.core.fold import is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.plan_events import TaskTally
-from chargehand.core.plans import Plan
 from chargehand.core.records import (
     Base,
     Checkpoint,
@@ -188,46 +187,6 @@ class MissionListDocument(Document, frozen=True):
 
     missions: list[ListedMission]
     left_out: int
-
-
-class TaskDocument(Document, frozen=True):
-    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
-    `rolled_back` where it was taken back.
-
-    `missions` did it, the last one last; `reason` says why it is held, or how it ended.
-    """
-
-    id: str
-    text: str
-    status: str
-    after: tuple[str, ...]
-    missions: tuple[str, ...]
-    reason: Reason | None
-
-
-class PlanDocument(Document, frozen=True):
-    """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
-
-    `planners` are the missions that were asked for the plan; while there is none, it has no tasks.
-    """
-
-    mission: str
-    status: str
-    planners: tuple[str, ...]
-    tasks: list[TaskDocument]
-    plan: Plan
-
-
-class PlanChangeDocument(Document, frozen=True):
-    """`mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made."""
-
-    mission: str
-    status: str
-    added: tuple[str, ...]
-    dropped: tuple[str, ...]
-    changed: tuple[str, ...]
-    replaced: str
-    worker_started: bool
 
 
 class SandboxKind(Document, frozen=True):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from chargehand.app import runs
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import ResolvedConfig
-from chargehand.app.documents import PlanChangeDocument
+from chargehand.app.documents import Document
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
@@ -154,6 +154,18 @@ def _check_tasks(app: App, state: MissionState, plan: Plan) -> None:
     resolved = ResolvedConfig(config=state.config, origins={})
     configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
     app.plan_check(configured, resolved)(state.request, plan)
+
+
+class PlanChangeDocument(Document, frozen=True):
+    """`mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made."""
+
+    mission: str
+    status: str
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    changed: tuple[str, ...]
+    replaced: str
+    worker_started: bool
 
 
 def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def print_plan(out: Output, mission: str, form: str | None) -> int:
     """Write the tasks of a mission as a table, or as a graph of a `form`."""
     from chargehand.app.reading import StateReader
-    from chargehand.app.story import plan_graph, show_plan
+    from chargehand.app.story import plan_graph, plan_tree, show_plan
 
     with StateReader.open() as reader:
         found = show_plan(reader, mission)
@@ -19,14 +19,10 @@ def print_plan(out: Output, mission: str, form: str | None) -> int:
     if form is not None:
         out.text(plan_graph(found, mermaid=form == "mermaid"))
         return 0
-    rows = []
-    for task in found.tasks:
-        why = (
-            task.reason.message
-            if task.reason is not None
-            else ", ".join(task.after) and f"after {', '.join(task.after)}"
-        )
-        rows.append((task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why))
+    rows = [
+        (task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why)
+        for task, why in plan_tree(found)
+    ]
     out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
     return 0
 

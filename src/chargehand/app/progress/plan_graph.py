@@ -1,14 +1,71 @@
-"""A plan and how far it is, as a document and as a graph that other programs draw."""
+"""A plan and how far it is: as a document, as a tree for a terminal, as a graph that other programs draw."""
 
 from __future__ import annotations
 
-from chargehand.app.documents import PlanDocument, TaskDocument
+from msgspec.structs import replace
+
+from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError
+from chargehand.core.plans import Plan
+from chargehand.core.records import Reason
 from chargehand.core.state import ENDED
 from chargehand.core.text import printable
 
 _LONGEST = 60
+# Deeper than this the ids would leave no room for anything else in 80 columns.
+_DEEPEST = 6
+
+
+class TaskDocument(Document, frozen=True):
+    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
+    `rolled_back` where it was taken back.
+
+    `missions` did it, the last one last; `reason` says why it is held, or how it ended.
+    """
+
+    id: str
+    text: str
+    status: str
+    after: tuple[str, ...]
+    missions: tuple[str, ...]
+    reason: Reason | None
+
+
+class PlanDocument(Document, frozen=True):
+    """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
+
+    `planners` are the missions that were asked for the plan; while there is none, it has no tasks.
+    """
+
+    mission: str
+    status: str
+    planners: tuple[str, ...]
+    tasks: list[TaskDocument]
+    plan: Plan
+
+
+def plan_tree(plan: PlanDocument) -> list[tuple[TaskDocument, str]]:
+    """Return the tasks, its id indented below the last one that it waits for, and why it waits."""
+    places = {task.id: number for number, task in enumerate(plan.tasks)}
+    below: dict[str, list[TaskDocument]] = {}
+    for task in plan.tasks:
+        below.setdefault(max(task.after, key=places.__getitem__, default=""), []).append(task)
+    rows = []
+    # Without recursion: a plan may be one chain of hundreds.
+    open_ = [(0, task) for task in reversed(below.get("", []))]
+    while open_:
+        depth, task = open_.pop()
+        last = max(task.after, key=places.__getitem__, default="")
+        also = [name for name in task.after if name != last]
+        why = f"also after {', '.join(also)}" if also else ""
+        if depth > _DEEPEST:
+            why = f"after {', '.join((last, *also))}"
+        if task.reason is not None:
+            why = task.reason.message
+        rows.append((replace(task, id="  " * min(depth, _DEEPEST) + task.id), why))
+        open_ += [(depth + 1, each) for each in reversed(below.get(task.id, []))]
+    return rows
 
 
 def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:

@@ -26,12 +26,12 @@ from chargehand.app.documents import (
     MissionDetails,
     MissionDocument,
     MissionListDocument,
-    PlanChangeDocument,
-    PlanDocument,
     QuestionDocument,
     TranscriptDocument,
 )
+from chargehand.app.progress.plan_graph import PlanDocument
 from chargehand.app.reporting.report import MissionReport
+from chargehand.app.requests import PlanChangeDocument
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
 from chargehand.app.storage import ProvenanceDocument

@@ -28,7 +28,7 @@ USUAL_LOOPS = 5
 # What people write for a field, by the field.
 SUGAR = {"timeout": "seconds", "budget": "budget_usd"}
 LOOP_KEYS = ("repeat", "while", "until")
-_RISKS: tuple[Risk, ...] = get_args(Risk)
+RISKS: tuple[Risk, ...] = get_args(Risk)
 
 
 class DraftPlan(Struct, kw_only=True):
@@ -138,7 +138,7 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
         seconds=fields.read_seconds("seconds") or fields.read_seconds("timeout"),
         budget_usd=fields.read_usd("budget_usd") or fields.read_usd("budget"),
         priority=fields.read_count("priority", least=-_MOST_PRIORITY, most=_MOST_PRIORITY, default=0),
-        risk=fields.read_choice("risk", _RISKS),
+        risk=fields.read_choice("risk", RISKS),
         estimate=_read_estimate(fields),
     )
 
