@@ -66,8 +66,8 @@ def test_help_can_be_written_in_any_encoding(encoding: str) -> None:
 
 def test_every_command_of_this_version_is_there() -> None:
     groups = {
-        "mission": "list show report watch diff log pause resume send answer continue fork cancel "
-        "rollback promote discard plan",
+        "mission": "list show plan report watch diff log pause resume send answer continue fork cancel "
+        "rollback promote discard",
         "gateway": "serve record replay",
         "secret": "set list remove",
         "checkpoint": "list show diff restore undo",

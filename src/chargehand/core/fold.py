@@ -189,8 +189,8 @@ def _interrupt(state: MissionSummary, event: m.MissionInterrupted) -> None:
 def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
-        code = "breakpoint" if event.breakpoint else "paused"
-        state.status, state.reasons = "paused", (Reason(code=code, message=message),)
+        reason = Reason(code="breakpoint" if event.breakpoint else "paused", message=message)
+        state.status, state.reasons = "paused", (reason,)
         state.stops += (event.breakpoint,) if event.breakpoint else ()
 
 

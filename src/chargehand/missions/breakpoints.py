@@ -59,4 +59,4 @@ def stop_at(journal: Journal, kind: str, place: str = "") -> None:
         return
     reason = f"before {place}"
     journal.record(MissionPaused(identity=BREAKPOINT, reason=reason, breakpoint=place), durable=True)
-    raise WaitingError(reason, code=BREAKPOINT)
+    raise WaitingError(reason, code="breakpoint")

@@ -15,7 +15,6 @@ from chargehand.core.errors import WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MessageSent, QuestionAsked, StepFinished
 from chargehand.core.records import Checkpoint, Reason
-from chargehand.core.state import PERMISSION
 from chargehand.core.text import printable
 from chargehand.missions._messages import NEXT, answer_about, wait_for_quota
 from chargehand.missions._policy import NO, Judge
@@ -63,7 +62,7 @@ class RecordedContext:
     _judge: Judge = field(init=False)
 
     def __post_init__(self) -> None:
-        self._judge = Judge(self.services, self.journal, self.attempt, self.ask, self.sandbox)
+        self._judge = Judge(self.services, self.journal, self.attempt, self.ask_permission, self.sandbox)
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
@@ -164,6 +163,13 @@ class RecordedContext:
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
         """Return a person's answer; see `AttemptContext.ask`."""
+        return await self._ask_person(question, text, options, permission=False)
+
+    async def ask_permission(self, question: str, text: str, options: Sequence[str]) -> str:
+        """Return whether a person allows an act; what nobody allows in time is not allowed."""
+        return await self._ask_person(question, text, options, permission=True)
+
+    async def _ask_person(self, question: str, text: str, options: Sequence[str], *, permission: bool) -> str:
         await self.control.may_go_on()
         # Named after the attempt: the same question of the next attempt is a new one.
         name = f"{self.attempt}/{question}"
@@ -172,7 +178,6 @@ class RecordedContext:
             return asked.answer
         reason = Reason(code="question", message=text)
         if asked is None:
-            permission = text.startswith(PERMISSION)
             asks = QuestionAsked(
                 question=name,
                 tree=self.tree,
@@ -181,7 +186,6 @@ class RecordedContext:
                 options=tuple(options),
                 attempt=self.attempt,
                 kind="permission" if permission else "clarification",
-                # What nobody allowed in time is not allowed, and the work goes on without it.
                 default=NO if permission else "",
             )
             self.journal.record(self.journal.limited(asks), durable=True)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chargehand.core.errors import ChargehandError, InfrastructureError, UsageError
 from chargehand.core.events import Payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed
-from chargehand.core.plans import PLANNER, Plan
+from chargehand.core.plans import PLANNER, Plan, Task
 from chargehand.core.records import MissionRequest, Reason
 from chargehand.core.state import MissionState
 from chargehand.core.text import printable
@@ -86,6 +86,7 @@ class PlannerRuns:
             raise UsageError(f"the planner came to no plan: {why.message}", code=why.code)
         content = self._services.store.artifacts.get(report.artifact).decode(errors="replace")
         plan = parse_plan(find_plan(content).encode(), "plan")
+        self._check_choices(plan, request)
         self._services.check_plan(request, plan)
         # A person's limits hold for what no person wrote.
         tasks = (
@@ -97,6 +98,24 @@ class PlannerRuns:
             for task in plan.tasks
         )
         return replace(plan, tasks=tuple(tasks))
+
+    def _check_choices(self, plan: Plan, request: MissionRequest) -> None:
+        """Return if a plan chooses only what people named; raises `UsageError` (`plan_invalid`).
+
+        The text of a repository may speak through it: which program works, and which provider sees the code, it
+        does not decide.
+        """
+        known = {*self._services.config.models, *request.fallback, *((request.model,) if request.model else ())}
+        for each in (*plan.tasks, *plan.team):
+            name = each.id if isinstance(each, Task) else each.role
+            if each.agent not in ("", request.agent):
+                message = f"plan: {name}: 'agent' is {each.agent!r}, and a person names the agents"
+                raise UsageError(message, code="plan_invalid", hint="leave it out")
+            foreign = next((model for model in each.models if model not in known), None)
+            if foreign is not None:
+                names = ", ".join(sorted(known)) or "there are none"
+                message = f"plan: {name}: 'models' names {foreign!r}, which is not configured"
+                raise UsageError(message, code="plan_invalid", hint=f"leave it out, or use one of: {names}")
 
     def _refuse_plan(
         self, last: PlannerStarted, child: ChildMission, made: MissionState, error: ChargehandError
