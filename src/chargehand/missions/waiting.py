@@ -74,8 +74,8 @@ def find_addressee(
     """Return whom a person means who names a mission, and a task where they name one.
 
     That is the mission itself; of a coordinator that has nothing to be done itself, the one task that waits for
-    it. Raises `RefusedError` (`several_tasks_wait`, `no_plan`, `no_question`, `not_sendable`, `not_promotable`,
-    `not_discardable`), `NotFoundError` for a task that the plan does not have.
+    it. Raises `RefusedError` (`several_tasks_wait`, `no_plan`, `no_question`, `not_sendable`, `not_promotable`),
+    `NotFoundError` for a task that the plan does not have.
     """
     itself = Addressee(mission=state.id, question=state.open_question)
     if task is not None:
@@ -109,15 +109,15 @@ def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed:
     found = _only(state, mine, deed, fitting)
     if found is not None:
         return found
-    codes: dict[Deed, tuple[str, str]] = {
-        "answer": ("no_question", "has no open question"),
-        "send": ("not_sendable", "has no mission that works on it"),
-        "promote": ("not_promotable", "has no mission yet"),
-        "discard": ("not_discardable", "has no mission yet"),
-    }
-    code, why = codes[deed]
-    hint = f"chargehand mission plan {state.id} shows how far it is"
-    raise RefusedError(f"task {task!r} of mission {state.id!r} {why}", code=code, hint=hint)
+    hint, about = (
+        f"chargehand mission plan {state.id} shows how far it is",
+        f"task {task!r} of mission {state.id!r}",
+    )
+    if deed == "answer":
+        raise RefusedError(f"{about} has no open question", code="no_question", hint=hint)
+    if deed == "send":
+        raise RefusedError(f"{about} has no mission that works on it", code="not_sendable", hint=hint)
+    raise RefusedError(f"{about} has no mission yet", code="not_promotable", hint=hint)
 
 
 def _only(
