@@ -34,7 +34,7 @@ class TaskRollback(Struct, frozen=True, kw_only=True):
     tree: str
 
 
-class _Merge(Struct, frozen=True, kw_only=True):
+class _TaskMerge(Struct, frozen=True, kw_only=True):
     """A merge of a task that changed something: its commit, the one before it, and the paths that differ."""
 
     task: str
@@ -107,7 +107,7 @@ def plan_task_rollback(
     )
 
 
-def _find_merges(store: Store, depot: Depot, state: MissionState) -> Iterator[_Merge]:
+def _find_merges(store: Store, depot: Depot, state: MissionState) -> Iterator[_TaskMerge]:
     """Yield the merges of a coordinator's tasks, the first one first."""
     assert state.plan is not None
     # Of a task whose change was on the branch already, the event names a commit that another one brought there.
@@ -119,10 +119,10 @@ def _find_merges(store: Store, depot: Depot, state: MissionState) -> Iterator[_M
         seen.add(event.commit)
         before = depot.read_commit(event.commit).parents[0]
         paths = frozenset(each.path for each in depot.diff(depot.tree_of(before), depot.tree_of(event.commit)))
-        yield _Merge(task=event.task, commit=event.commit, before=before, paths=paths)
+        yield _TaskMerge(task=event.task, commit=event.commit, before=before, paths=paths)
 
 
-def _find_dependents(state: MissionState, merges: Sequence[_Merge], task: str) -> tuple[str, ...]:
+def _find_dependents(state: MissionState, merges: Sequence[_TaskMerge], task: str) -> tuple[str, ...]:
     """Return the tasks that are built on one, in the order in which they were merged."""
     assert state.plan is not None
     before, chosen, known = predecessors(state.plan.plan), {task}, 0
@@ -137,7 +137,7 @@ def _find_dependents(state: MissionState, merges: Sequence[_Merge], task: str) -
     return tuple(dict.fromkeys(each.task for each in merges if each.task in chosen - {task}))
 
 
-def _revert(depot: Depot, state: MissionState, reverted: Sequence[_Merge]) -> str:
+def _revert(depot: Depot, state: MissionState, reverted: Sequence[_TaskMerge]) -> str:
     """Return the tree of the branch's tip without these merges."""
     assert state.commit is not None
     tip = state.commit

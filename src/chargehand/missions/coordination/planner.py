@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chargehand.core.errors import ChargehandError, InfrastructureError, UsageError
 from chargehand.core.events import Payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed
-from chargehand.core.plans import PLANNER, Plan, Task
+from chargehand.core.plans import PLANNER, Plan
 from chargehand.core.records import MissionRequest, Reason
 from chargehand.core.state import MissionState
 from chargehand.core.text import printable
@@ -106,12 +106,13 @@ class PlannerRuns:
         does not decide.
         """
         known = {*self._services.config.models, *request.fallback, *((request.model,) if request.model else ())}
-        for each in (*plan.tasks, *plan.team):
-            name = each.id if isinstance(each, Task) else each.role
-            if each.agent not in ("", request.agent):
-                message = f"plan: {name}: 'agent' is {each.agent!r}, and a person names the agents"
+        choices = [(f"task {task.id!r}", task.agent, task.models) for task in plan.tasks]
+        choices += [(f"team {each.role!r}", each.agent, each.models) for each in plan.team]
+        for name, agent, models in choices:
+            if agent not in ("", request.agent):
+                message = f"plan: {name}: 'agent' is {agent!r}, and a person names the agents"
                 raise UsageError(message, code="plan_invalid", hint="leave it out")
-            foreign = next((model for model in each.models if model not in known), None)
+            foreign = next((model for model in models if model not in known), None)
             if foreign is not None:
                 names = ", ".join(sorted(known)) or "there are none"
                 message = f"plan: {name}: 'models' names {foreign!r}, which is not configured"
