@@ -17,6 +17,7 @@ from chargehand.app.progress.event_text import alert_text as alert_text
 from chargehand.app.progress.event_text import describe as describe
 from chargehand.app.progress.event_text import describe_event as describe_event
 from chargehand.app.progress.plan_graph import plan_graph as plan_graph
+from chargehand.app.progress.plan_graph import plan_tree as plan_tree
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
 from chargehand.core import plan_events as p

@@ -157,10 +157,10 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
 @json_option
 def plan(mission: str, form: str | None, out: Output) -> int:
-    """Show the tasks of a mission, what each waits for, and who did it."""
+    """Show the tasks of a mission, each below what it waits for, and who did it."""
     from chargehand.app.missions import show_plan
     from chargehand.app.reading import StateReader
-    from chargehand.app.story import plan_graph
+    from chargehand.app.story import plan_graph, plan_tree
 
     with StateReader.open() as reader:
         found = show_plan(reader, mission)
@@ -168,14 +168,18 @@ def plan(mission: str, form: str | None, out: Output) -> int:
     if form is not None:
         out.text(plan_graph(found, mermaid=form == "mermaid"))
         return 0
+    for planner in found.planners:
+        out.text(f"planner   {planner}")
+    if not found.tasks:
+        out.text("There is no plan yet.")
+        return 0
     rows = []
-    for task in found.tasks:
-        why = (
-            task.reason.message
-            if task.reason is not None
-            else ", ".join(task.after) and f"after {', '.join(task.after)}"
+    for indent, task, others in plan_tree(found):
+        also = f"also after {', '.join(others)}" if others else ""
+        why = "; ".join(filter(None, (also, task.reason.message if task.reason is not None else "")))
+        rows.append(
+            (indent + task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why)
         )
-        rows.append((task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why))
     out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
     return 0
 

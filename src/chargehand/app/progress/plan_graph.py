@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from chargehand.app.documents import PlanDocument
+from collections.abc import Iterator
+
+from chargehand.app.documents import PlanDocument, TaskDocument
+from chargehand.core.plans import order_tasks
 from chargehand.core.text import printable
 
 _LONGEST = 60
+# A longer chain goes on at this depth: what is further right is read by nobody.
+_DEEPEST = 8
 
 
 def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:
@@ -26,3 +31,17 @@ def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:
     for task in plan.tasks:
         lines += [f"  {numbers[before]} {arrow} {numbers[task.id]}{end}" for before in task.after]
     return "\n".join(lines if mermaid else [*lines, "}"])
+
+
+def plan_tree(plan: PlanDocument) -> Iterator[tuple[str, TaskDocument, tuple[str, ...]]]:
+    """Yield the tasks, each below the last one that it waits for, with its indent and what else it waits for."""
+    order = {name: place for place, name in enumerate(order_tasks(plan.plan))}
+    below: dict[str, list[TaskDocument]] = {}
+    for task in plan.tasks:
+        below.setdefault(max(task.after, key=order.__getitem__, default=""), []).append(task)
+    left = [(0, task) for task in reversed(below.get("", []))]
+    while left:
+        depth, task = left.pop()
+        last = max(task.after, key=order.__getitem__, default="")
+        yield "  " * min(depth, _DEEPEST), task, tuple(name for name in task.after if name != last)
+        left += [(depth + 1, each) for each in reversed(below.get(task.id, []))]
