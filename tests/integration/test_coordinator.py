@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from desk import repository, shell
+from tests import forked
 from tests.conftest import git
 
 from chargehand.app.composition import App
@@ -278,3 +279,15 @@ def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: 
         crew.record([task("a"), task("b", role="wizard")])
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         assert not app.store.log.missions()
+
+
+def test_the_plan_is_shown_as_a_tree(crew: Crew) -> None:
+    chain = [task(f"c{number}", after=[f"c{number - 1}"]) for number in range(1, 40)]
+    mission = crew.record([task("last", after=["a", "b"]), task("a"), task("b", after=["a"]), task("c0"), *chain])
+    _, said, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
+    _, *lines = said.splitlines()
+    rows = [line.split("pending")[0].rstrip() for line in lines]
+    assert rows[:6] == ["a", "  b", "    last", "c0", "  c1", "    c2"]
+    assert lines[2].rstrip().endswith("also after a")
+    assert len(rows) == 43
+    assert max(map(len, lines)) <= 80
