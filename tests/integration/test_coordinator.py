@@ -252,7 +252,7 @@ def test_a_paused_coordinator_starts_nothing_until_it_is_resumed(crew: Crew) -> 
 
 def test_the_example_of_the_documentation_does_what_it_says(crew: Crew) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/plans.md").read_text()
-    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    example, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     file = crew.place / "dates.yaml"
     file.write_text(example)
     asked = RunRequest(plan=str(file), text="new date format", agent="command:true", only_checks=(READS,))

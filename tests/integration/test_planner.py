@@ -17,9 +17,9 @@ from tests.crash_kit import Yard, nothing_survives, sample
 
 from chargehand.app.composition import App
 from chargehand.app.documents import mission_document
-from chargehand.app.missions import show_plan
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
+from chargehand.app.story import show_plan
 from chargehand.core.errors import ChargehandError
 from chargehand.core.fold import read_payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed, TaskEnded, TaskHeld

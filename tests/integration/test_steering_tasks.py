@@ -103,7 +103,7 @@ def test_an_answer_to_the_coordinator_reaches_the_one_task_that_asks(crew: Steer
     assert (asked["mission"], asked["options"]) == (child, ["left", "right"])
     done = crew.say("mission", "answer", mission, "2")
     assert (done["mission"], done["task"], done["parent"]) == (child, "ways", mission)
-    crew.refused("no_question", "mission", "answer", child, "left")
+    crew.refused("question_answered", "mission", "answer", child, "left")
     crew.refused("no_question", "mission", "answer", mission, "--task", "ways", "left")
     state = crew.work(mission)
     assert state.status == "promoted", (state.reasons, state.questions)
@@ -146,7 +146,8 @@ def test_of_two_answers_at_once_the_first_counts_whichever_way_it_came(crew: Ste
         person.start()
     for person in people:
         person.join()
-    assert codes == ["no_question"] * 3
+    assert len(codes) == 3
+    assert set(codes) <= {"question_answered", "no_question"}
     assert len(crew.events(child, QuestionAnswered)) == 1
     assert crew.work(mission).status == "promoted"
 
