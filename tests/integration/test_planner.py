@@ -120,7 +120,8 @@ def test_a_plan_that_is_invalid_goes_back_with_what_is_wrong(crew: Crew) -> None
     [
         (document(small("a", after=["b"]), small("b", after=["a"])), "a after b after a"),
         (document(small("a", role="wizard")), "task a: .*wizard"),
-        (document(small("a"), small("b", agent="nobody")), "task b: .*nobody"),
+        (document(small("a"), small("b", agent="nobody")), "task 'b': .*nobody"),
+        (document(small("a", models=["other"])), "'models' names 'other', which is not configured"),
         (document(*(small(f"t{number}") for number in range(1_500))), f"1500 tasks, more than {MOST_TASKS}"),
         ("I would rather not.", "must be a table"),
         ("", "came to no plan"),

@@ -149,9 +149,11 @@ def watch_menu(out: Output, mission: str, *, watching: bool = True) -> Iterator[
             raise KeyboardInterrupt
         # A store of its own: the signal may have come in the midst of a look at the other one.
         with App.open() as app:
-            if said := carry_out(app, mission, line):
-                _say(said)
+            said = carry_out(app, mission, line)
+        # Before anything is told: who reads it may press Ctrl-C at once.
         signal.signal(signal.SIGINT, open_menu)
+        if said:
+            _say(said)
 
     if not out.can_ask:
         yield
