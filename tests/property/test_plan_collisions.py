@@ -116,7 +116,7 @@ def task(name: str, **more: object) -> Task:
         ({"make": ("a.py",)}, {"change": ("a.py",)}, "collision_file", "'a.py'"),
         ({"make": ("README.md",)}, {"delete": ("readme.md",)}, "collision_file", "'README.md' ('readme.md')"),
         ({"change": ("src/**",)}, {"change": ("src/a/b.py",)}, "collision_file", "'src/**' ('src/a/b.py')"),
-        ({"change": ("src",)}, {"change": ("src/a.py",)}, "collision_file", "'src/a.py' ('src')"),
+        ({"change": ("src",)}, {"change": ("src/a.py",)}, "collision_file", "'src' ('src/a.py')"),
         ({"change": ("*.py",)}, {"change": ("src/a.py",)}, None, ""),
         ({"areas": ("*.py",)}, {"change": ("src/a.py",)}, "collision_area", "'*.py' ('src/a.py')"),
         ({"areas": ("src/**",)}, {"areas": ("*.py",)}, "collision_area", "'src/**' ('*.py')"),

@@ -98,6 +98,8 @@ def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed:
     if deed == "answer" and state.status not in ENDED and (asked := [each for each in own if not each.answer]):
         return Addressee(mission=state.id, question=asked[-1])
     runs = {run.mission for run in known.current}
+    if deed == "answer":  # who reviews it may ask too
+        runs |= {each.mission for run in known.current for each in known.reviews_of(run.mission)}
     mine = [each for each in children if each.id in runs]
     if deed == "send":
         fitting = [each.id for each in mine if each.status not in ENDED]
