@@ -18,7 +18,7 @@ from chargehand.app.missions import answer_question, cancel_mission, pause_missi
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
-from chargehand.core.errors import ChargehandError, NotFoundError
+from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
@@ -291,3 +291,25 @@ def test_the_plan_is_shown_as_a_tree(crew: Crew) -> None:
     assert lines[2].rstrip().endswith("also after a")
     assert len(rows) == 43
     assert max(map(len, lines)) <= 80
+
+
+def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Crew) -> None:
+    offers = {"plain": [], "half": ["browser"], "whole": ["browser", "gpu"]}
+    agents = [
+        f"[agents.{name}]\ncommand = ['sh', '-c', 'echo x > sub/{name}.txt']\noffers = {each}\n"
+        for name, each in offers.items()
+    ]
+    file = crew.place / "config/chargehand/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(agents))
+    needs = {"one": ["browser"], "two": ["gpu", "browser"]}
+    tasks = [{"id": name, "text": name, "needs": each} for name, each in needs.items()]
+    with pytest.raises(UsageError, match="task three: no agent offers all that it needs: gpu, printer"):
+        crew.record([*tasks, {"id": "three", "text": "three", "needs": ["gpu", "printer"]}])
+    with pytest.raises(UsageError, match="agent 'plain' does not offer"):
+        crew.record([{"id": "one", "text": "one", "needs": ["gpu"], "agent": "plain"}])
+    for chosen, who in ((tasks, ["half", "whole"]), (tasks[1:], ["whole"])):
+        state = crew.work(crew.record(chosen))
+        assert state.status == "promoted"
+        names = git(crew.repo, "diff", "--name-only", f"main..{branch(crew, state)}").split()
+        assert names == [f"sub/{each}.txt" for each in who]

@@ -23,14 +23,16 @@ from chargehand.app.missions import answer_question
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.core.fold import read_payload
-from chargehand.core.plan_events import PLAN_EVENTS, TaskMerged, TaskStarted
+from chargehand.core.plan_events import PLAN_EVENTS, ReviewStarted, TaskMerged, TaskStarted
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import ENDED
 
 pytestmark = pytest.mark.needs_bwrap
 soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
-FILES = {"g.txt": "ggg\n", "sub/h.txt": "hhh\n"}
+VOTE = {"summary": "looked", "evidence": ["read it"], "open_points": []}
+VOTE_MESSAGE = {"type": "task_completion", "status": "success", "payload": VOTE}
+FILES = {"g.txt": "ggg\n", "sub/h.txt": "hhh\n", "vote.json": json.dumps(VOTE_MESSAGE)}
 # It names none of the files: what a check names only a person may change.
 CHECK = "cat *.txt sub/* >/dev/null; test ! -e sub/bad.txt"
 
@@ -45,7 +47,12 @@ def _task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
 
 # The second attempt takes away what makes the first one red.
 _MENDS = _sh("echo x > sub/mended.txt; if test -e sub/bad.txt; then rm sub/bad.txt; else echo x > sub/bad.txt; fi")
-SMALL = [_task("a"), _task("b", _MENDS, attempts=2), _task("c", after=["a", "b"], done_when="test -e sub/c.txt")]
+TEAM = [{"role": "reviewer", "agent": _sh("cp vote.json $CHARGEHAND_MESSAGE; cat sub/*")}]
+SMALL = [
+    _task("a", reviewers=["reviewer"]),
+    _task("b", _MENDS, attempts=2),
+    _task("c", after=["a", "b"], done_when="test -e sub/c.txt"),
+]
 LARGE = [
     *SMALL,
     _task("same", _sh("echo x >> g.txt"), change=["g.txt"]),
@@ -77,7 +84,7 @@ class PlanYard(Yard):
         self.repository = make_repository(place / "repo", FILES)
         self.before = repository_state(self.repository)
         plan = place / "plan.json"
-        plan.write_text(json.dumps({"tasks": tasks}))
+        plan.write_text(json.dumps({"tasks": tasks, "team": TEAM}))
         asked = RunRequest(
             plan=str(plan), repo=self.repository, agent="command:true", only_checks=(CHECK,), yes=True
         )
@@ -104,7 +111,7 @@ class PlanYard(Yard):
             payloads = [read_payload(line) for line in app.store.log.read(self.coordinator)]
         merged = [each.mission for each in payloads if isinstance(each, TaskMerged)]
         assert len(merged) == len(set(merged)), "a task was merged twice"
-        started = [each.mission for each in payloads if isinstance(each, TaskStarted)]
+        started = [each.mission for each in payloads if isinstance(each, TaskStarted | ReviewStarted)]
         assert sorted(started) == sorted(set(started)), "a task was begun twice"
         assert set(started) == set(children), "a mission of a task that the coordinator does not know"
         assert state.plan is not None

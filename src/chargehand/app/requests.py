@@ -111,7 +111,7 @@ def _find_plan(app: App, request: RunRequest) -> tuple[str, Plan]:
 
 def _needs_coordinator(plan: Plan, task: Task) -> bool:
     conditional = task.done_when or task.when or task.loop is not None
-    return bool(plan.ambiguities or conditional or task.candidates > 1 or task.reviewers)
+    return bool(plan.ambiguities or conditional or task.candidates > 1 or task.reviewers or task.needs)
 
 
 def record_mission(

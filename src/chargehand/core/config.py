@@ -147,6 +147,10 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         KeySpec("of native: entries of [mcp] whose tools it is given, inside its sandbox", form="name"),
     ] = ()
+    offers: Annotated[
+        tuple[str, ...],
+        KeySpec("what tasks of a plan may need and it has, in words of your own: browser, gpu", form="name"),
+    ] = ()
 
 
 # Nothing here has a `meet`: who names the address names where requests, and the key, are sent.

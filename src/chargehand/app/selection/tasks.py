@@ -34,6 +34,8 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         Raises what `RoleCatalogue.find` and `choose_agent` do, and `ConfigError` where task, role and mission
         leave no area that may be changed.
         """
+        if task.needs:
+            task = replace(task, agent=self._able_agent(whole, task))
         request = replace(
             whole,
             model=model or whole.model,
@@ -60,6 +62,22 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             role_text=self.artifacts.put(file.content, kind="role"),
             role_from=file.place,
         )
+
+    def _able_agent(self, whole: MissionRequest, task: Task) -> str:
+        """Return the agent for a task that needs capabilities: its own, else one that announces them all.
+
+        Raises `UsageError` (`agent_unable`).
+        """
+        agents = self.resolved.config.agents
+        # What the person named for the whole comes first, where it will do.
+        wanted = (task.agent,) if task.agent else tuple(dict.fromkeys((whole.agent, *agents)))
+        able = next((each for each in wanted if each in agents and {*task.needs} <= {*agents[each].offers}), None)
+        if able is None:
+            needs = ", ".join(task.needs)
+            who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
+            hint = f"write offers = {list(task.needs)} to [agents.NAME] of one that has it, or leave out 'needs'"
+            raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
+        return able
 
 
 class PlanCheck(Struct, frozen=True, kw_only=True):
