@@ -190,7 +190,8 @@ class StateReader:
         rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
         if not rows:
             raise NotFoundError("there are no missions yet", hint='chargehand run "TEXT" starts one')
-        return rows[-1].id
+        # Not one of a coordinator's: a person asked for none of those.
+        return next(row.id for row in reversed(rows) if not row.parent)
 
     def mission_state(self, name: str) -> MissionState:
         """Return how the mission stands that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""

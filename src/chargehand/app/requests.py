@@ -90,7 +90,10 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
             time=f"{only.seconds:g}s" if only.seconds else request.time,
             budget=request.budget if only.budget_usd is None else f"{only.budget_usd:g}",
         ), None
-    return replace(request, text=text, file=None), plan
+    reviews = {role for task in plan.tasks for role in task.reviewers}
+    named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
+    # Where all work is somebody's already, nobody has to name one more.
+    return replace(request, text=text, file=None, agent=request.agent or (only.agent if named else None)), plan
 
 
 def _find_plan(app: App, request: RunRequest) -> tuple[str, Plan]:

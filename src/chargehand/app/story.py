@@ -120,8 +120,8 @@ class MissionStory:
                 why = "" if payload.status in ("succeeded", "refused") else f": {reasons}"
                 text = f"  attempt {self._number} {payload.status}{why}"
                 yield StoryLine(text=text, colour=_COLOURS.get(payload.status), bold=True)
-            case _ if isinstance(payload, _OF_THE_MISSION):
-                yield StoryLine(text=f"  {describe(payload)}")
+            case _ if isinstance(payload, _OF_THE_MISSION) and (text := describe(payload)):
+                yield StoryLine(text=f"  {text}")
 
     def _note(self, payload: Payload) -> str | None:
         """Return what is to be said of the agent's own doing beside its words, `None` where that is nothing."""
