@@ -63,6 +63,7 @@ def render_report(report: MissionReport) -> str:
         ("What was asked", _tell_request(report)),
         ("What was done", _tell_changes(report)),
         ("Checks that judged the promoted tree", _tell_checks(report)),
+        *((("Tasks", _tell_tasks(report)),) if report.tasks else ()),
         ("Attempts, and what was refused", _tell_attempts(report)),
         ("Who decided what", _tell_events(report.decisions, "No person decided anything.")),
         ("Cost and time", _tell_cost(report)),
@@ -205,9 +206,25 @@ def _tell_unread(unread: Sequence[str] | None, indent: str = "") -> Iterator[str
         yield f"{indent}- changed code that no check opened: {code(path)}"
 
 
+def _tell_tasks(report: MissionReport) -> Iterator[str]:
+    for task in report.tasks:
+        outcome = "rolled back" if task.rolled_back else (task.outcome or "not ended").replace("_", " ")
+        commit = f" at {code(task.commit[:12])}" if task.commit else ""
+        why = f": {words(task.reason.message)}" if task.reason is not None else ""
+        yield f"- {code(task.id)}: {words(task.text)}: {outcome}{commit}{why}"
+        if task.missions:
+            yield f"  - by {', '.join(map(code, task.missions))}, {_money(task.cost_usd)}"
+        for vote in task.reviews:
+            said = f": {words('; '.join(vote.points))}" if vote.points else ""
+            yield f"  - {code(vote.role)} {vote.vote}{', proven by a test' if vote.proven else ''}{said}"
+    for duty in report.obligations:
+        by = [code(task.id) for task in report.tasks if duty.id in task.covers]
+        yield f"- obligation {code(duty.id)}: {words(duty.text)}: {', '.join(by) or '**no task covers it**'}"
+
+
 def _tell_attempts(report: MissionReport) -> Iterator[str]:
     if not report.attempts:
-        yield "No attempt began."
+        yield "Its tasks have missions of their own." if report.tasks else "No attempt began."
     for attempt, details in zip(report.attempts, report.details.attempts, strict=True):
         yield from _tell_attempt(attempt, details)
     for verdict in report.judged_again:

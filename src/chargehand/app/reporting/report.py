@@ -28,7 +28,9 @@ from chargehand.core.mission_events import (
     QuestionAnswered,
     VerdictGiven,
 )
-from chargehand.core.records import CheckResult, Reverted, Verdict
+from chargehand.core.plan_events import PlanProgress, ReviewVote
+from chargehand.core.plans import Obligation
+from chargehand.core.records import CheckResult, Reason, Reverted, Verdict
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.workspace.depot import LineCount
 
@@ -82,6 +84,24 @@ class UndoAdvice(Document, frozen=True):
     commands: tuple[str, ...]
 
 
+class TaskReport(Document, frozen=True):
+    """One task of a plan: how it ended, the obligations that it `covers`, who did it, and what reviewers said.
+
+    `outcome` and `cost_usd` are null while it goes on, and where that is not known.
+    """
+
+    id: str
+    text: str
+    covers: tuple[str, ...]
+    outcome: str | None
+    reason: Reason | None
+    missions: tuple[str, ...]
+    commit: str | None
+    rolled_back: bool
+    reviews: tuple[ReviewVote, ...]
+    cost_usd: float | None
+
+
 class MissionReport(Document, frozen=True):
     """`mission report`: what a person files at the end. What is not known is null, never 0 or empty.
 
@@ -99,6 +119,8 @@ class MissionReport(Document, frozen=True):
     on_base: Verdict | None
     attempts: tuple[AttemptReport, ...]
     judged_again: tuple[Verdict, ...]
+    tasks: tuple[TaskReport, ...]
+    obligations: tuple[Obligation, ...]
     decisions: tuple[ReportedEvent, ...]
     interruptions: tuple[ReportedEvent, ...]
     evidence: tuple[ArtifactEntry, ...]
@@ -145,6 +167,8 @@ def build_report(source: ReportSource) -> MissionReport:
         on_base=on_base[-1] if on_base else None,
         attempts=tuple(_report_attempts(source, log)),
         judged_again=tuple(each.verdict for each in own if each.attempt not in known),
+        tasks=tuple(_report_tasks(state.plan)) if state.plan is not None else (),
+        obligations=state.plan.plan.obligations if state.plan is not None else (),
         decisions=tuple(_decisions(state, log)),
         interruptions=tuple(
             ReportedEvent(time=line.time, kind=payload.type, identity=None, about="", text=describe(payload))
@@ -173,6 +197,23 @@ def _report_attempts(source: ReportSource, log: Sequence[tuple[Event, Payload]])
             verdict=given[-1] if given else None,
             failures=(*map(source.explain, failed), *(ended if attempt is source.state.attempts[-1] else ())),
             reverted=tuple(path for paths in reverted for path in paths),
+        )
+
+
+def _report_tasks(progress: PlanProgress) -> Iterator[TaskReport]:
+    for task in progress.plan.tasks:
+        known = progress.tasks[task.id]
+        yield TaskReport(
+            id=task.id,
+            text=task.text,
+            covers=task.covers,
+            outcome=known.end.outcome if known.end is not None else None,
+            reason=known.end.reason if known.end is not None else known.held,
+            missions=tuple(run.mission for run in known.runs),
+            commit=known.merged[-1].commit if known.merged else None,
+            rolled_back=bool(known.rolled_back),
+            reviews=tuple(vote for each in known.reviewed for vote in each.votes),
+            cost_usd=known.end.cost_usd if known.end is not None else None,
         )
 
 

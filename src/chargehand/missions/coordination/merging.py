@@ -7,7 +7,7 @@ import contextlib
 
 from chargehand.checks.execution import report
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import ApprovalGiven, BaseResolved
+from chargehand.core.mission_events import ApprovalGiven, BaseResolved, VerdictGiven
 from chargehand.core.plan_events import TaskMerged, TaskReturned
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, Reason, Verdict
@@ -52,6 +52,8 @@ class MergeQueue:
         approved = self._approved_trees(child.id)
         if base.commit == tip.commit:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
+            # What judged a promoted tree stands in the log of whoever promoted it.
+            self._journal.record(VerdictGiven(verdict=verdict))
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
         rebase = await asyncio.to_thread(
             rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
