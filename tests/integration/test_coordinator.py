@@ -14,7 +14,7 @@ from tests import forked
 from tests.conftest import git
 
 from chargehand.app.composition import App
-from chargehand.app.missions import answer_question, cancel_mission, pause_mission
+from chargehand.app.missions import answer_question, cancel_mission, pause_mission, report_mission
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
@@ -22,6 +22,7 @@ from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
+from chargehand.missions.provenance import verify_mission
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -313,3 +314,21 @@ def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Cr
         assert state.status == "promoted"
         names = git(crew.repo, "diff", "--name-only", f"main..{branch(crew, state)}").split()
         assert names == [f"sub/{each}.txt" for each in who]
+
+
+def test_each_merged_task_has_provenance_and_the_report_tells_of_all(crew: Crew) -> None:
+    done: dict[str, Any] = {"covers": ["d1"], "acceptance": ["it is there"]}
+    duties = [{"id": "d1", "text": "Both are there"}]
+    mission = crew.record([task("a", **done), task("b", after=["a"], **done)], obligations=duties)
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        found = verify_mission(app.store, app.depot(app.project()), mission)
+        assert [each.problems for each in found] == [(), ()]
+        report, text = report_mission(app, mission)
+    assert [(each.id, each.outcome, each.commit) for each in report.tasks] == [
+        (each.task, "merged", each.commit) for each in crew.events(mission, TaskMerged)
+    ]
+    assert report.promoted is not None
+    assert report.promoted.verdict is not None
+    assert "obligation `d1`: `Both are there`: `a`, `b`" in text

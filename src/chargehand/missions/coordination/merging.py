@@ -59,6 +59,7 @@ class MergeQueue:
             rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
         )
         if rebase is None:  # a worker before merged it, and ended before it could say so
+            await self._promoter.sign(tip.commit)
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
@@ -93,6 +94,7 @@ class MergeQueue:
 
         # Once begun it is finished, whoever cancels: half a promotion helps nobody.
         await self._control.finish(promote())
+        await self._promoter.sign(made[0])
         return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
 
     def _return_conflict(self, task: Task, child: MissionState, rebase: Rebase, tree: str) -> TaskReturned:

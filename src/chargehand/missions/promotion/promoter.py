@@ -199,13 +199,13 @@ class Promoter:
         assert state.request is not None
         assert state.commit is not None
         # Signed first: the signature is a note on the commit, and the export takes the note along.
-        await self._sign(state.commit)
+        await self.sign(state.commit)
         if not is_exported(state):
             await self.export()
         if state.request.apply and not is_applied(state):
             await self.apply()
 
-    async def _sign(self, commit: str) -> None:
+    async def sign(self, commit: str) -> None:
         """Sign the log, and of it the provenance of the commit, and note both on it, once.
 
         A failure is recorded and undoes no promotion.
@@ -330,7 +330,7 @@ class Promoter:
         self._fault("rolled_back")
         done = MissionRolledBack(ref=self._ref, commit=commit, tree=tree, tasks=tasks)
         self._journal.record(done, durable=True)
-        await self._sign(commit)
+        await self.sign(commit)
         await self.export()
         if was_applied:
             await self._undo_apply(base, promoted, commit, undo)
