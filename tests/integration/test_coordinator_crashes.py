@@ -23,6 +23,7 @@ from chargehand.app.missions import answer_question
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import HeadSigned
 from chargehand.core.plan_events import PLAN_EVENTS, ReviewStarted, TaskMerged, TaskStarted
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import ENDED
@@ -111,6 +112,8 @@ class PlanYard(Yard):
             payloads = [read_payload(line) for line in app.store.log.read(self.coordinator)]
         merged = [each.mission for each in payloads if isinstance(each, TaskMerged)]
         assert len(merged) == len(set(merged)), "a task was merged twice"
+        signed = [each.commit for each in payloads if isinstance(each, HeadSigned)]
+        assert len(signed) == len(set(signed)) == len(merged), "each merged commit is signed, and once"
         started = [each.mission for each in payloads if isinstance(each, TaskStarted | ReviewStarted)]
         assert sorted(started) == sorted(set(started)), "a task was begun twice"
         assert set(started) == set(children), "a mission of a task that the coordinator does not know"
@@ -127,8 +130,8 @@ class PlanYard(Yard):
         )
 
     def _counts(self, mission: str, kind: str) -> bool:
-        # A coordinator promotes once for each task, and waits for people between.
-        return mission != self.coordinator or kind not in ("promotion.done", "mission.finished")
+        # A coordinator promotes and signs once for each task, and waits for people between.
+        return mission != self.coordinator or kind not in ("promotion.done", "head.signed", "mission.finished")
 
 
 def _undisturbed(place: Path, tasks: list[dict[str, Any]]) -> tuple[PlanOutcome, list[str], PlanYard]:
