@@ -266,6 +266,8 @@ def test_control_c_at_a_terminal(desk: Desk, mark: str) -> None:
     wait_for(lambda: sleepers(mark))
     shown.until("agent working")
     shown.say("\x03")
+    shown.until("Ctrl-C again stops")
+    shown.say("\x03")
     assert shown.end() == 130
     assert "Stopping. Press Ctrl-C again to force quit." in shown.shown
     assert "cancelled" in shown.shown
