@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 # Between two looks at the log of a mission that is followed: one query of a millisecond each.
 _LOOK_SECONDS = 0.2
-_PATIENCE_SECONDS = 2.0
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
@@ -193,7 +192,7 @@ def follow_mission(
     No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
     `with_output` yields, in the order of time, also the lines that its agents print.
     """
-    seen, last_wait, since = 0, "", time.monotonic()
+    seen, last_wait = 0, ""
     with OutputReader(reader.home, mission) as output:
         while True:
             # The state first: what was written before it was settled is in the log by then.
@@ -213,10 +212,7 @@ def follow_mission(
                 reason = state.waits_for_quota.reason
             elif state.status == "planned" or goes_on_by_itself(state):
                 reason = reader.mission_reader.waits().get(state.id)
-            # A worker takes up what was just asked for, or woken, in a moment: nobody need read of that.
-            if reason is None or reason.message == last_wait:
-                since = time.monotonic()
-            elif time.monotonic() - since >= _PATIENCE_SECONDS or state.waits_for_quota is not None:
+            if reason is not None and reason.message != last_wait:
                 last_wait = reason.message
                 yield reason
             time.sleep(_LOOK_SECONDS)
