@@ -233,7 +233,7 @@ def test_the_table_has_every_key_of_the_sections() -> None:
         assert getattr(getattr(config, key.section), key.field) == key.default
         assert key.doc
         assert key.meet in {"min", "intersect", "union", "repo", "user"}
-    assert set(agent_keys()) == {"kind", "command", "cli", "patch", "model", "fallback", "mcp"}
+    assert set(agent_keys()) == {"kind", "command", "cli", "patch", "model", "fallback", "mcp", "offers"}
     assert f"{AGENTS}.NAME.command" in known_names()
     assert find_key("agents.a.b.command") is None
     assert find_key("models.a.base_url") is not None
