@@ -369,8 +369,8 @@ def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
     question = asked.question.id if asked.question is not None else ""
     try:
         state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
-    except RefusedError:
-        if app.has_work():  # it came too late, and the default lets the mission go on
+    except RefusedError as error:
+        if error.code == "question_expired" and app.has_work():  # it came too late, and the default lets the mission go on
             ensure_worker(app)
         raise
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
