@@ -124,6 +124,32 @@ def test_a_test_that_nobody_is_to_make_pass_is_a_question(crew: Crew) -> None:
     assert asked.reasons[0].code == "failing_test_added"
 
 
+@pytest.mark.parametrize("answer", ["retry", "skip"])
+def test_tests_that_conflict_are_never_dropped_unasked(crew: Crew, answer: str) -> None:
+    """Two testers add the same file; nobody can be given both."""
+    other = TRIPLE.replace("triple(0), 0", "triple(1), 3")
+    mission = record(
+        crew,
+        [
+            task("one", writes("tests/test_triple.py", TRIPLE), role="tester"),
+            task("two", writes("tests/test_triple.py", other), role="tester"),
+            task("code", writes("calc.py", GOOD), after=["one", "two"]),
+        ],
+    )
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    (asked,) = crew.events(mission, QuestionAsked)
+    assert asked.reasons[0].code == "tests_conflict"
+    assert "tests/test_triple.py" in asked.text
+    assert "code" not in {event.task for event in crew.events(mission, TaskStarted)}
+    done = crew.answer(mission, answer)
+    assert done.status == "promoted", done.reasons
+    ends = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert ends["code"] == ("merged" if answer == "retry" else "left_out")
+    if answer == "retry":  # with the first one's, which nothing conflicts with
+        assert git(crew.repo, "show", f"{branch(crew, done)}:tests/test_triple.py") == TRIPLE.strip()
+
+
 def test_what_a_reviewer_objects_to_goes_back_and_is_merged_once_it_approves(crew: Crew) -> None:
     """The reviewer wants a docstring; the developer adds it only when told."""
     wants = "Triple the number."

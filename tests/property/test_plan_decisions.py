@@ -42,7 +42,7 @@ from chargehand.missions.coordination.decisions import (
     decide,
 )
 from chargehand.missions.coordination.reviews import MOST_REVISIONS, OBJECTED, weigh
-from chargehand.missions.replanning import check_new_plan
+from chargehand.missions.planning.replanning import check_new_plan
 
 WHY = Reason(code="test", message="so it goes")
 ENDS: tuple[MissionStatus, ...] = (
@@ -60,9 +60,17 @@ class World:
     """Everything around the decisions: children that end, a queue that merges, a person who answers."""
 
     def __init__(
-        self, plan: Plan, seed: int, models: tuple[str, ...], shared: set[str], changing: float = 0.0
+        self,
+        plan: Plan,
+        seed: int,
+        models: tuple[str, ...],
+        shared: set[str],
+        *,
+        changing: float = 0.0,
+        conflicting: float = 0.0,
     ) -> None:
         self.plan = plan
+        self.conflicting = conflicting
         self.changing = changing
         self.chance = random.Random(seed)
         self.progress = PlanProgress().after(PlanMade(plan=plan, identity="ada"))
@@ -173,6 +181,14 @@ class World:
         assert move.round == known.round + 1
         assert all(self.progress.tasks[before].end is not None for before in task.after)
         assert not any(child.is_open for child in self.situation().runs(move.task))
+        if (
+            move.rung != "person" and self.chance.random() < self.conflicting
+        ):  # the tests that it was to be given conflict
+            question = f"task/{move.task}/{known.round}"
+            assert question not in self.answers
+            self.answers[question] = None
+            self.asked += 1
+            return
         if move.round == 1:
             # Of a task that was dropped nothing is merged: nobody waits for its mission to stop.
             planned = {each.id for each in self.plan.tasks} & self.shared - {move.task}
@@ -327,7 +343,7 @@ def test_every_plan_comes_to_an_end_whatever_its_tasks_do(
     plan: Plan, seed: int, models: tuple[str, ...], data: st.DataObject
 ) -> None:
     shared = set(data.draw(st.lists(st.sampled_from([task.id for task in plan.tasks]), unique=True)))
-    world = World(plan, seed, models, shared)
+    world = World(plan, seed, models, shared, conflicting=0.05)
     world.run()
     assert world.finished is not None
     ended = {name: known.end for name, known in world.progress.tasks.items()}
@@ -351,7 +367,7 @@ def test_a_plan_that_changes_comes_to_an_end_with_each_task_done_once_and_in_ord
     plan: Plan, seed: int, data: st.DataObject
 ) -> None:
     shared = set(data.draw(st.lists(st.sampled_from([task.id for task in plan.tasks]), unique=True)))
-    world = World(plan, seed, ("m", "n"), shared, changing=0.3)
+    world = World(plan, seed, ("m", "n"), shared, changing=0.3, conflicting=0.05)
     world.run()
     assert world.finished is not None
     assert not any(child.is_open for child in world.children.values())

@@ -370,7 +370,7 @@ def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
     try:
         state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
     except RefusedError as error:
-        if error.code == "question_expired" and app.has_work():  # it came too late, and the default lets the mission go on
+        if error.code == "question_expired" and app.has_work():  # the default lets the mission go on
             ensure_worker(app)
         raise
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
@@ -379,7 +379,7 @@ def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
 def answer_question(app: App, mission: str, text: str, *, question: str = "") -> MissionState:
     """Answer what a mission asks, by order where it runs; the first open `question` where none is named.
 
-    Raises `RefusedError` (`no_question`), where somebody else was first too.
+    Raises `RefusedError` (`no_question`; `question_answered` where somebody was first, `question_expired`).
     """
     app.steer(
         mission, "answer", lambda: app.steering.answer(mission, text, question), text=text, question=question

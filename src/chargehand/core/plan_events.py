@@ -17,9 +17,6 @@ TaskOutcome = Literal["merged", "done", "left_out", "failed"]
 # What is tried for a task, in this order: the first run, another approach, another model, several side by side; a
 # merge that was not good gives it back to who made it, a loop does it again. After them a person is asked.
 Rung = Literal["first", "approach", "model", "best_of", "returned", "loop", "person"]
-# The question about a task, and about what a plan leaves open, begin with these.
-TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
-
 ReviewDecision = Literal["accepted", "revise", "disputed"]
 
 # The questions about a task, and about what a plan leaves open, begin with these.
@@ -89,7 +86,7 @@ class TaskHeld(Payload, frozen=True, kw_only=True):
 
 
 class ReviewVote(Struct, frozen=True, kw_only=True):
-    """What one reviewer said: `objects` to these `points`, `approves`, or `abstained` as its mission ended badly.
+    """What one reviewer said: `objects` to these `points`, `approves`, or `abstained`, saying nothing that counts.
 
     `proven`: it added a test that fails, which no vote outweighs.
     """

@@ -23,7 +23,7 @@ from chargehand.core.plans import Plan
 from chargehand.missions._messages import is_about_message
 from chargehand.missions._questions import check_answer, require_question
 from chargehand.missions.journal import Journal
-from chargehand.missions.replanning import events_of_new_plan
+from chargehand.missions.planning.replanning import events_of_new_plan
 
 if TYPE_CHECKING:
     from chargehand.durable.orders import Order

@@ -43,8 +43,8 @@ from chargehand.missions._messages import (
 from chargehand.missions._questions import check_answer, expire_questions, require_question
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
+from chargehand.missions.planning.replanning import events_of_new_plan
 from chargehand.missions.reading import MissionReader, is_rolled_back
-from chargehand.missions.replanning import events_of_new_plan
 from chargehand.missions.transcript import WORK
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room

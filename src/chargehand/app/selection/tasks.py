@@ -117,7 +117,8 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
 
     def _check_reviewer(self, whole: MissionRequest, plan: Plan, task: Task, name: str) -> None:
         """Return if somebody can review in a role; raises as `check_task`, `UsageError` for a role that writes."""
-        self.check_task(whole, Task(id=task.id, text="", role=name, agent=plan.member(name).agent))
+        member = plan.member(name)
+        self.check_task(whole, Task(id=task.id, text="", role=name, agent=member.agent, models=member.models))
         role, _ = self.assigner.roles.find(name, self.assigner.resolved.config)
         if role.writes and role.must_add != "failing_test":
             raise UsageError(

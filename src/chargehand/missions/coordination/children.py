@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
-from chargehand.core.errors import UsageError
+from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued, MissionCreated
@@ -15,6 +15,7 @@ from chargehand.core.plan_events import PLAN_QUESTION, TaskProgress, TaskReturne
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
+from chargehand.core.text import shown_path
 from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.decisions import Start
 from chargehand.missions.coordination.reviews import OBJECTED
@@ -69,12 +70,14 @@ def create_child(
 ) -> str:
     """Record the mission that does a task from `tip` on, unless it is; return the commit that it begins at.
 
-    The failing tests that were added for it are in its base: what is in the base it cannot weaken.
+    The failing tests that were added for it are in its base: what is in the base it cannot weaken. Raises
+    `RefusedError` (`tests_conflict`) where they conflict, unless a person had it begin without those.
     """
     store, depot = services.store, services.depot
     assert coordinator.request is not None
     tests = _failing_tests(services, coordinator, task)
-    tip = _add_tests(depot, coordinator.id, tests, tip)
+    if move.rung != "returned":
+        tip = _add_tests(depot, coordinator.id, tests, tip, partly=move.rung == "person")
     request = services.prepare_task(coordinator.request, task, model)
     text = _child_text(services, coordinator, task, move, tests)
     request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=())
@@ -165,17 +168,29 @@ def _failing_tests(services: Services, coordinator: MissionState, task: Task) ->
     before = [run.mission for name in task.after if name in tasks for run in tasks[name].current]
     found = []
     for name in (*before, *proven):
+        # By its row first: most tasks added none, and their logs may be long.
+        ended = services.store.log.summary(name).summary
+        if ended.status != "promoted" or not any(reason.code == FAILING_TEST for reason in ended.reasons):
+            continue
         child = reader.at_rest(name)
-        added = child.status == "promoted" and any(reason.code == FAILING_TEST for reason in child.reasons)
-        if added and child.base is not None and child.verdicts:
+        if child.base is not None and child.verdicts:
             found.append(_HandedTests(child.base, child.verdicts[-1].tree, child.task or name))
     return found
 
 
-def _add_tests(depot: Depot, coordinator: str, tests: list[_HandedTests], on: Base) -> Base:
-    """Return a base with the tests on top; what conflicts with it is left out."""
+def _add_tests(
+    depot: Depot, coordinator: str, tests: list[_HandedTests], on: Base, *, partly: bool = False
+) -> Base:
+    """Return a base with the tests on top; `partly` leaves out what conflicts with it, which else is refused."""
     for each in tests:
         rebase = rebase_onto(depot, each.base, on, each.tree, mission=coordinator)
+        if rebase is not None and rebase.count and not partly:
+            paths = ", ".join(shown_path(conflict.path) for conflict in rebase.conflicts)
+            raise RefusedError(
+                f"the failing tests of {each.by} conflict with {on.revision} in {paths}",
+                code="tests_conflict",
+                hint=f"chargehand mission plan {coordinator} names the missions that made them",
+            )
         if rebase is not None:
             revision = f"{on.revision} with the tests of {each.by}"
             on = Base(commit=rebase.checkpoint.commit, tree=rebase.tree, revision=revision)

@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MissionFinished, QuestionAsked
 from chargehand.core.plan_events import (
@@ -231,18 +232,14 @@ class Coordinator:
         started = []
         for number, model in enumerate(move.models, 1):
             name = child_id(self._journal.mission, task.id, move.round, number)
-            base = await asyncio.to_thread(
-                partial(
-                    create_child,
-                    self._services,
-                    self._journal.state,
-                    task,
-                    tip,
-                    mission=name,
-                    move=move,
-                    model=model,
-                )
-            )
+            create = partial(create_child, self._services, self._journal.state, task, tip, mission=name)
+            try:
+                base = await asyncio.to_thread(partial(create, move=move, model=model))
+            except RefusedError as error:
+                if error.code != "tests_conflict":
+                    raise
+                self._ask_about_tests(move, error)
+                return
             started.append(
                 TaskStarted(
                     task=task.id,
@@ -257,6 +254,20 @@ class Coordinator:
                 )
             )
         self._journal.record(*started)
+
+    def _ask_about_tests(self, move: d.Start, error: RefusedError) -> None:
+        """Ask a person about a task whose failing tests it cannot be given."""
+        reason = Reason(code="tests_conflict", message=error.message)
+        asked = QuestionAsked(
+            question=d.question_about(move.task, move.round - 1),
+            tree=self._tip().tree,
+            reasons=(reason,),
+            text=f"Task {move.task} cannot begin: {error.message}. Begin it without those (retry), leave it"
+            " out, or stop everything?",
+            options=(d.RETRY, d.SKIP, d.STOP),
+            kind="decision",
+        )
+        self._journal.record(self._journal.limited(asked), durable=True)
 
     async def _needless(self, task: Task, tip: Base, move: d.Start) -> TaskEnded | None:
         """Return the end of a task that has nothing to do, as its conditions say of what is merged so far."""

@@ -207,6 +207,13 @@ def _wait(now: Situation) -> Wait:
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
         if not waiting:  # its question is open: else there would be a move
             people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision"))
+    # What could not begin, and a person has to say how.
+    unbegun = (
+        each.id for each in now.progress.plan.tasks if now.of(each.id).end is None and not now.works(each.id)
+    )
+    for task in unbegun:
+        if now.answers.get(question_about(task, 0), "") is None:
+            people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision"))
     return Wait(tasks=tuple(working), people=tuple(people))
 
 
@@ -254,6 +261,8 @@ def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
 def _next_round(now: Situation, task: Task) -> list[Move]:
     """Return the round after one whose result was merged, in a loop, or given back."""
     known = now.of(task.id)
+    if question_about(task.id, known.round) in now.answers:
+        return _ask(now, task, ())
     if known.returned and known.returned[-1].mission in {run.mission for run in known.current}:
         back = known.returned[-1]
         if len(known.returned) > MOST_RETURNS:
@@ -265,6 +274,8 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
 def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Move]:
     """Return what is tried after a round without a good result."""
     known, ladder = now.of(task.id), now.ladders(task)
+    if question_about(task.id, known.round) in now.answers:
+        return _ask(now, task, ())
     reasons = tuple(dict.fromkeys(reason for run in runs for reason in run.reasons))
     causes = {run.cause for run in runs}
     why = "; ".join(reason.message for reason in reasons[:3]) or f"it ended {runs[0].status}"
@@ -305,12 +316,17 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     return _ask(now, task, reasons)
 
 
+def question_about(task: str, round: int) -> str:
+    """Return the id of the question about a task after so many rounds."""
+    return f"{TASK_QUESTION}{task}/{round}"
+
+
 def _ask(
     now: Situation, task: Task, reasons: tuple[Reason, ...], *, accept: ChildMission | None = None
 ) -> list[Move]:
     """Ask a person about a task, once for each round, and do what they said; what is disputed they may accept."""
     known = now.of(task.id)
-    question = f"{TASK_QUESTION}{task.id}/{known.round}"
+    question = question_about(task.id, known.round)
     options = (RETRY, SKIP, STOP) if accept is None else (ACCEPT, RETRY, SKIP, STOP)
     if question not in now.answers:
         return [Ask(task=task.id, question=question, reasons=reasons, options=options)]
@@ -345,7 +361,11 @@ def _begin(now: Situation) -> list[Move]:
         if len(working) >= now.at_once:
             break
         held = next((why for other in working if (why := now.collides(task, other))), None)
-        if held is None:
+        if held is None and question_about(task.id, 0) in now.answers:
+            answered = _ask(now, task, ())
+            moves += answered
+            working += [task for move in answered if isinstance(move, Start)]
+        elif held is None:
             models = now.ladders(task).models
             # Side by side from the beginning, where the plan says so.
             first: tuple[str | None, ...] = tuple(
