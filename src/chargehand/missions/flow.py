@@ -43,7 +43,6 @@ from chargehand.core.records import (
 from chargehand.core.state import MissionState
 from chargehand.missions._attempt_log import archive_replies, attempt_end, settle_lost_calls
 from chargehand.missions._interruptions import MOST_INTERRUPTIONS, run_interruptible
-from chargehand.missions._judged import BaseContext, JudgedAttempt
 from chargehand.missions._messages import (
     FULL_DISK,
     events_of_attempt_end,
@@ -69,6 +68,7 @@ from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxP
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
+from chargehand.missions.verdict.judged import BaseContext, JudgedAttempt
 from chargehand.missions.verdict.judgement import (
     AttemptEnd,
     find_missing_record,

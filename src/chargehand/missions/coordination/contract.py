@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from chargehand.core.records import Base, MissionRequest, Verdict, VerdictScope
-from chargehand.missions._judged import BaseContext
 from chargehand.missions.promotion.promoter import Fault
+from chargehand.missions.verdict.judged import BaseContext
 from chargehand.missions.verdict.validation import Validator
 
 
