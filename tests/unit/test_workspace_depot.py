@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,11 @@ from tests.conftest import git, repository_state
 from tests.workspace_kit import Yard, agent, operate, tree_paths, write
 
 from chargehand.core.errors import NotFoundError, RepositoryError
+from chargehand.workspace.bases import BaseLayers
 from chargehand.workspace.depot import BASES, Depot
 from chargehand.workspace.errors import RefMovedError
 from chargehand.workspace.export import export_branch, export_notes
+from chargehand.workspace.host.files import remove_tree
 from chargehand.workspace.host.git import Git, GitResult
 from chargehand.workspace.tree.history import Author
 from chargehand.workspace.tree.objects import ObjectWriter
@@ -262,7 +265,7 @@ def test_base_files_are_as_a_clone_has_them_without_filters(yard: Yard, tmp_path
     assert (layers.tree / os.fsdecode(b"raw-\xff")).read_text() == "raw\n"
     assert list((layers.tree / "module").iterdir()) == []
     assert (layers.submodules, layers.lfs) == (("module",), True)
-    assert {int(path.lstat().st_mtime) for path in layers.tree.rglob("*") if not path.is_dir()} == {layers.mtime}
+    assert len({path.lstat().st_mtime for path in layers.tree.rglob("*") if not path.is_dir()}) == 1
     for driver in ("overlay", "worktree"):
         workspace = yard.workspace(driver)
         assert agent(workspace, "git status --porcelain; git diff-files") == ""
@@ -304,10 +307,76 @@ def test_the_objects_of_a_base_are_only_its_own(yard: Yard) -> None:
     assert packs[0] < packs[1], "the later base shares the earlier one's pack and adds the difference"
 
 
-def test_bases_differ_in_time_so_caches_cannot_mix_them_up(yard: Yard) -> None:
+def test_other_content_has_another_time_so_caches_cannot_mix_bases_up(yard: Yard) -> None:
     one = yard.depot().base_layers(yard.base())
+    (yard.repository / "README.md").write_text("# Other\n")
     yard.commit()
-    assert yard.depot().base_layers(yard.base()).mtime != one.mtime
+    two = yard.depot().base_layers(yard.base())
+    times = [(each.tree / "README.md").stat().st_mtime for each in (one, two)]
+    assert times[0] != times[1]
+
+
+def test_a_later_base_links_what_is_alike_and_writes_the_rest(yard: Yard, tmp_path: Path) -> None:
+    place, clone = yard.repository, tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(place), str(clone))
+
+    def shown(root: Path) -> dict[str, tuple[str, bytes]]:
+        found = {}
+        for path in sorted(root.rglob("*")):
+            if path.is_symlink():
+                kind, content = "link", os.fsencode(os.readlink(path))
+            elif path.is_dir():
+                kind, content = "directory", b""
+            else:
+                kind, content = "x" if path.stat().st_mode & 0o100 else "-", path.read_bytes()
+            found[str(path.relative_to(root))] = (kind, content)
+        return {name: each for name, each in found.items() if name.partition("/")[0] != ".git"}
+
+    def base_of(what: str) -> BaseLayers:
+        yard.commit()
+        layers = yard.depot().base_layers(yard.base())
+        git(clone, "fetch", "-q")
+        git(clone, "reset", "-q", "--hard", "FETCH_HEAD")
+        # A clone keeps what only attributes changed: as a fresh one would have it.
+        git(clone, "rm", "-rqf", "--cached", ".")
+        git(clone, "reset", "-q", "--hard")
+        assert shown(layers.tree) == shown(clone), what
+        environment = {"GIT_OBJECT_DIRECTORY": str(layers.objects), "PATH": os.environ["PATH"]}
+        status = ["git", f"--git-dir={layers.git / '.git'}", f"--work-tree={layers.tree}", "diff-files", "--raw"]
+        dirty = subprocess.run(status, env=environment, capture_output=True, check=True).stdout
+        assert dirty == b"", f"{what}: its index does not know its files"
+        return layers
+
+    def same(one: BaseLayers, other: BaseLayers, name: str) -> bool:
+        return (one.tree / name).lstat().st_ino == (other.tree / name).lstat().st_ino
+
+    for name in ("top.txt", "deep/a.txt", "deep/b.bin", "deep/down/c.txt", "tool", "turns/x"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(f"{name}\nsecond line\n")
+    (place / "link").symlink_to("top.txt")
+    first = base_of("the first")
+    (place / "deep/down/c.txt").write_text("other\n")
+    second = base_of("one file changed")
+    alike = ("top.txt", "deep/a.txt", "deep/b.bin", "link", "README.md")
+    assert [same(first, second, name) for name in alike] == [True] * len(alike)
+    assert not same(first, second, "deep/down/c.txt")
+    (place / "deep/.gitattributes").write_text("*.txt text eol=crlf\n")
+    third = base_of("attributes of a directory")
+    assert b"\r\n" in (third.tree / "deep/a.txt").read_bytes()
+    assert (same(second, third, "deep/b.bin"), same(second, third, "top.txt")) == (True, True)
+    (place / "deep/.gitattributes").unlink()
+    (place / "tool").chmod(0o755)
+    shutil.rmtree(place / "turns")
+    (place / "turns").write_text("a file now\n")
+    (place / "link").unlink()
+    (place / "link").mkdir()
+    (place / "link/below").write_text("a directory now\n")
+    (place / "deep/down/c.txt").write_text("deep/down/c.txt\nsecond line\n")
+    fourth = base_of("kinds and modes")
+    assert same(third, fourth, "top.txt")
+    assert not same(third, fourth, "tool")
+    remove_tree(yard.root / "bases" / yard.base().commit)
+    assert shown(first.tree)["deep/down/c.txt"] == ("-", b"deep/down/c.txt\nsecond line\n")
 
 
 def test_trees_are_read_compared_and_edited(yard: Yard) -> None:

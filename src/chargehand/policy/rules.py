@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -139,7 +139,9 @@ class _Statement(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def _load(sources: Sequence[Source]) -> _Loaded:
+@lru_cache(maxsize=8)
+def _load(sources: tuple[Source, ...]) -> _Loaded:
+    """Parse rules; a worker has one mission after the other under the same ones."""
     import cedarpy
 
     schema = cedarpy.Schema.from_str(facts_schema())

@@ -38,6 +38,7 @@ from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index
 OBJECTS_TARGET = "/run/chargehand/objects"
 _VERSION = 2  # 2: files as attributes convert them
 _MAX_PACKS = 20  # a base that links more is not built upon: git looks through every pack for each object
+_NEAR = 2_000  # commits; within so many an earlier base is looked for by one command
 _WHAT = "the files of the base"
 # `checkStat=minimal`: the index is written without reading the files, so it knows only their size and second.
 _CONFIG = """\
@@ -61,9 +62,9 @@ _CONFIG = """\
 class BaseLayers(Struct, frozen=True, kw_only=True):
     """The shared layers of one base commit: its files, the agent's `.git`, the objects that one may read.
 
-    `mtime` in seconds is given to every file: one value per commit, so that caches keyed by time and size never
-    take one base's file for another's. `submodules` stay links to commits in every tree and are empty directories
-    on disk; with `lfs` the files kept by Git LFS are their pointers, as stored.
+    Every file carries the second that `base_mtime` gives for the base that it was first written for, so that
+    caches keyed by time and size never take one content for another's. `submodules` stay links to commits in every
+    tree and are empty directories on disk; with `lfs` the files kept by Git LFS are their pointers, as stored.
     """
 
     tree: Path
@@ -71,7 +72,6 @@ class BaseLayers(Struct, frozen=True, kw_only=True):
     objects: Path
     files: int
     bytes: int
-    mtime: int
     submodules: tuple[str, ...] = ()
     lfs: bool = False
 
@@ -82,10 +82,12 @@ class _Meta(msgspec.Struct, frozen=True):
     tree: str
     files: int
     bytes: int
-    mtime: int
     submodules: list[str]
     lfs: bool
-    disk: int = 0  # on disk without the packs; unknown in bases of older versions
+    # Bytes on disk without packs and without what is in `linked`; unknown in bases of older versions.
+    disk: int = 0
+    # The bases whose files have names here too, by commit, with the bytes that each brought.
+    linked: dict[str, int] = {}
 
 
 class Bases:
@@ -160,9 +162,12 @@ class Bases:
             if (place / "meta.json").exists():
                 replace_file(place / name, content)
 
+    def _read_meta(self, commit: str) -> _Meta:
+        return decode_as((self.directory / commit / "meta.json").read_bytes(), _Meta)
+
     def _load(self, place: Path) -> BaseLayers | None:
         try:
-            meta = decode_as((place / "meta.json").read_bytes(), _Meta)
+            meta = self._read_meta(place.name)
         except (OSError, msgspec.MsgspecError):
             return None
         if meta.version != _VERSION:
@@ -173,7 +178,6 @@ class Bases:
             objects=place / "objects",
             files=meta.files,
             bytes=meta.bytes,
-            mtime=meta.mtime,
             submodules=tuple(os.fsdecode(bytes.fromhex(name)) for name in meta.submodules),
             lfs=meta.lfs,
         )
@@ -220,24 +224,28 @@ class Bases:
 
     def _nearest(self, commit: str) -> str | None:
         """Return the base nearest to `commit` among its ancestors whose packs can be built upon."""
+        usable = {place.name for place in self.directory.iterdir() if _can_be_built_upon(place)}
+        if not usable:
+            return None
+        # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away. First one
+        # look at the near ones: bases are many where each of many commits becomes one.
+        near = self._git.run("rev-list", f"--max-count={_NEAR}", commit)
+        listed = near.text.split() if near.code == 0 else []
+        found = next((each for each in listed if each in usable), None)
+        if found is not None or 0 < len(listed) < _NEAR:
+            return found
         best: tuple[int, str] | None = None
-        for place in self.directory.iterdir():
-            packs = list((place / "objects/pack").glob("*.pack"))
-            if not (place / "meta.json").exists() or len(packs) >= _MAX_PACKS:
+        for name in usable:
+            if self._git.run("merge-base", "--is-ancestor", name, commit).code:
                 continue
-            with suppress(OSError):
-                if place.name in (place / "git/.git/shallow").read_text().split():
-                    continue  # its history ends at itself, so nothing can build on it
-            # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away.
-            if self._git.run("merge-base", "--is-ancestor", place.name, commit).code:
-                continue
-            distance = int(self._git("rev-list", "--count", f"{place.name}..{commit}").text)
-            best = min(best, (distance, place.name)) if best else (distance, place.name)
+            distance = int(self._git("rev-list", "--count", f"{name}..{commit}").text)
+            best = min(best, (distance, name)) if best else (distance, name)
         return best[1] if best else None
 
     def _need(self, base: Base, earlier: str | None) -> Need:
         """Return what a base will take: its files, and the objects that no older base has."""
-        files = tree_need(self._reader, bytes.fromhex(base.tree))
+        older = None if earlier is None else bytes.fromhex(self._read_meta(earlier).tree)
+        files = tree_need(self._reader, bytes.fromhex(base.tree), besides=older, linked=older is not None)
         if earlier is None:
             # An upper bound, without a walk over the history: the depot holds more than this base reaches.
             objects = tree_bytes(self._root / "depot.git" / "objects")[1]
@@ -253,44 +261,59 @@ class Bases:
         mtime = base_mtime(base.commit)
         tree = bytes.fromhex(base.tree)
         attributes = TreeAttributes(self._reader, tree)
+        before = None if earlier is None else self._read_meta(earlier)
         # Git packs the objects in a process of its own while the files are written: each takes half of the time.
         with ThreadPoolExecutor(1) as pool:
             packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
             files: list[IndexEntry] = []
 
             def record(path: bytes, entry: TreeEntry, info: os.stat_result) -> None:
-                files.append(IndexEntry(path, entry.mode, 0 if entry.is_gitlink else info.st_size, entry.id))
+                size, seconds = (0, mtime) if entry.is_gitlink else (info.st_size, int(info.st_mtime))
+                files.append(IndexEntry(path, entry.mode, size, entry.id, seconds))
 
-            make_owned(fresh / "tree")
-            with open_directory(fresh / "tree") as fd:
-                writer = TreeWriter(self._reader, attributes=attributes, mtime=mtime, on_file=record)
-                writer.tree(fd, self._reader.tree(tree))
+            writer = TreeWriter(self._reader, attributes=attributes, mtime=mtime, on_file=record)
+            self._write_files(fresh / "tree", writer, tree, None if before is None else before.tree, earlier)
             self._fault("base:tree")
             # Opened anew: a directory of btrfs lists what it held when it was opened, nothing that came since.
             with open_directory(fresh / "tree") as fd:
                 _verify(fd, tree, self._reader, attributes, b"")
-            index = encode_index(files, mtime=mtime, reader=self._reader, tree=tree)
+            index = encode_index(files, reader=self._reader, tree=tree)
             if not packed.result():
                 shallow = f"{base.commit}\n".encode()
         _write_git(fresh / "git", base, index=index, shallow=shallow)
         self._fault("base:git")
-        packs = sum(file.stat().st_blocks * 512 for file in (fresh / "objects/pack").iterdir())
+        disk = tree_bytes(fresh, shared=False)[1] - tree_bytes(fresh / "objects/pack", shared=False)[1]
         meta = _Meta(
             version=_VERSION,
             commit=base.commit,
             tree=base.tree,
             files=len(files),
             bytes=sum(entry.size for entry in files),
-            mtime=mtime,
             submodules=[entry.path.hex() for entry in files if stat.S_IFMT(entry.mode) == 0o160000],
             lfs=any(
                 b"filter=lfs" in self._reader.blob(entry.id)
                 for entry in files
                 if entry.path.rpartition(b"/")[2] == b".gitattributes" and stat.S_ISREG(entry.mode)
             ),
-            disk=tree_bytes(fresh)[1] - packs,
+            disk=disk,
+            linked={} if before is None or earlier is None else {**before.linked, earlier: before.disk},
         )
         replace_file(fresh / "meta.json", msgspec.json.encode(meta))
+
+    def _write_files(
+        self, place: Path, writer: TreeWriter, tree: bytes, older: str | None, earlier: str | None
+    ) -> None:
+        """Write the files of a tree; what an earlier base of the tree `older` has alike gets one more name."""
+        reader = self._reader
+        make_owned(place)
+        with open_directory(place) as fd:
+            if older is None or earlier is None:
+                writer.tree(fd, reader.tree(tree))
+                return
+            before = bytes.fromhex(older)
+            with open_directory(self.directory / earlier / "tree") as source:
+                attributes = TreeAttributes(reader, before)
+                writer.tree_linked(fd, reader.tree(tree), source, attributes, reader.tree(before))
 
     def _write_objects(self, objects: Path, commit: str, earlier: str | None) -> bool:
         """Write the objects; return whether that is the whole history: one with holes in it is left out."""
@@ -322,8 +345,18 @@ class Bases:
         )
 
 
+def _can_be_built_upon(place: Path) -> bool:
+    """Tell whether another base may link the packs and files of the one there."""
+    if not (place / "meta.json").exists() or len(list((place / "objects/pack").glob("*.pack"))) >= _MAX_PACKS:
+        return False
+    with suppress(OSError):
+        # A history that ends at the base itself: nothing can build on it.
+        return place.name not in (place / "git/.git/shallow").read_text().split()
+    return True
+
+
 def base_mtime(commit: str) -> int:
-    """Return the second (2001 to 2010) that all files of a base carry.
+    """Return the second (2001 to 2010) that the files that are written for a base carry.
 
     In the past, so that git never takes an entry of the prepared index for one written at the same moment.
     """
@@ -350,6 +383,9 @@ def _is_written(fd: int, path: bytes, entry: TreeEntry, attributes: TreeAttribut
     name = path[path.rfind(b"/") + 1 :]
     if entry.mode == LINK:
         return object_id("blob", os.readlink(name, dir_fd=fd)) == entry.id
+    linked = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    if linked.st_nlink > 1:  # an earlier base's file, read back when that one was made
+        return stat.S_ISREG(linked.st_mode) and bool(linked.st_mode & stat.S_IXUSR) == bool(entry.mode & 0o100)
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     try:
         info = os.fstat(file)

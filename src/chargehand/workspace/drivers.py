@@ -17,7 +17,7 @@ from chargehand.workspace.bases import OBJECTS_TARGET, BaseLayers, copy_git
 from chargehand.workspace.host.files import make_owned
 from chargehand.workspace.tree.attributes import TreeAttributes
 from chargehand.workspace.tree.objects import NOTHING, Entries, ObjectReader, TreeEntry
-from chargehand.workspace.tree.write import StatCache, TreeWriter, clone_file, open_directory
+from chargehand.workspace.tree.write import StatCache, TreeWriter, clone_file, is_shown_alike, open_directory
 
 TARGET = "/workspace"
 _WORTH_SAVING = 1000  # files; writing the cache costs as much as reading some hundred of them
@@ -129,7 +129,7 @@ class _UpperWriter:
         for name in sorted(base.keys() | tree.keys()):
             before, after = base.get(name), tree.get(name)
             if before == after and (
-                alike or after is None or _is_shown_alike(path + name, after, self._base, attributes)
+                alike or after is None or is_shown_alike(path + name, after, self._base, attributes)
             ):
                 continue
             if after is None:
@@ -173,7 +173,7 @@ class WorktreeDriver:
                 cache.seed(info, entry.id)
 
         shown, attributes = TreeAttributes(reader, base), TreeAttributes(reader, tree)
-        same = TreeWriter(reader, attributes=shown, mtime=layers.mtime, on_file=record, clones=self.clones)
+        same = TreeWriter(reader, attributes=shown, on_file=record, clones=self.clones)
         other = TreeWriter(reader, attributes=attributes, on_file=record)
         make_owned(root)
         with open_directory(root) as fd, open_directory(layers.tree) as source:
@@ -228,7 +228,7 @@ def _fill_plain(
     alike = same.attributes.chain(path) == other.attributes.chain(path)
     for name, entry in tree.items():
         before = base.get(name)
-        if before == entry and (alike or _is_shown_alike(path + name, entry, same.attributes, other.attributes)):
+        if before == entry and (alike or is_shown_alike(path + name, entry, same.attributes, other.attributes)):
             same.entry(fd, name, entry, path, copy_from=source)
         elif before is not None and before.is_tree and entry.is_tree:
             other.directory(fd, name)
@@ -238,13 +238,6 @@ def _fill_plain(
                 _fill_plain(below, below_source, reader.below(before), reader.below(entry), same, other, deeper)
         else:
             other.entry(fd, name, entry, path)
-
-
-def _is_shown_alike(path: bytes, entry: TreeEntry, one: TreeAttributes, other: TreeAttributes) -> bool:
-    """Return whether a file has the same content by the attributes of two trees, not known of a directory."""
-    if entry.is_tree:
-        return False
-    return not stat.S_ISREG(entry.mode) or one.conversion(path) == other.conversion(path)
 
 
 def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Entries, *, clones: bool) -> None:

@@ -149,10 +149,15 @@ def gc(
 # --- what there is
 
 
+# What several items may have: a file by device and inode, a base's files by project and commit.
+_Shared = tuple[int, int] | tuple[str, str]
+
+
 class StoredItem(Struct, frozen=True, kw_only=True):
     """One thing that may go: what it is, when it was last used, what it takes without and with shared files.
 
-    `shared` maps files that other items may have too (packs of objects), by device and inode, to their bytes.
+    `shared` maps what other items may have too (packs of objects by device and inode, files of bases by the commit
+    that they were written for) to its bytes.
     """
 
     root: Path
@@ -160,7 +165,7 @@ class StoredItem(Struct, frozen=True, kw_only=True):
     place: Path
     used: float
     bytes: int
-    shared: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    shared: Mapping[_Shared, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -184,7 +189,7 @@ def depot_bytes(root: Path) -> int:
 
 def total_bytes(items: Iterable[StoredItem]) -> int:
     """Return the bytes that items take together, shared files once."""
-    own, shared = 0, dict[tuple[int, int], int]()
+    own, shared = 0, dict[_Shared, int]()
     for each in items:
         own += each.bytes
         shared.update(each.shared)
@@ -207,7 +212,7 @@ def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
             used = 0.0 if place.name.startswith(".trash-") else place.stat().st_mtime
             size = tree_bytes(place)[1]
         return StoredItem(root=root, kind="litter", place=place, used=used, bytes=size)
-    shared: dict[tuple[int, int], int] = {}
+    shared: dict[_Shared, int] = {}
     if kind == "base":
         with suppress(OSError), os.scandir(place / "objects" / "pack") as listing:
             for entry in listing:
@@ -216,8 +221,13 @@ def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
     size = 0
     if kind != "workspace":  # bases and layers never change: their size was noted when they were made
         with suppress(OSError, ValueError, AttributeError):
-            noted = json.loads((place / "meta.json").read_bytes()).get("disk")
+            meta = json.loads((place / "meta.json").read_bytes())
+            noted = meta.get("disk")
             size = noted if isinstance(noted, int) else 0
+            if kind == "base" and size > 0:
+                files = {**meta.get("linked", {}), place.name: size}
+                shared |= {(str(root), commit): int(brought) for commit, brought in files.items()}
+                return StoredItem(root=root, kind=kind, place=place, used=_last_use(place), bytes=0, shared=shared)
     if size <= 0:  # a workspace, or made by an older version
         size = tree_bytes(place)[1] - sum(shared.values())
     return StoredItem(root=root, kind=kind, place=place, used=_last_use(place), bytes=size, shared=shared)

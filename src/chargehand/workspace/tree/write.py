@@ -28,6 +28,7 @@ OnFile = Callable[[bytes, TreeEntry, os.stat_result], None]
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_NO_LINK = (errno.EMLINK, *_NO_COPY)
 _FICLONE = 0x40049409
 _BLOCK = 4096
 _INDEX_ENTRY = 100  # bytes; what a file of usual path length takes in the agent's index
@@ -47,28 +48,32 @@ def open_directory(name: bytes | Path, *, at: int | None = None) -> Iterator[int
 # --- before writing
 
 
-def tree_need(reader: ObjectReader, tree: bytes, *, besides: bytes | None = None) -> Need:
+def tree_need(reader: ObjectReader, tree: bytes, *, besides: bytes | None = None, linked: bool = False) -> Need:
     """Return what writing a tree out as files takes, from the sizes that git has of its blobs; none is read.
 
-    With `besides` only what differs from that tree is written, and a mark where something of it is missing.
+    With `besides` only what differs from that tree is written, and a mark where something of it is missing; what
+    is `linked` to that tree's files still takes its directories and, of the index, its entries.
     """
     size = files = 0
-    for length in _sizes(reader, reader.tree(tree), reader.tree(besides)):
+    for length in _sizes(reader, reader.tree(tree), reader.tree(besides), linked=linked):
         files += 1
         size += -(-length // _BLOCK) * _BLOCK + _INDEX_ENTRY
     return Need(bytes=size, files=files)
 
 
-def _sizes(reader: ObjectReader, tree: Entries, besides: Entries) -> Iterator[int]:
+def _sizes(reader: ObjectReader, tree: Entries, besides: Entries, *, linked: bool) -> Iterator[int]:
     """Yield the size of everything below a tree that is not in the other, directories included."""
-    yield from (0 for name in besides if name not in tree)
+    if not linked:
+        yield from (0 for name in besides if name not in tree)
     for name, entry in tree.items():
         other = besides.get(name)
-        if entry == other:
+        if entry == other and not linked:
             continue
         if entry.is_tree:
             yield _BLOCK
-            yield from _sizes(reader, reader.below(entry), reader.below(other))
+            yield from _sizes(reader, reader.below(entry), reader.below(other), linked=linked)
+        elif entry == other:
+            yield 0
         elif entry.is_gitlink:
             yield _BLOCK
         elif entry.mode == LINK:
@@ -86,8 +91,8 @@ def _sizes(reader: ObjectReader, tree: Entries, besides: Entries) -> Iterator[in
 class TreeWriter:
     """Writes entries of trees below open directories, as attributes convert them, owned by the sandbox's user.
 
-    `mtime` in whole seconds is given to files and links (`None`: the time of writing). With `clones` a file that
-    comes from another one shares its blocks, or `InfrastructureError` (`no_clone`) is raised.
+    `mtime` in whole seconds is given to files and links (`None`: the time of writing); what comes from another
+    one keeps that one's. With `clones` it shares its blocks, or `InfrastructureError` (`no_clone`) is raised.
     """
 
     def __init__(
@@ -124,13 +129,45 @@ class TreeWriter:
         Raises `RepositoryError` (`base_tree`) for names that only a forged tree holds.
         """
         for name, entry in entries.items():
-            if name in (b"", b".", b"..", b".git") or b"/" in name:
-                raise RepositoryError(
-                    f"the tree holds {os.fsdecode(prefix + name)!r}",
-                    code="base_tree",
-                    hint="git cannot check that out either; give another commit (--base)",
-                )
+            _check_name(name, prefix)
             self.entry(at, name, entry, prefix, copy_from=copy_from)
+
+    def tree_linked(
+        self, at: int, entries: Entries, source: int, older: TreeAttributes, before: Entries, prefix: bytes = b""
+    ) -> None:
+        """Write all entries; a file that is alike in another tree, open as `source`, gets one more name there.
+
+        That tree has the entries `before` and the attributes `older`, and must never change. Raises as `tree`.
+        """
+        alike = older.chain(prefix) == self.attributes.chain(prefix)
+        for name, entry in entries.items():
+            _check_name(name, prefix)
+            other = before.get(name)
+            if entry.is_tree and other is not None and other.is_tree:
+                self.directory(at, name)
+                below, old, deeper = self.reader.tree(entry.id), self.reader.tree(other.id), prefix + name + b"/"
+                with open_directory(name, at=at) as fd, open_directory(name, at=source) as below_source:
+                    self.tree_linked(fd, below, below_source, older, old, deeper)
+            elif (
+                entry.is_tree
+                or entry.is_gitlink
+                or entry != other
+                or not (alike or is_shown_alike(prefix + name, entry, older, self.attributes))
+                or not self._link(at, name, entry, source, prefix)
+            ):
+                self.entry(at, name, entry, prefix)
+
+    def _link(self, at: int, name: bytes, entry: TreeEntry, source: int, prefix: bytes) -> bool:
+        """Give the file of that name one more; `False` where the file system has no more for it."""
+        try:
+            os.link(name, name, src_dir_fd=source, dst_dir_fd=at, follow_symlinks=False)
+        except OSError as problem:
+            if problem.errno not in _NO_LINK:
+                raise
+            return False
+        if self._on_file is not None:
+            self._on_file(prefix + name, entry, os.stat(name, dir_fd=at, follow_symlinks=False))
+        return True
 
     def entry(
         self, at: int, name: bytes, entry: TreeEntry, prefix: bytes = b"", *, copy_from: int | None = None
@@ -153,8 +190,9 @@ class TreeWriter:
             os.symlink(self.reader.blob(entry.id), name, dir_fd=at)
             if self._ids is not None:
                 os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
-            if self._times is not None:
-                os.utime(name, ns=self._times, dir_fd=at, follow_symlinks=False)
+            times = self._times_of(name, copy_from)
+            if times is not None:
+                os.utime(name, ns=times, dir_fd=at, follow_symlinks=False)
             if self._on_file is not None:
                 self._on_file(prefix + name, entry, os.stat(name, dir_fd=at, follow_symlinks=False))
         else:
@@ -167,12 +205,19 @@ class TreeWriter:
                 write_all(fd, self.attributes.file(prefix + name, entry.id))
             if self._ids is not None:
                 os.fchown(fd, *self._ids)
-            if self._times is not None:
-                os.utime(fd, ns=self._times)
+            times = self._times_of(name, copy_from)
+            if times is not None:
+                os.utime(fd, ns=times)
             if self._on_file is not None:
                 self._on_file(prefix + name, entry, os.fstat(fd))
         finally:
             os.close(fd)
+
+    def _times_of(self, name: bytes, copy_from: int | None) -> tuple[int, int] | None:
+        if copy_from is None:
+            return self._times
+        modified = os.stat(name, dir_fd=copy_from, follow_symlinks=False).st_mtime_ns
+        return (modified, modified)
 
     def _copy(self, directory: int, name: bytes, target: int) -> bool:
         """Fill `target` with the file of that name; `False` where the kernel cannot copy between the two."""
@@ -195,6 +240,22 @@ class TreeWriter:
         return True
 
 
+def _check_name(name: bytes, prefix: bytes) -> None:
+    if name in (b"", b".", b"..", b".git") or b"/" in name:
+        raise RepositoryError(
+            f"the tree holds {os.fsdecode(prefix + name)!r}",
+            code="base_tree",
+            hint="git cannot check that out either; give another commit (--base)",
+        )
+
+
+def is_shown_alike(path: bytes, entry: TreeEntry, one: TreeAttributes, other: TreeAttributes) -> bool:
+    """Return whether a file has the same content by the attributes of two trees, not known of a directory."""
+    if entry.is_tree:
+        return False
+    return not stat.S_ISREG(entry.mode) or one.conversion(path) == other.conversion(path)
+
+
 def clone_file(source: int, target: int) -> None:
     """Make the empty file `target` share the blocks of `source`; raises `InfrastructureError` code `no_clone`."""
     try:
@@ -213,25 +274,26 @@ def clone_file(source: int, target: int) -> None:
 
 
 class IndexEntry(NamedTuple):
-    """One file of an index: path, git's mode, size in bytes, raw blob id."""
+    """One file of an index: path, git's mode, size in bytes, raw blob id, mtime in seconds."""
 
     path: bytes
     mode: int
     size: int
     id: bytes
+    mtime: int
 
 
 _INDEX_HEAD = struct.Struct(">10I20sH")
 
 
-def encode_index(entries: list[IndexEntry], *, mtime: int, reader: ObjectReader, tree: bytes) -> bytes:
-    """Return the git index (version 2) that holds `entries`, in git's order, with one mtime in seconds.
+def encode_index(entries: list[IndexEntry], *, reader: ObjectReader, tree: bytes) -> bytes:
+    """Return the git index (version 2) that holds `entries`, in git's order.
 
     They are `tree`'s, so its cached-tree extension is written too. Nothing is read from disk: of the stat data
     only those are filled in that `core.checkStat=minimal` compares, whole seconds of mtime and the size.
     """
     parts = [b"DIRC" + struct.pack(">II", 2, len(entries))]
-    for path, mode, size, blob in entries:
+    for path, mode, size, blob, mtime in entries:
         kind = stat.S_IFMT(mode)
         if kind == stat.S_IFREG:  # old trees hold 100664, which an index may not
             kind = 0o100755 if mode & 0o100 else 0o100644
