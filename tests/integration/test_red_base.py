@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,54 @@ def test_a_test_that_the_request_names_is_the_aim(desk: Desk, tmp_path: Path) ->
     script = "sed -i 's/a - b/a + b/' calc.py"
     words = ("--agent", shell(script), "--only-check", "python3 -m unittest -v", "--red-base", "ask")
     assert desk.say("run", "make test_adds pass", *words, cwd=place).document["status"] == "promoted"
+
+
+def base_reused(desk: Desk, mission: str, cwd: Path) -> bool:
+    """Tell whether a mission took the verdict on its base from an earlier one."""
+    log = desk.say("mission", "log", mission, cwd=cwd).stdout
+    events = [json.loads(line) for line in log.splitlines()]
+    if len(events) == 1:
+        events = events[0]["events"]
+    [base] = [
+        each["payload"]
+        for each in events
+        if each["type"] == "verdict.given" and each["payload"]["verdict"]["scope"] == "base"
+    ]
+    return bool(base["reused"])
+
+
+def test_what_was_promoted_is_judged_already_as_the_next_ones_base(desk: Desk, tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {**RED, "calc.py": RED["calc.py"].replace("-", "+")})
+    (tmp_path / "accept.py").write_text(RED["test_calc.py"])
+    accept = ("--check-file", f"{tmp_path}/accept.py:test_accept.py")
+
+    def run(line: str, *words: str) -> bool:
+        script = f"echo '# {line}' >> calc.py"
+        said = desk.say("run", line, "--agent", shell(script), *CHECK, "--apply", *words, cwd=repo)
+        assert (said.code, said.document["status"]) == (0, "promoted"), said
+        return base_reused(desk, said.document["mission"], repo)
+
+    assert not run("the first")
+    assert run("on what the first one left")
+    # Its checks ran with a file that is not in the tree: what that tree does without it nobody knows.
+    assert not run("with a file of its own", *accept)
+    assert not run("on what was judged with more than it has")
+    other = shell("echo '# other' >> calc.py")
+    said = desk.say("run", "other", "--agent", other, "--only-check", "true", "--apply", cwd=repo)
+    assert not base_reused(desk, said.document["mission"], repo), "another check is another verdict"
+
+
+def test_a_result_whose_environment_changed_is_no_known_base(desk: Desk, tmp_path: Path) -> None:
+    files = {**RED, "calc.py": RED["calc.py"].replace("-", "+"), "setup.sh": "mkdir -p .chargehand/made\n"}
+    files["chargehand.toml"] = '[project]\nsetup = "sh setup.sh"\nsetup_inputs = ["setup.sh"]\n'
+    repo = repository(tmp_path / "repo", files)
+    script = "echo 'touch .chargehand/made/more' >> setup.sh"
+    words = ("--agent", shell(script), *CHECK, "--apply", "--allow", "setup.sh", "--yes")
+    first = desk.say("run", "more set-up", *words, cwd=repo)
+    assert first.stdout, first
+    if first.document["status"] == "waiting":
+        desk.say("mission", "promote", first.document["mission"], cwd=repo)
+    assert desk.state(first).status == "promoted", first
+    next_one = desk.say("run", "again", "--agent", shell("echo '# x' >> calc.py"), *CHECK, "--yes", cwd=repo)
+    assert next_one.document["status"] == "promoted", next_one
+    assert not base_reused(desk, next_one.document["mission"], repo)

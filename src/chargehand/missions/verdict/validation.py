@@ -128,9 +128,7 @@ class Validator:
             action = Run(kind="check", run=command, trusted=trusted)
             await admit(self.services, self.journal, action, purpose="check", directory=self.gates.plan.directory)
         verdicts, project, tree = self.services.store.verdicts, self.services.project, self.base.tree
-        # All that the result depends on: the same commands end differently on another layer or toolchain.
-        layer = self.environment.layer.name if self.environment.layer else "-"
-        key = "/".join(("base", self.gates.plan.digest(), layer, self.services.toolchain))
+        key = self._base_key
 
         async def judge_now() -> object:
             known = verdicts.get(project, tree, plan_digest=key)
@@ -138,11 +136,7 @@ class Validator:
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
             checks = await self._run_checks(tree, self.environment, acceptance=(), keeps_caches=True)
-            status = self._status(checks, ())
-            findings = await asyncio.to_thread(self.services.depot.find_lfs_pointers, tree)
-            verdict = Verdict(tree=tree, scope="base", status=status, checks=checks, findings=findings)
-            verdicts.put(project, verdict, plan_digest=key)
-            return {"verdict": verdict, "reused": False}
+            return {"verdict": await asyncio.to_thread(self._keep_as_base, tree, checks), "reused": False}
 
         def events(output: Any) -> tuple[VerdictGiven, ...]:
             return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
@@ -154,6 +148,20 @@ class Validator:
         self._on_base = verdict
         if self._can_be_warm:
             self._caches = await asyncio.to_thread(self._layers.find, self._caches_key)
+        return verdict
+
+    @property
+    def _base_key(self) -> str:
+        """What a base's verdict depends on: the same commands end differently on another layer or toolchain."""
+        layer = self.environment.layer.name if self.environment.layer else "-"
+        return "/".join(("base", self.gates.plan.digest(), layer, self.services.toolchain))
+
+    def _keep_as_base(self, tree: str, checks: Sequence[CheckResult]) -> Verdict:
+        """Keep how checks ended on a tree for missions that have it as their base."""
+        findings = self.services.depot.find_lfs_pointers(tree)
+        status = self._status(checks, ())
+        verdict = Verdict(tree=tree, scope="base", status=status, checks=tuple(checks), findings=findings)
+        self.services.store.verdicts.put(self.services.project, verdict, plan_digest=self._base_key)
         return verdict
 
     # --- what compilers cached while the base was checked: others begin with it, and only the base's write it
@@ -225,6 +233,9 @@ class Validator:
             # A tree that fails its own checks is red already: more of them would only cost time.
             soft, outside = tuple[Finding, ...](), tuple[CheckResult, ...]()
             if all(check.status == "passed" for check in checks):
+                if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
+                    # What is promoted others begin at: where it is their base, it was judged already.
+                    await asyncio.to_thread(self._keep_as_base, tree, checks)
                 outside = await self._run_outside(tree, environment, reads=observer)
                 mixed = await self._lay_base_tests(tree, changes, inner)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()

@@ -18,7 +18,7 @@ _KEPT = timedelta(days=30)
 
 
 class Verdicts:
-    """Verdicts by tree and plan."""
+    """Verdicts by tree and plan; those of a project that are 30 days old are forgotten."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
@@ -38,9 +38,14 @@ class Verdicts:
 
     def put(self, project: str, verdict: Verdict, *, plan_digest: str) -> None:
         """Keep a verdict under its own tree, in place of an earlier one. Raises `StoreError`."""
-        time = self._clock.now().isoformat(timespec="microseconds")
-        row = (project, verdict.tree, plan_digest, msgspec.json.encode(verdict), time)
+        now = self._clock.now()
+        row = (
+            *(project, verdict.tree, plan_digest, msgspec.json.encode(verdict)),
+            now.isoformat(timespec="microseconds"),
+        )
+        old = (now - _KEPT).isoformat(timespec="microseconds")
         with self._database.write() as connection:
+            connection.execute("DELETE FROM verdicts WHERE project = ? AND time < ?", (project, old))
             connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
 
 
