@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from collections.abc import Callable
@@ -287,3 +288,81 @@ def commit(repository: Path, name: str, content: str) -> str:
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", name)
     return git(repository, "rev-parse", "HEAD")
+
+
+async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, FILES)
+    names = ["a", "b", "c", "d"]
+    app = shop.app()
+    try:
+        async with app.session() as session:
+
+            async def run(name: str) -> MissionState:
+                agent = f'command:sh -c "echo {name} > made-{name}.txt"'
+                # Long enough that all are judged before the first one is applied.
+                wanted = replace(REQUEST, text=name, agent=agent, only_checks=("sleep 0.5",), apply=True)
+                known = session.missions.create(
+                    wanted, repository=str(shop.repository), base=session.base, config={}
+                )
+                return await session.missions.run(known)
+
+            states = await asyncio.gather(*map(run, names))
+    finally:
+        app.close()
+    assert {state.status for state in states} == {"promoted"}
+    assert [state.applied.state if state.applied else None for state in states] == ["done"] * len(names)
+    assert sorted(git(shop.repository, "log", "--format=%s", "-4").splitlines()) == names
+    assert git(shop.repository, "status", "--porcelain") == ""
+    assert all((shop.repository / f"made-{name}.txt").exists() for name in names)
+    # Three of them met a branch that had moved, and were judged as what they came to with it.
+    judged = [any(verdict.scope == "merged" for verdict in state.verdicts) for state in states]
+    assert judged.count(True) == len(names) - 1
+
+
+async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, FILES)
+    app = shop.app()
+    try:
+        async with app.session() as session:
+
+            async def run(script: str) -> MissionState:
+                told = f"if test -z $CHARGEHAND_REPORT; then {script}; else {SOLVE}; fi"
+                agent = f"command:sh -c {shlex.quote(told)}"
+                wanted = replace(REQUEST, agent=agent, only_checks=("sleep 0.5",), apply=True, attempts=2)
+                known = session.missions.create(
+                    wanted, repository=str(shop.repository), base=session.base, config={}
+                )
+                return await session.missions.run(known)
+
+            states = await asyncio.gather(run(MINE), run(THEIRS))
+    finally:
+        app.close()
+    assert [state.applied.state if state.applied else None for state in states] == ["done", "done"]
+    assert sorted(len(state.attempts) for state in states) == [1, 2], "one had a conflict, and solved it"
+    assert sorted((shop.repository / "f.txt").read_text().split()) == ["mine", "one", "theirs", "three"]
+
+
+async def test_who_waits_for_another_ones_merge_says_so_and_goes_on(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, FILES)
+    app = shop.app()
+    try:
+        async with app.session() as session:
+            assert session.base.branch is not None
+            turns = session.missions._services.merges(str(shop.repository), session.base.branch)
+            wanted = replace(REQUEST, agent=f'command:sh -c "{MINE}"', only_checks=("true",), apply=True)
+            known = session.missions.create(wanted, repository=str(shop.repository), base=session.base, config={})
+            async with turns.place():
+                going = asyncio.create_task(session.missions.run(known))
+                await asyncio.to_thread(_until, lambda: app.mission_reader.state(known).queued)
+                queued = app.mission_reader.state(known).queued
+                assert queued is not None
+                assert (queued.waits_for, f"merged into {session.base.branch}" in queued.reason.message) == (
+                    "merges",
+                    True,
+                )
+                assert (shop.repository / "f.txt").read_text() == FILES["f.txt"], "nothing is applied meanwhile"
+            state = await going
+    finally:
+        app.close()
+    assert (state.status, state.queued) == ("promoted", None)
+    assert (shop.repository / "f.txt").read_text() == "one\nmine\nthree\n"

@@ -119,7 +119,7 @@ class SetupDetected(Payload, frozen=True, kw_only=True):
 class MissionQueued(Payload, frozen=True, kw_only=True):
     """The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
 
-    `waits_for` is `attempts` (runs of an agent) or `checks`.
+    `waits_for` is `attempts` (runs of an agent), `checks`, or `merges` (with the branch that it is applied to).
     """
 
     waits_for: str

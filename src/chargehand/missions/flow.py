@@ -64,7 +64,8 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
-from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SlotQueue
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner
+from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
@@ -270,25 +271,27 @@ class MissionFlow:
             self.fault("agent")
             judged = await self._judge_attempt(request, result, context, number)
             another = number < most and requires_next_attempt(self._journal.state, number)
-            if request.apply and judged.end.mission == "promoted" and self._role.writes and not another:
-                judged = await self._rebase_attempt(request, judged, number)
-            end, attempt = judged.end, self._journal.state.attempt(number)
-            if attempt is not None and attempt.status == "running":  # else its end was recorded before a crash
-                seconds = self._journal.state.seconds_of(f"attempt/{number}/")
-                self._journal.record(attempt_end(attempt, end.status, end.reasons, seconds=seconds))
-                self._admission.record_change(self._request, number)
-            # A native agent that failed had no model, no room or no end: trying again brings the same.
-            hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
-            good = end.mission in ("promoted", "waiting")
-            # The provider failed and not the work: it is tried once more, as a person or the request says.
-            continued = self._journal.state.continued.get(number)
-            final = number >= most or hopeless
-            fault = provider_fault(self._journal.state.attempt(number)) if final and not continued else ""
-            if fault:
-                most = number + 1
-            elif not continued and (final or end.mission == "exhausted" or (good and not another)):
-                await self._conclude(judged)
-                return
+            good = judged.end.mission == "promoted" and self._role.writes and not another
+            async with self._queue.delivery(wanted=good):
+                if request.apply and good:
+                    judged = await self._rebase_attempt(request, judged, number)
+                end, attempt = judged.end, self._journal.state.attempt(number)
+                if attempt is not None and attempt.status == "running":  # else its end was recorded before a crash
+                    seconds = self._journal.state.seconds_of(f"attempt/{number}/")
+                    self._journal.record(attempt_end(attempt, end.status, end.reasons, seconds=seconds))
+                    self._admission.record_change(self._request, number)
+                # A native agent that failed had no model, no room or no end: trying again brings the same.
+                hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
+                good = end.mission in ("promoted", "waiting")
+                # The provider failed and not the work: it is tried once more, as a person or the request says.
+                continued = self._journal.state.continued.get(number)
+                final = number >= most or hopeless
+                fault = provider_fault(self._journal.state.attempt(number)) if final and not continued else ""
+                if fault:
+                    most = number + 1
+                elif not continued and (final or end.mission == "exhausted" or (good and not another)):
+                    await self._conclude(judged)
+                    return
             # A good attempt has no report of what is wrong: the next is made for a person's message alone.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
             if continued and continued.base:  # what it left is promoted: on from there

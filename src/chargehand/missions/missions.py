@@ -27,6 +27,7 @@ from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
     remove_leftovers,
 )
+from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.task_rollback import check_task_rollback, plan_task_rollback
 from chargehand.missions.verdict.gates import areas_of, find_gates
@@ -119,45 +120,50 @@ class Missions:
         """
         async with self._claim(mission) as (journal, control):
             flow = MissionFlow(self._services, journal, control, fault=self._fault)
-            if is_undelivered(journal.state):
-                rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
-                if rebase is None:
-                    await flow.deliver()
-                    return journal.state
-                base, tree = rebase.base, rebase.tree
-            else:
-                rebase = None
-                base, tree = _promotable(journal.state)
-            if not tree.startswith(seen):
-                raise RefusedError(
-                    f"mission {mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
-                    code="tree_changed",
-                    hint=f"look again: chargehand mission diff {mission}",
-                )
-            # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
-            scope: VerdictScope = "merged" if rebase else "attempt"
-            verdict, validator = await run_interruptible(
-                journal, lambda: flow.judge_again(base, tree, scope=scope)
-            )
-            if not person_may_promote(verdict):
-                reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
-                raise RefusedError(
-                    f"the tree of mission {mission!r} is not green: {reasons}",
-                    code="not_green",
-                    hint="nobody can override a failed check; fix it with a new mission",
-                )
-            superseded = Reason(code="promoted", message="a person promoted its last tree")
-            approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
-            for attempt in journal.state.open_attempts:
-                journal.record(*settle_lost_calls(self._services.store, journal.state, attempt.id))
-            ended = cancel_open_attempts(journal.state, superseded)
-            if rebase is not None:
-                advance_base(journal, rebase)
-            # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
-            journal.record(approval, *ended, durable=True)
-            archive_replies(self._services.store, mission, *(each.attempt for each in ended))
-            await flow.promote(base, tree, verdict, validator, approved=True)
+            async with SlotQueue(self._services, journal, control).delivery():
+                await self._promote(flow, journal, identity=identity, reason=reason, seen=seen)
             return journal.state
+
+    async def _promote(
+        self, flow: MissionFlow, journal: Journal, *, identity: str, reason: str, seen: str
+    ) -> None:
+        mission = journal.mission
+        if is_undelivered(journal.state):
+            rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
+            if rebase is None:
+                await flow.deliver()
+                return
+            base, tree = rebase.base, rebase.tree
+        else:
+            rebase = None
+            base, tree = _promotable(journal.state)
+        if not tree.startswith(seen):
+            raise RefusedError(
+                f"mission {mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
+                code="tree_changed",
+                hint=f"look again: chargehand mission diff {mission}",
+            )
+        # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
+        scope: VerdictScope = "merged" if rebase else "attempt"
+        verdict, validator = await run_interruptible(journal, lambda: flow.judge_again(base, tree, scope=scope))
+        if not person_may_promote(verdict):
+            reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
+            raise RefusedError(
+                f"the tree of mission {mission!r} is not green: {reasons}",
+                code="not_green",
+                hint="nobody can override a failed check; fix it with a new mission",
+            )
+        superseded = Reason(code="promoted", message="a person promoted its last tree")
+        approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
+        for attempt in journal.state.open_attempts:
+            journal.record(*settle_lost_calls(self._services.store, journal.state, attempt.id))
+        ended = cancel_open_attempts(journal.state, superseded)
+        if rebase is not None:
+            advance_base(journal, rebase)
+        # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
+        journal.record(approval, *ended, durable=True)
+        archive_replies(self._services.store, mission, *(each.attempt for each in ended))
+        await flow.promote(base, tree, verdict, validator, approved=True)
 
     async def roll_back(self, mission: str) -> MissionState:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -189,6 +190,11 @@ class Services(Struct, frozen=True, kw_only=True):
         # One probe at a time: of two missions that find a breaker's cool-down over, only one may try the agent.
         places = {"attempts": self.attempts_at_once, "checks": self.checks_at_once, "probes": 1}
         return ConcurrencyLimit(self.home / "slots" / what, places=places[what])
+
+    def merges(self, repository: str, branch: str) -> ConcurrencyLimit:
+        """Return the turn at a branch of a person's repository: one result is merged with it after the other."""
+        key = hashlib.sha256(f"{repository}\0{branch}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return ConcurrencyLimit(self.home / "slots" / "merges" / key, places=1)
 
     def limits(self) -> SandboxLimits:
         """Return what the configuration lets one sandbox use."""

@@ -35,7 +35,7 @@ from chargehand.core.records import AttemptStatus, MissionRequest, Reason
 from chargehand.core.state import AttemptState
 from chargehand.missions.causes import attempt_cause
 from chargehand.missions.journal import Journal
-from chargehand.missions.sandboxes.provisioning import SlotQueue
+from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store

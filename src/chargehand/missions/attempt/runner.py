@@ -55,9 +55,9 @@ from chargehand.missions.journal import AGENT, Journal
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
-    SlotQueue,
     attempt_purpose,
 )
+from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import EndpointRequest, Services
 from chargehand.missions.transcript import count_replies
 from chargehand.sandbox.contract import OnOutput, Sandbox

@@ -24,6 +24,7 @@ from chargehand.missions.promotion.rebase import (
     rebase_onto,
     rebase_promoted,
 )
+from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.workspace.merge import MergeConflictError
@@ -129,12 +130,13 @@ class MergeQueue:
     async def deliver(self) -> None:
         """Export what is merged, judged once more on the branch that it is to be applied to where that moved."""
         # Where both conflict, or are not good together, it stays on its own branch: applying it says why not.
-        with contextlib.suppress(MergeConflictError):
-            rebase = await rebase_promoted(self._journal, self._services.store, self._services.depot)
-            if rebase is not None:
-                verdict, validator = await self._judge.judge_again(rebase.base, rebase.tree, scope="merged")
-                if judge_verdict(verdict).mission == "promoted":
-                    self._journal.record(BaseResolved(base=rebase.base))
-                    await self._judge.promote(rebase.base, rebase.tree, verdict, validator)
-                    return
-        await self._judge.deliver()
+        async with SlotQueue(self._services, self._journal, self._control).delivery():
+            with contextlib.suppress(MergeConflictError):
+                rebase = await rebase_promoted(self._journal, self._services.store, self._services.depot)
+                if rebase is not None:
+                    verdict, validator = await self._judge.judge_again(rebase.base, rebase.tree, scope="merged")
+                    if judge_verdict(verdict).mission == "promoted":
+                        self._journal.record(BaseResolved(base=rebase.base))
+                        await self._judge.promote(rebase.base, rebase.tree, verdict, validator)
+                        return
+            await self._judge.deliver()

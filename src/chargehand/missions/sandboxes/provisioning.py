@@ -24,14 +24,13 @@ from chargehand.core.errors import (
     SandboxDiedError,
     WaitingError,
 )
-from chargehand.core.mission_events import MissionAdmitted, MissionQueued
 from chargehand.core.ports import Bind
-from chargehand.core.records import Base, Reason
+from chargehand.core.records import Base
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import FULL_DISK
 from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
-from chargehand.missions.services import Egress, Registries, Services, SlotName, system_errors
+from chargehand.missions.services import Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.scan import WorkspaceLimits
@@ -41,56 +40,6 @@ from chargehand.workspace.workspace import Workspace
 # What the sandbox of a candidate's setup is opened for, as its events name it.
 OFFLINE = "setup without network"
 _ATTEMPT = "attempt-"
-_WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
-
-
-class SlotQueue(Struct, eq=False):
-    """The turns of one mission at what runs only so many at once on a state directory.
-
-    Nothing holds a slot while it waits for another one, so nobody waits for ever.
-    """
-
-    services: Services
-    journal: Journal
-    control: Control
-
-    @contextlib.asynccontextmanager
-    async def turn(self, what: SlotName) -> AsyncIterator[None]:
-        """Hold a slot for the block; until there is one the mission is queued and its time limits stand still."""
-        slots, clock = self.services.slots(what), self.services.clock
-        queued = False
-
-        def record_wait(before: int) -> None:
-            nonlocal queued
-            if what == "probes":  # held for a moment only: not worth a line in the log
-                return
-            queued = True
-            ahead = f", {before} ahead of it in the queue" if before else ""
-            message = (
-                f"{slots.places} {_WAITS[what]} already (engine.{what}_at_once){ahead}; it starts automatically"
-            )
-            self.journal.record(
-                MissionQueued(
-                    waits_for=what,
-                    before=before,
-                    places=slots.places,
-                    reason=Reason(code="queued", message=message),
-                )
-            )
-
-        since = clock.monotonic()
-        async with contextlib.AsyncExitStack() as stack:
-            with self.control.queued(), system_errors():
-                # A person waits for what a command does: it goes before what workers do in the background.
-                urgent = self.services.worker[1] == "command"
-                slot = slots.place(urgent=urgent, gate=self.control, on_wait=record_wait)
-                await stack.enter_async_context(slot)
-            waited = clock.monotonic() - since
-            self.journal.queued_seconds += waited
-            if queued:
-                self.journal.record(MissionAdmitted(waits_for=what, seconds=waited))
-            yield
-
 
 VENV = f"{WORKSPACE}/.venv"
 PACKAGES = ".chargehand"

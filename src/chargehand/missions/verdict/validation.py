@@ -68,9 +68,9 @@ from chargehand.missions.sandboxes.packages import find_installed_copies, instal
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
-    SlotQueue,
     acceptance_directory,
 )
+from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.gates import Gates
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests

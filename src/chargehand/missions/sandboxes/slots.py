@@ -1,0 +1,81 @@
+"""Slots: what runs only so many at once on a state directory, and who waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from msgspec import Struct
+
+from chargehand.core.mission_events import MissionAdmitted, MissionQueued
+from chargehand.core.records import Reason
+from chargehand.durable.admission import ConcurrencyLimit
+from chargehand.missions.control import Control
+from chargehand.missions.journal import Journal
+from chargehand.missions.services import Services, SlotName, system_errors
+
+_WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "probe is running"}
+
+
+class SlotQueue(Struct, eq=False):
+    """The turns of one mission at what runs only so many at once on a state directory.
+
+    Nothing holds a slot while it waits for another one, so nobody waits for ever. Only who has the turn at a
+    branch waits for slots as well: who has one of those never waits for a turn.
+    """
+
+    services: Services
+    journal: Journal
+    control: Control
+
+    @contextlib.asynccontextmanager
+    async def turn(self, what: SlotName) -> AsyncIterator[None]:
+        """Hold a slot for the block; until there is one the mission is queued and its time limits stand still."""
+        slots = self.services.slots(what)
+        # A probe's is held for a moment only: not worth a line in the log.
+        why = f"{slots.places} {_WAITS[what]} already (engine.{what}_at_once)" if what != "probes" else ""
+        async with self._place(slots, what, why):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def delivery(self, *, wanted: bool = True) -> AsyncIterator[None]:
+        """Hold the turn at the branch that the mission's result is to be applied to, as `turn` does.
+
+        From the merge with that branch to its move: of two that merged at once one could not be applied. Nothing
+        is held where nothing is to be applied, or it is not `wanted`.
+        """
+        state = self.journal.state
+        branch = state.base.branch if state.base is not None else None
+        if not wanted or state.request is None or not state.request.apply or branch is None:
+            yield
+            return
+        turns = self.services.merges(state.repository, branch)
+        async with self._place(turns, "merges", f"another mission is being merged into {branch}"):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _place(self, slots: ConcurrencyLimit, what: str, why: str) -> AsyncIterator[None]:
+        clock, queued = self.services.clock, False
+
+        def record_wait(before: int) -> None:
+            nonlocal queued
+            if not why:
+                return
+            queued = True
+            ahead = f", {before} ahead of it in the queue" if before else ""
+            reason = Reason(code="queued", message=f"{why}{ahead}; it starts automatically")
+            queue = MissionQueued(waits_for=what, before=before, places=slots.places, reason=reason)
+            self.journal.record(queue)
+
+        since = clock.monotonic()
+        async with contextlib.AsyncExitStack() as stack:
+            with self.control.queued(), system_errors():
+                # A person waits for what a command does: it goes before what workers do in the background.
+                urgent = self.services.worker[1] == "command"
+                slot = slots.place(urgent=urgent, gate=self.control, on_wait=record_wait)
+                await stack.enter_async_context(slot)
+            waited = clock.monotonic() - since
+            self.journal.queued_seconds += waited
+            if queued:
+                self.journal.record(MissionAdmitted(waits_for=what, seconds=waited))
+            yield
