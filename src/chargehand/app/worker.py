@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +34,9 @@ _CHECK_LOOKS = 10
 _IDLE_LOOKS = 5
 # Of rows of ended turns; what became of their missions stands in the log.
 _KEEP_SECONDS = 7 * 86_400.0
-# Turns per slot that wait in the queue because of one worker: the rest is in the log, and a row costs 4 ms.
-_AHEAD = 4
+# Turns per slot that wait in the queue because of one worker, where nothing overtakes them: the rest is in the log,
+# and a row costs 4 ms.
+_AHEAD = 2
 # Turns of a mission per claim: where one ended without a claim, the next number is another row.
 _TRIES = 1000
 # How long a worker that was alive is taken to be so, where asking is a query.
@@ -153,7 +156,7 @@ class Worker:
         self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
 
     async def _hand_over(self, engine: Engine) -> bool:
-        """Hand the oldest of what may be taken to the engine; return whether anything should go on at all."""
+        """Hand what is to be taken next to the engine; return whether anything should go on at all."""
         rows = await asyncio.to_thread(self._free)
         for row in rows[: _AHEAD * self._slots]:
             if self._is_ending:
@@ -166,13 +169,14 @@ class Worker:
         return bool(rows)
 
     def _free(self) -> list[MissionRow]:
-        """Return the missions that should go on and that nobody alive holds, oldest first; may block."""
+        """Return the missions that should go on and that nobody alive holds, in a fair order; may block."""
         self._app.steering.tell_coordinators()
         rows = self._app.store.log.takeable()
         owners = {row.owner for row in rows if row.owner is not None}
         self._seen_alive = {owner: at for owner, at in self._seen_alive.items() if owner in owners}
         living = {owner for owner in owners if self._lives(owner)}
-        return [row for row in rows if row.owner not in living]
+        running = [row for row in rows if row.owner in living]
+        return fair_order([row for row in rows if row.owner not in living], running)
 
     def _lives(self, owner: str) -> bool:
         asked = time.monotonic()
@@ -270,3 +274,25 @@ def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
             # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the worker.
             start_new_session=True,
         )
+
+
+def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> list[MissionRow]:
+    """Return missions in the order in which they should be taken, given those that run; both oldest first.
+
+    Projects take turns, and in a project the missions that were asked for, each with all its tasks: a plan of many
+    tasks keeps nobody else waiting. What runs counts as its own.
+    """
+    families = Counter((row.project, row.parent or row.id) for row in running)
+    projects = Counter(row.project for row in running)
+
+    def turn(row: MissionRow) -> int:
+        family = (row.project, row.parent or row.id)
+        families[family] += 1
+        return families[family]
+
+    def turn_of_project(row: MissionRow) -> int:
+        projects[row.project] += 1
+        return projects[row.project]
+
+    # Sorting is stable, and asks for each key once, in order: within a turn the oldest goes first.
+    return sorted(sorted(free, key=turn), key=turn_of_project)
