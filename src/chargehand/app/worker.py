@@ -34,8 +34,8 @@ _CHECK_LOOKS = 10
 _IDLE_LOOKS = 5
 # Of rows of ended turns; what became of their missions stands in the log.
 _KEEP_SECONDS = 7 * 86_400.0
-# Turns per slot that wait in the queue because of one worker, where nothing overtakes them: the rest is in the log,
-# and a row costs 4 ms.
+# Turns per slot that wait in the queue because of one worker, where nothing overtakes them: the rest is in the
+# log, and a row costs 4 ms.
 _AHEAD = 2
 # Turns of a mission per claim: where one ended without a claim, the next number is another row.
 _TRIES = 1000
