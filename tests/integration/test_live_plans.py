@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 from desk import shell
+from msgspec.structs import replace
 from test_coordinator import branch, task
 from test_steering_tasks import Steered, crew
 from tests.conftest import git
 
 from chargehand.app.composition import App
-from chargehand.app.requests import change_plan
+from chargehand.app.requests import change_plan, start_held_task
 from chargehand.app.worker import Worker
-from chargehand.core.errors import RefusedError
-from chargehand.core.plan_events import PlanMade, TaskEnded, TaskMerged, TaskStarted
+from chargehand.core.errors import NotFoundError, RefusedError
+from chargehand.core.plan_events import PlanMade, PlanProgress, TaskAllowed, TaskEnded, TaskMerged, TaskStarted
+from chargehand.core.plans import Plan, Task, task_digest
 from chargehand.core.state import MissionState
 
 __all__ = ["crew"]
@@ -189,3 +191,61 @@ def test_of_plans_that_are_set_at_once_each_is_recorded_and_tells_which_one_it_r
     }
     assert crew.work(mission).status == "promoted"
     assert set(crew.children(mission)) == {"a", made[-1].plan.tasks[1].id}
+
+
+def held_by(app: App, mission: str, name: str) -> bool:
+    plan = app.mission_reader.state(mission).plan
+    return plan is not None and plan.tasks[name].held is not None
+
+
+def test_a_person_lets_a_held_task_begin_beside_what_it_collides_with(crew: Steered) -> None:
+    a = task("a", shell("sleep 6; echo x > sub/log-a.txt"), change=["sub/log.txt"])
+    b = task("b", shell("echo x > sub/log-b.txt"), change=["sub/log.txt"])
+    mission = crew.record([a, b])
+    state = meanwhile(
+        crew,
+        mission,
+        lambda app: held_by(app, mission, "b"),
+        do=lambda app: start_held_task(app, mission, "b"),
+    )
+    assert state.status == "promoted"
+    [allowed] = crew.events(mission, TaskAllowed)
+    assert (allowed.task, tuple(allowed.beside)) == ("b", ("a",))
+    order = [(type(event), event.task) for event in crew.events(mission, TaskStarted, TaskEnded)]
+    assert order.index((TaskStarted, "b")) < order.index((TaskEnded, "a")), "it began while the other one worked"
+
+
+def test_what_a_person_allowed_is_void_once_a_plan_changes_one_of_the_two() -> None:
+    a, b = (Task(id=name, text=name, change=("f",)) for name in ("a", "b"))
+    progress = PlanProgress().after(PlanMade(plan=Plan(tasks=(a, b)), identity="ada"))
+    assert not progress.is_allowed(b, a)
+    allowed = TaskAllowed(task="b", identity="ada", digest=task_digest(b), beside={"a": task_digest(a)})
+    progress = progress.after(allowed)
+    assert progress.is_allowed(b, a)
+    assert progress.is_allowed(a, b), "whichever begins first"
+    for other in (replace(a, text="more"), replace(a, change=("f", "g"))):
+        assert not progress.is_allowed(b, other)
+    assert not progress.is_allowed(replace(b, priority=1), a)
+    assert not progress.is_allowed(b, Task(id="c", text="c", change=("f",))), "another one was not meant"
+
+
+def test_only_a_task_that_is_held_can_be_let_begin(crew: Steered) -> None:
+    mission = crew.record([task("a", SLOW, change=["sub/log.txt"]), task("b", after=["a"])])
+
+    def try_all(app: App) -> None:
+        with pytest.raises(RefusedError) as begun:
+            start_held_task(app, mission, "a")
+        assert (begun.value.code, "was begun" in begun.value.message) == ("not_held", True)
+        with pytest.raises(RefusedError) as waits:
+            start_held_task(app, mission, "b")
+        assert (waits.value.code, "no collision" in waits.value.message) == ("not_held", True)
+        with pytest.raises(NotFoundError):
+            start_held_task(app, mission, "c")
+        app.steer(mission, "cancel", lambda: app.steering.cancel(mission))
+
+    meanwhile(crew, mission, lambda app: bool(crew.events(mission, TaskStarted)), do=try_all)
+    with App.open(environ=crew.environ, cwd=crew.repo) as app:
+        with pytest.raises(RefusedError) as ended:
+            start_held_task(app, mission, "b")
+        assert ended.value.code == "not_plannable"
+    assert not crew.events(mission, TaskAllowed)

@@ -201,6 +201,29 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     )
 
 
+class TaskAllowedDocument(Document, frozen=True):
+    """`mission plan --start`: a held `task` begins, `beside` those that work on what it touches."""
+
+    mission: str
+    task: str
+    beside: tuple[str, ...]
+    worker_started: bool
+
+
+def start_held_task(app: App, name: str, task: str) -> TaskAllowedDocument:
+    """Let a held task of a coordinator begin, whoever holds the mission.
+
+    Raises `RefusedError` (`no_plan`, `not_plannable`, `not_held`), `NotFoundError` for a task that is not there.
+    """
+    mission = app.mission_state(name).id
+    app.steer(mission, "allow", lambda: app.steering.allow_task(mission, task), task=task)
+    started = ensure_worker(app).started
+    plan = app.mission_reader.state(mission).plan
+    allowed = plan.tasks[task].allowed if plan is not None else None
+    beside = tuple(allowed.beside) if allowed is not None else ()
+    return TaskAllowedDocument(mission=mission, task=task, beside=beside, worker_started=started)
+
+
 class IdempotencyKey(msgspec.Struct, frozen=True):
     """A caller's own key for a mission; `asked` is a digest of all that was asked for with it.
 

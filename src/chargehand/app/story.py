@@ -45,7 +45,8 @@ _OF_THE_MISSION = (
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, m.QuestionExpired, a.BreakerChanged),
     *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
     *(p.PlanWanted, p.PlannerStarted, p.PlanProposed),
-    *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskReviewed, p.TaskMerged, p.TaskReturned, p.TaskEnded),
+    *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskAllowed),
+    *(p.TaskReviewed, p.TaskMerged, p.TaskReturned, p.TaskEnded),
 )
 
 

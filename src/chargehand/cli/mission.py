@@ -158,11 +158,16 @@ def report(mission: str, output: Path | None, out: Output) -> int:
 @click.option("--dot", "form", flag_value="dot", help="As a graph in the language of Graphviz.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
 @click.option("--set", "file", metavar="FILE", help="Go on with the plan in this file instead.")
+@click.option("--start", "task", metavar="TASK", help="Start a held task now, beside what it collides with.")
 @json_option
-def plan(mission: str, form: str | None, file: str | None, out: Output) -> int:
+def plan(mission: str, form: str | None, file: str | None, task: str | None, out: Output) -> int:
     """Show the tasks of a mission, what each waits for, and who did it; or change them while it works."""
-    from chargehand.cli.plan import print_plan, set_plan
+    from chargehand.cli.plan import print_plan, set_plan, start_task
 
+    if file is not None and task is not None:
+        raise click.UsageError("--set and --start do not go together: set the plan first, then start the task")
+    if task is not None:
+        return start_task(out, mission, task)
     return print_plan(out, mission, form) if file is None else set_plan(out, mission, file)
 
 

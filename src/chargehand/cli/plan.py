@@ -44,6 +44,23 @@ def set_plan(out: Output, mission: str, file: str) -> int:
     return 0
 
 
+def start_task(out: Output, mission: str, task: str) -> int:
+    """Let a held task begin, and write beside which others."""
+    from chargehand.app.composition import App
+    from chargehand.app.requests import start_held_task
+
+    with App.open() as app:
+        allowed = start_held_task(app, mission, task)
+    if allowed.worker_started:
+        out.notice("Started a worker for it.")
+    out.document(allowed)
+    beside = f" beside {', '.join(allowed.beside)}" if allowed.beside else ""
+    out.text(
+        f"Task {allowed.task} of {allowed.mission} begins{beside}; they are judged together when they are merged."
+    )
+    return 0
+
+
 def preview_rollback(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:
     """Write what a roll-back would do."""
     # A preview only reads: `App` would load all that runs missions.

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.events import Payload, event
-from chargehand.core.plans import Plan
+from chargehand.core.plans import Plan, Task, task_digest
 from chargehand.core.records import Reason
 
 # `merged`: its change is on the coordinator's branch. `done`: there was nothing to do. `left_out`: its condition
@@ -83,6 +83,20 @@ class TaskHeld(Payload, frozen=True, kw_only=True):
 
     task: str
     reason: Reason
+
+
+@event("task.allowed")
+class TaskAllowed(Payload, frozen=True, kw_only=True):
+    """A person lets a task that is held begin, beside these others that it collides with.
+
+    `digest` is that of the task as the plan has it now, `beside` has those of the others by id: what a person said
+    counts for these tasks alone, not for what another plan makes of one of them.
+    """
+
+    task: str
+    identity: str
+    digest: str
+    beside: dict[str, str]
 
 
 class ReviewVote(Struct, frozen=True, kw_only=True):
@@ -184,6 +198,7 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
     PlanMade,
     TaskStarted,
     TaskHeld,
+    TaskAllowed,
     ReviewStarted,
     TaskReviewed,
     TaskMerged,
@@ -193,7 +208,9 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
     CoordinatorWoken,
 )
 
-_OF_TASKS = (TaskStarted, TaskHeld, ReviewStarted, TaskReviewed, TaskMerged, TaskReturned, TaskEnded)
+_OF_TASKS = (
+    *(TaskStarted, TaskHeld, TaskAllowed, ReviewStarted, TaskReviewed, TaskMerged, TaskReturned, TaskEnded),
+)
 
 
 class TaskProgress(Struct, frozen=True, kw_only=True):
@@ -205,6 +222,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     reviews: tuple[ReviewStarted, ...] = ()
     reviewed: tuple[TaskReviewed, ...] = ()
     held: Reason | None = None
+    allowed: TaskAllowed | None = None
     end: TaskEnded | None = None
     rolled_back: bool = False
 
@@ -233,6 +251,8 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
                 return replace(self, runs=(*self.runs, event), held=None)
             case TaskHeld():
                 return replace(self, held=event.reason)
+            case TaskAllowed():
+                return replace(self, allowed=event)
             case ReviewStarted():
                 return replace(self, reviews=(*self.reviews, event))
             case TaskReviewed():
@@ -268,6 +288,17 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
             return self
         now = self.tasks.get(event.task, TaskProgress()).after(event)
         return replace(self, tasks={**self.tasks, event.task: now})
+
+    def is_allowed(self, task: Task, other: Task) -> bool:
+        """Tell whether a person lets two tasks, as they are, work side by side."""
+        pairs = ((self.tasks.get(one.id), one, two) for one, two in ((task, other), (other, task)))
+        return any(
+            known is not None
+            and known.allowed is not None
+            and known.allowed.digest == task_digest(one)
+            and known.allowed.beside.get(two.id) == task_digest(two)
+            for known, one, two in pairs
+        )
 
     def without(self, tasks: tuple[str, ...]) -> PlanProgress:
         """Return it after these tasks were rolled back."""

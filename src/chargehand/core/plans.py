@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from msgspec import Struct, field
+
+from chargehand.core.events import encode_json
 
 # More than this and no person has read it; the log holds the whole plan.
 MOST_TASKS = 500
@@ -123,6 +126,11 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def task(self, id: str) -> Task | None:
         """Return the task of that id, `None` where there is none."""
         return next((task for task in self.tasks if task.id == id), None)
+
+
+def task_digest(task: Task) -> str:
+    """Return what tells a task, as a plan has it, from any other: 16 hex digits of a SHA-256."""
+    return hashlib.sha256(encode_json(task)).hexdigest()[:16]
 
 
 def order_tasks(plan: Plan) -> tuple[str, ...]:

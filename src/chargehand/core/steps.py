@@ -20,6 +20,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     **dict.fromkeys((c.PlanWanted, c.PlannerStarted, c.PlanProposed, c.PlanMade), "analyse"),
     c.TaskStarted: "selection",
     c.TaskHeld: "selection",
+    c.TaskAllowed: "selection",
     c.ReviewStarted: "validation",
     c.TaskReviewed: "validation",
     c.TaskMerged: "promotion",

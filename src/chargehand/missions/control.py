@@ -23,7 +23,7 @@ from chargehand.core.plans import Plan
 from chargehand.missions._messages import is_about_message
 from chargehand.missions._questions import check_answer, require_question
 from chargehand.missions.journal import Journal
-from chargehand.missions.planning.replanning import events_of_new_plan
+from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 
 if TYPE_CHECKING:
     from chargehand.durable.orders import Order
@@ -132,6 +132,11 @@ class Control:
         made = PlanMade(plan=plan, identity=identity)
         events = events_of_new_plan(self._journal.state, made, in_hand=self.in_hand)
         self._journal.record(*events, durable=True)
+        self.changes += 1
+
+    def allow_task(self, identity: str, task: str) -> None:
+        """Let a held task of a coordinator begin; raises `RefusedError`, `NotFoundError`."""
+        self._journal.record(*events_of_permission(self._journal.state, task, identity=identity), durable=True)
         self.changes += 1
 
     def wake_waiters(self) -> None:
@@ -269,6 +274,8 @@ class Controls:
                 control.answer(identity, str(order.get("text", "")), str(order.get("question", "")))
             case "plan":
                 control.change_plan(identity, decode_as(str(order.get("plan", "")).encode(), Plan))
+            case "allow":
+                control.allow_task(identity, str(order.get("task", "")))
             case other:
                 raise RefusedError(f"unknown order {other!r}", code="unknown_order")
         return {}

@@ -43,7 +43,7 @@ from chargehand.missions._messages import (
 from chargehand.missions._questions import check_answer, expire_questions, require_question
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
-from chargehand.missions.planning.replanning import events_of_new_plan
+from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back
 from chargehand.missions.transcript import WORK
 from chargehand.store.store import Store
@@ -165,6 +165,14 @@ class Steering(Struct, frozen=True, kw_only=True):
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
         with self._hold(mission, among, verb="plan", code="not_plannable") as (epoch, state):
             events = events_of_new_plan(state, PlanMade(plan=plan, identity=self.identity))
+            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+        return self.look.state(mission)
+
+    def allow_task(self, mission: str, task: str) -> MissionState:
+        """Let a held task of a coordinator begin, and see to it that it does."""
+        among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        with self._hold(mission, among, verb="plan", code="not_plannable") as (epoch, state):
+            events = events_of_permission(state, task, identity=self.identity)
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.look.state(mission)
 

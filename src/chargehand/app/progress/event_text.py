@@ -72,6 +72,7 @@ from chargehand.core.plan_events import (
     PlanProposed,
     PlanWanted,
     ReviewStarted,
+    TaskAllowed,
     TaskEnded,
     TaskHeld,
     TaskMerged,
@@ -202,6 +203,8 @@ def _describe_planning(event: Payload) -> str | None:
         case PlanProposed():
             why = f"cannot be used: {event.reason.message}" if event.reason is not None else "can be used"
             return f"the plan of {event.mission} {why}"
+        case TaskAllowed():
+            return f"{event.identity} let task {event.task} begin beside {', '.join(event.beside) or 'the others'}"
     return None
 
 

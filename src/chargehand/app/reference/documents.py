@@ -31,7 +31,7 @@ from chargehand.app.documents import (
 )
 from chargehand.app.progress.plan_graph import PlanDocument
 from chargehand.app.reporting.report import MissionReport
-from chargehand.app.requests import PlanChangeDocument
+from chargehand.app.requests import PlanChangeDocument, TaskAllowedDocument
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
 from chargehand.app.storage import ProvenanceDocument
@@ -44,6 +44,7 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     MissionListDocument: "`mission list`",
     PlanDocument: "`mission plan`",
     PlanChangeDocument: "`mission plan --set`",
+    TaskAllowedDocument: "`mission plan --start`",
     MissionDetails: "`mission show`",
     MissionReport: "`mission report`",
     ProvenanceDocument: "`audit provenance`",

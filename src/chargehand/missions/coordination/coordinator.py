@@ -178,7 +178,11 @@ class Coordinator:
             answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
             at_once=self._progress.plan.at_once or self._services.attempts_at_once,
             ladders=self._ladder,
-            collides=lambda task, other: collision(footprint(task), footprint(other, footprint_of(other))),
+            collides=lambda task, other: (
+                None
+                if self._progress.is_allowed(task, other)
+                else collision(footprint(task), footprint(other, footprint_of(other)))
+            ),
         )
 
     def _written_by(self, mission: str) -> tuple[str, ...]:

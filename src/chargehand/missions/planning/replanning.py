@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import NotFoundError, RefusedError, nearest
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import QuestionAnswered
 from chargehand.core.plan_events import (
@@ -13,9 +13,10 @@ from chargehand.core.plan_events import (
     CoordinatorWoken,
     PlanMade,
     PlanProgress,
+    TaskAllowed,
     TaskProgress,
 )
-from chargehand.core.plans import Plan
+from chargehand.core.plans import Plan, task_digest
 from chargehand.core.state import ENDED, MissionState
 
 _DROPPED = "it was dropped from the plan"
@@ -27,18 +28,26 @@ def events_of_new_plan(state: MissionState, made: PlanMade, *, in_hand: str = ""
     `in_hand` is the task that its coordinator starts or merges at this moment. Raises `RefusedError` (`no_plan`,
     `not_plannable`, and what `check_new_plan` does).
     """
+    check_new_plan(_open_plan(state), made.plan, in_hand=in_hand)
+    moot = _moot_questions(state, made.plan)
+    answers = (QuestionAnswered(question=each, text=_DROPPED, identity=made.identity) for each in moot)
+    return (made, *answers, *_waking(state))
+
+
+def _open_plan(state: MissionState) -> PlanProgress:
     hint = f"chargehand mission show {state.id}"
     if state.plan is None:
         raise RefusedError(f"mission {state.id!r} has no plan", code="no_plan", hint=hint)
     if state.status in ENDED:
         message = f"mission {state.id!r} is {state.status}: its plan changes no more"
         raise RefusedError(message, code="not_plannable", hint=hint)
-    check_new_plan(state.plan, made.plan, in_hand=in_hand)
-    moot = _moot_questions(state, made.plan)
-    answers = (QuestionAnswered(question=each, text=_DROPPED, identity=made.identity) for each in moot)
-    # One that is held and at work looks by itself.
+    return state.plan
+
+
+def _waking(state: MissionState) -> tuple[Payload, ...]:
+    """Return what has a coordinator look again; one that is held and at work does by itself."""
     rests = state.asleep or state.status == "waiting"
-    return (made, *answers, *((CoordinatorWoken(mission=state.id),) if rests else ()))
+    return (CoordinatorWoken(mission=state.id),) if rests else ()
 
 
 def check_new_plan(progress: PlanProgress, plan: Plan, *, in_hand: str = "") -> None:
@@ -60,6 +69,27 @@ def check_new_plan(progress: PlanProgress, plan: Plan, *, in_hand: str = "") -> 
             )
         if (why := _why_fixed(known, was_dropped=before is None, is_dropped=now is None)) is not None:
             raise RefusedError(f"task {name!r} {why[0]}", code="plan_fixed", hint=why[1])
+
+
+def events_of_permission(state: MissionState, task: str, *, identity: str) -> tuple[Payload, ...]:
+    """Return the events with which a person lets a held task begin, beside those that work on what it touches.
+
+    Raises `RefusedError` (`no_plan`, `not_plannable`, `not_held`), `NotFoundError` for a task that is not there.
+    """
+    progress = _open_plan(state)
+    known, wanted = progress.tasks.get(task), progress.plan.task(task)
+    if known is None or wanted is None:
+        raise NotFoundError(f"mission {state.id!r} has no task {task!r}", hint=nearest(task, progress.tasks))
+    if known.runs or known.end is not None or known.held is None:
+        what = "has ended" if known.end is not None else "was begun" if known.runs else "waits for no collision"
+        hint = f"chargehand mission plan {state.id} says what it waits for"
+        raise RefusedError(f"task {task!r} {what}", code="not_held", hint=hint)
+    working = (
+        each.id for each in progress.plan.tasks if (now := progress.tasks[each.id]).runs and now.end is None
+    )
+    beside = {name: task_digest(other) for name in working if (other := progress.plan.task(name)) is not None}
+    allowed = TaskAllowed(task=task, identity=identity, digest=task_digest(wanted), beside=beside)
+    return (allowed, *_waking(state))
 
 
 def _why_fixed(known: TaskProgress, *, was_dropped: bool, is_dropped: bool) -> tuple[str, str] | None:
