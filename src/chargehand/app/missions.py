@@ -34,6 +34,7 @@ from chargehand.app.documents import (
 )
 from chargehand.app.outcome import explain_check, explain_failures, exported_branch
 from chargehand.app.progress.live_output import OutputReader
+from chargehand.app.progress.waits import LOOK_SECONDS, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.runs import RunObserver
 
-# Between two looks at the log of a mission that is followed: one query of a millisecond each.
-_LOOK_SECONDS = 0.2
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
@@ -190,16 +189,14 @@ def follow_mission(
     """Yield the events of a mission until it is settled, and why it waits whenever that changes.
 
     No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
+    A coordinator waits so for a moment between any two of its decisions: that is told where it lasts.
     `with_output` yields, in the order of time, also the lines that its agents print.
     """
-    seen, last_wait = 0, ""
+    followed, last_wait, patience = reader.mission_reader.followed(mission), "", Patience()
     with OutputReader(reader.home, mission) as output:
         while True:
-            # The state first: what was written before it was settled is in the log by then.
-            state = reader.mission_reader.state(mission)
+            state, events = followed.look()
             settled = state.status in SETTLED and not goes_on_by_itself(state)
-            events = reader.store.log.read(mission, after=seen)
-            seen = events[-1].seq if events else seen
             lines = output.read() if with_output else ()
             merged: Iterator[Event | OutputLine] = heapq.merge(
                 events, lines, key=lambda each: datetime.fromisoformat(each.time)
@@ -212,10 +209,12 @@ def follow_mission(
                 reason = state.waits_for_quota.reason
             elif state.status == "planned" or goes_on_by_itself(state):
                 reason = reader.mission_reader.waits().get(state.id)
+            if state.plan is not None:
+                reason = patience.lasting(reason)
             if reason is not None and reason.message != last_wait:
                 last_wait = reason.message
                 yield reason
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:

@@ -190,8 +190,8 @@ def watch(mission: str, out: Output) -> int:
         start_needed_worker(reader, found)
         if out.detail != "result" and not out.as_json:
             show_header(out, reader.mission_reader.state(found))
-        with watch_menu(out, found):
-            state = follow(reader, out, found)
+        with watch_menu(out, found) as menu:
+            state = follow(reader, out, found, menu)
         if state is not None and not out.as_json:
             show_result(out, state, explain_failures(reader.store, state))
     return 0

@@ -328,8 +328,8 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
     if out.detail != "result" and not out.as_json:
         show_header(out, app.mission_reader.state(mission))
     try:
-        with watch_menu(out, mission, watching=False):
-            state = follow(app, out, mission)
+        with watch_menu(out, mission, watching=False) as menu:
+            state = follow(app, out, mission, menu)
     except KeyboardInterrupt:
         print_result(out, cancel_mission(app, mission), app.store)
         return INTERRUPTED

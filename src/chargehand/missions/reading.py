@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from datetime import datetime
 
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.core.fold import fold
+from chargehand.core.events import Event
+from chargehand.core.fold import apply, fold, mark_unheld
 from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.state import MissionState, MissionSummary
 from chargehand.durable.workers import Roster
@@ -58,6 +60,40 @@ def queue_positions(store: Store, workers: Roster) -> dict[str, QueuePosition]:
     }
 
 
+class FollowedMission:
+    """A mission as it goes on: each look reads what came into its log since the last one, and no line twice."""
+
+    def __init__(self, reader: MissionReader, mission: str) -> None:
+        self._reader = reader
+        self._mission = mission
+        self._state = MissionState()
+        self._seen = 0
+
+    def look(self) -> tuple[MissionState, tuple[Event, ...]]:
+        """Return how the mission stands, and its events since the last look.
+
+        Raises `NotFoundError`, `StoreError`.
+        """
+        log, news = self._reader.store.log, list[Event]()
+        row = log.get(self._mission)
+        while True:
+            # The holder is looked at first: one that ends in between has left all its events in the log by then.
+            live = self._reader.live(row)
+            for line in log.read(self._mission, after=self._seen):
+                apply(self._state, line)
+                self._seen = line.seq
+                news.append(line)
+            now = log.get(self._mission)
+            if live or now.epoch == row.epoch:
+                break
+            row = now  # claimed between the two reads: what seemed lost is being worked on
+        # What a mission that nobody holds is said to be is no part of what the next lines are applied to.
+        state = copy(self._state)
+        if not live:
+            mark_unheld(state)
+        return state, tuple(news)
+
+
 class MissionReader(Struct, frozen=True, kw_only=True):
     """Reads missions; needs nothing but the store and who is alive."""
 
@@ -90,6 +126,10 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         """Return the missions that wait for quota and when each is to be woken, the first one first."""
         waking = ((wake_time(row.id, row.wakes), row.id) for row in self.store.log.sleeping() if row.wakes)
         return {mission: moment for moment, mission in sorted(waking)}
+
+    def followed(self, mission: str) -> FollowedMission:
+        """Return a mission to look at again and again."""
+        return FollowedMission(self, mission)
 
     def at_rest(self, mission: str) -> MissionState:
         """Return a mission's state as it is when nobody runs it."""

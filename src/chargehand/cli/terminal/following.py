@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 from chargehand.app.documents import event_document, event_step
 from chargehand.app.missions import follow_mission
 from chargehand.app.story import MissionStory, describe_event
+from chargehand.cli.terminal.crew import can_draw, watch_crew
 from chargehand.cli.terminal.output import local_time
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.menu import WatchMenu
     from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState
     from chargehand.durable.actions import OutputLine
 
 
-def follow(reader: StateReader, out: Output, mission: str) -> MissionState | None:
-    """Show a mission until it is settled, and return how it stands; `None` where nobody reads any more."""
+def follow(reader: StateReader, out: Output, mission: str, menu: WatchMenu | None) -> MissionState | None:
+    """Show a mission until it is settled, and return how it stands; `None` where nobody reads any more.
+
+    One with a plan is a picture on a terminal that can show one, else there are lines.
+    """
+    if can_draw(out) and reader.mission_reader.state(mission).plan is not None:
+        watch_crew(reader, out, mission, menu)
+        return reader.mission_reader.state(mission)
     story = MissionStory(reader.store)
     # What agents print is no part of the log, and with --json each line is an event of the log.
     for seen in follow_mission(reader, mission, with_output=not out.as_json):

@@ -129,37 +129,58 @@ class RunMenu:
             _say(said)
 
 
+class WatchMenu:
+    """The menu over a mission of another process; while it is open, nothing else is shown.
+
+    It opens within the signal. `deferred`, who draws what is shown opens it between two pictures, once it is
+    `asked` for.
+    """
+
+    def __init__(self, mission: str, *, watching: bool) -> None:
+        self._mission = mission
+        self._watching = watching
+        self.deferred = self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Open the menu, or note that it is to be opened; until that is done another Ctrl-C raises."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.asked = True
+        if not self.deferred and (said := self.open()):
+            _say(said)
+
+    def open(self) -> str:
+        """Offer the choices and do what is chosen; return what to tell the person, "" for nothing."""
+        from chargehand.app.composition import App
+
+        self.asked = False
+        _offer(watching=self._watching)
+        line = _read_line()
+        if line == "t":
+            _say("Message:")
+            line = f"t {_read_line()}"
+        if self._watching and line == "q":
+            raise KeyboardInterrupt
+        # A store of its own: the signal may have come in the midst of a look at the other one.
+        with App.open() as app:
+            said = carry_out(app, self._mission, line)
+        # Before anything is told: who reads it may press Ctrl-C at once.
+        signal.signal(signal.SIGINT, self)
+        return said
+
+
 @contextlib.contextmanager
-def watch_menu(out: Output, mission: str, *, watching: bool = True) -> Iterator[None]:
+def watch_menu(out: Output, mission: str, *, watching: bool = True) -> Iterator[WatchMenu | None]:
     """Let the first Ctrl-C during the block open the menu over a mission of another process.
 
     A second one raises `KeyboardInterrupt`, and any where nobody can be asked; so does `q` where the person only
     looks (`watching`).
     """
-    from chargehand.app.composition import App
-
-    def open_menu(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _offer(watching=watching)
-        line = _read_line()
-        if line == "t":
-            _say("Message:")
-            line = f"t {_read_line()}"
-        if watching and line == "q":
-            raise KeyboardInterrupt
-        # A store of its own: the signal may have come in the midst of a look at the other one.
-        with App.open() as app:
-            said = carry_out(app, mission, line)
-        # Before anything is told: who reads it may press Ctrl-C at once.
-        signal.signal(signal.SIGINT, open_menu)
-        if said:
-            _say(said)
-
     if not out.can_ask:
-        yield
+        yield None
         return
-    before = signal.signal(signal.SIGINT, open_menu)
+    menu = WatchMenu(mission, watching=watching)
+    before = signal.signal(signal.SIGINT, menu)
     try:
-        yield
+        yield menu
     finally:
         signal.signal(signal.SIGINT, before)

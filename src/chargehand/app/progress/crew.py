@@ -1,0 +1,372 @@
+"""Who works on the tasks of a plan, who waits for whom and why, and what a person has to do: a pure function."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from chargehand.core.mission_events import PROMOTE
+from chargehand.core.plan_events import TASK_QUESTION, TaskProgress
+from chargehand.core.plans import PLANNER, Plan, Task
+from chargehand.core.records import Reason
+from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
+from chargehand.missions.waiting import waiting_task
+
+# In the order in which they matter to who watches: what comes first is shown where there is no room for all.
+# fmt: off
+CrewStanding = Literal[
+    "needs you", "works", "review", "merging", "queued", "held", "next", "waits",
+    "failed", "rolled back", "left out", "done", "merged",
+]
+# fmt: on
+_STEPS = {"agent": "agent working", "checks": "running checks", "setup": "running setup"}
+_RUNGS = {
+    "approach": "another approach",
+    "model": "another model",
+    "best_of": "side by side",
+    "person": "as you said",
+}
+_NAMED = 3
+
+
+class CrewCost(Struct, frozen=True, kw_only=True):
+    """What missions cost so far in USD; where not `known`, that is only what is known of it."""
+
+    usd: float = 0.0
+    known: bool = True
+
+
+class PersonNeed(Struct, frozen=True, kw_only=True):
+    """What waits for a person: of a `task`, or "" of the coordinator.
+
+    `message` is what is asked or why it waits, `choices` what may be answered, in words; `command` settles it, in
+    words as a shell takes them.
+    """
+
+    task: str
+    message: str
+    command: tuple[str, ...]
+    choices: str = ""
+
+
+class CrewTask(Struct, frozen=True, kw_only=True):
+    """One task: how it stands, and in words who does what for it or what it waits for.
+
+    `since` is when what goes on began, `ended` when it came to its end (ISO 8601), "" where nothing did.
+    """
+
+    id: str
+    standing: CrewStanding
+    detail: str = ""
+    since: str = ""
+    cost: CrewCost = CrewCost()
+    ended: str = ""
+
+
+class Crew(Struct, frozen=True, kw_only=True):
+    """A coordinator and its tasks in the order of its plan; `waits` says why it does not go on although it should.
+
+    `lately` are the last things that it decided, in words.
+    """
+
+    mission: str
+    title: str
+    status: str
+    created: str
+    finished: str = ""
+    tasks: tuple[CrewTask, ...] = ()
+    needs: tuple[PersonNeed, ...] = ()
+    cost: CrewCost = CrewCost()
+    waits: str = ""
+    lately: tuple[str, ...] = ()
+
+
+class CrewFacts(Struct, frozen=True, kw_only=True):
+    """All that a crew is described from: its coordinator, the missions of its tasks by id, what each does now.
+
+    `steps` are the purposes of the sandboxes that were opened last, by mission; `queued` says why missions wait
+    that nobody has taken up, `waits` why the coordinator does.
+    """
+
+    state: MissionState
+    children: Mapping[str, MissionSummary]
+    steps: Mapping[str, str] = {}
+    queued: Mapping[str, Reason] = {}
+    waits: str = ""
+    lately: tuple[str, ...] = ()
+
+
+def describe_crew(facts: CrewFacts) -> Crew:
+    """Return how a crew stands."""
+    state, progress = facts.state, facts.state.plan
+    tasks = progress.plan.tasks if progress is not None and progress.plan.tasks else ()
+    if progress is not None and progress.planners and not tasks:
+        tasks = (PLANNER,)
+    needs = tuple(_needs(facts, tasks))
+    by_task: dict[str, list[MissionSummary]] = {}
+    for child in facts.children.values():
+        by_task.setdefault(child.task, []).append(child)
+    waiting = {need.task for need in needs}
+    request = state.request.text.strip() if state.request is not None else ""
+    return Crew(
+        mission=state.id,
+        title=request.partition("\n")[0],
+        # Between two of its decisions it is planned for a moment.
+        status="running" if state.status == "planned" and facts.children else state.status,
+        created=state.created,
+        finished=state.finished,
+        tasks=tuple(_describe_task(facts, task, waiting, by_task.get(task.id, ())) for task in tasks),
+        needs=needs,
+        cost=_sum_cost((state, *facts.children.values())),
+        waits=facts.waits,
+        lately=facts.lately,
+    )
+
+
+def _sum_cost(missions: Iterable[MissionSummary]) -> CrewCost:
+    """Return what the attempts of missions cost; what a follow-up took over was paid for before it."""
+    attempts = [each for mission in missions for each in mission.attempts if not each.copied]
+    # One that has called nobody yet has no cost, which is no unknown one.
+    known = all(each.cost_known or not each.calls for each in attempts)
+    return CrewCost(usd=sum(each.cost_usd or each.booked_usd for each in attempts), known=known)
+
+
+# --- what a person has to do
+
+
+def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
+    """Yield what waits for a person: first what stops all of it, then by task in the order of the plan."""
+    state = facts.state
+    if state.status in ENDED:
+        return
+    yield from _needs_of_coordinator(state)
+    for task in tasks:
+        for asked in state.questions.values():
+            if asked.open and asked.id.startswith(f"{TASK_QUESTION}{task.id}/"):
+                why = _why_failed(facts, task)
+                yield _answer(asked, task.id, ("answer", state.id, "--task", task.id), why)
+        waiting = [each for each in _missions_of(facts, task) if waiting_task(each) is not None]
+        for child in waiting:
+            yield _need_of_child(facts, child, alone=len(waiting) == 1 and task != PLANNER)
+
+
+def _needs_of_coordinator(state: MissionState) -> Iterator[PersonNeed]:
+    # A breakpoint, or a person.
+    if state.status == "paused" and not any(each.code == "worker_lost" for each in state.reasons):
+        why = "; ".join(each.message for each in state.reasons) or "it is paused"
+        yield PersonNeed(task="", message=why, command=_command("resume", state.id))
+    for asked in state.questions.values():
+        if asked.open and not asked.until and not asked.id.startswith(TASK_QUESTION):
+            if asked.id == PROMOTE:
+                why = "; ".join(each.message for each in state.reasons) or "it waits for an approval"
+                command = _command("promote", state.id, "--reason", "TEXT")
+                yield PersonNeed(task="", message=why, command=command)
+            else:
+                yield _answer(asked, "", ("answer", state.id), "")
+
+
+def _need_of_child(facts: CrewFacts, child: MissionSummary, *, alone: bool) -> PersonNeed:
+    waits = waiting_task(child)
+    assert waits is not None
+    # The short form where it can mean only this one.
+    named = (facts.state.id, "--task", child.task) if alone else (child.id,)
+    if waits.needs == "answer" and child.open_question is not None:
+        return _answer(child.open_question, child.task, ("answer", *named), "")
+    if waits.needs == "approval":
+        command = _command("promote", *named, "--reason", "TEXT")
+        return PersonNeed(task=child.task, message=waits.message, command=command, choices="or discard it")
+    return PersonNeed(task=child.task, message=waits.message, command=_command("resume", child.id))
+
+
+def _answer(asked: Question, task: str, words: tuple[str, ...], why: str) -> PersonNeed:
+    choices = ", ".join(asked.options)
+    if asked.options and not asked.closed:
+        choices += ", or words of your own"
+    if asked.deadline:
+        choices = "; ".join(filter(None, (choices, asked.deadline)))
+    given = asked.options[0] if asked.options else "TEXT"
+    message = f"{why}. {asked.text}" if why else asked.text
+    return PersonNeed(task=task, message=message, command=_command(*words, given), choices=choices)
+
+
+def _command(*words: str) -> tuple[str, ...]:
+    return ("chargehand", "mission", *map(shlex.quote, words))
+
+
+def _why_failed(facts: CrewFacts, task: Task) -> str:
+    runs = _progress_of(facts, task).current
+    ended = [facts.children[run.mission] for run in runs if run.mission in facts.children]
+    return "; ".join(dict.fromkeys(each.message.rstrip(".") for child in ended for each in child.reasons))
+
+
+# --- how each task stands
+
+
+def _progress_of(facts: CrewFacts, task: Task) -> TaskProgress:
+    plan = facts.state.plan
+    return plan.tasks.get(task.id, TaskProgress()) if plan is not None else TaskProgress()
+
+
+def _missions_of(facts: CrewFacts, task: Task) -> list[MissionSummary]:
+    """Return the missions that work on a task now, and those that review what they made."""
+    known = _progress_of(facts, task)
+    names = [run.mission for run in known.current]
+    names += [each.mission for run in known.current for each in known.reviews_of(run.mission)]
+    if task == PLANNER and facts.state.plan is not None:
+        names = [each.mission for each in facts.state.plan.planners[-1:]]
+    return [facts.children[name] for name in names if name in facts.children]
+
+
+def _describe_task(
+    facts: CrewFacts, task: Task, waiting: set[str], missions: Iterable[MissionSummary]
+) -> CrewTask:
+    known = _progress_of(facts, task)
+    standing, detail, since = _stand(facts, task, known, waiting)
+    return CrewTask(
+        id=task.id,
+        standing=standing,
+        detail=detail,
+        since=since,
+        cost=_sum_cost(missions),
+        # Told by its missions, as the fold keeps tasks in the order of the plan.
+        ended=max((each.updated for each in _missions_of(facts, task)), default="")
+        if known.end is not None
+        else "",
+    )
+
+
+def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]) -> tuple[CrewStanding, str, str]:
+    """Return how a task stands, the words for it, and since when it does what it does."""
+    missions = _missions_of(facts, task)
+    if known.end is not None:
+        outcome: CrewStanding = "left out" if known.end.outcome == "left_out" else known.end.outcome
+        return "rolled back" if known.rolled_back else outcome, _tell_end(facts, task, known), ""
+    if task.id in waiting:
+        return "needs you", "", ""
+    if not known.current and task != PLANNER:
+        return _stand_unbegun(facts, task, known, waiting)
+    under_way = [each for each in missions if each.status not in ENDED]
+    if not under_way:
+        good = any(each.status == "promoted" for each in missions)
+        # Between an end and the next decision of the coordinator, which judges what it merges.
+        recorded = bool(missions) and all(run.mission in facts.children for run in known.current)
+        if recorded:
+            return "merging", "its result is judged and merged" if good else "what is tried next is decided", ""
+        return "queued", "begins", ""
+    since = min(each.created for each in under_way)
+    if all(each.status == "planned" for each in under_way):
+        why = next((facts.queued[each.id].message for each in under_way if each.id in facts.queued), "begins")
+        return "queued", _join(why, _tell_round(known)), ""
+    if known.current and any(known.reviews_of(run.mission) for run in known.current):
+        return "review", _join(_tell_reviews(facts, known), _tell_round(known)), since
+    return "works", _tell_work(facts, task, known, under_way), since
+
+
+def _stand_unbegun(
+    facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]
+) -> tuple[CrewStanding, str, str]:
+    if known.held is not None:
+        return "held", known.held.message, ""
+    assert facts.state.plan is not None
+    open_ = [name for name in task.after if _end_missing(facts, name)]
+    if not open_:
+        at_once = facts.state.plan.plan.at_once
+        return (
+            "next",
+            f"begins when one of {at_once} places is free" if at_once else "begins when there is room",
+            "",
+        )
+    named = ", ".join(open_[:_NAMED]) + (f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else "")
+    blocked = _blockers(facts, facts.state.plan.plan, task, waiting)
+    return "waits", f"after {named}" + (f"; {', '.join(blocked)} needs you" if blocked else ""), ""
+
+
+def _end_missing(facts: CrewFacts, task: str) -> bool:
+    assert facts.state.plan is not None
+    return facts.state.plan.tasks.get(task, TaskProgress()).end is None
+
+
+def _blockers(facts: CrewFacts, plan: Plan, task: Task, waiting: set[str]) -> list[str]:
+    """Return what a task waits for, at any distance, that itself waits for a person."""
+    after = {each.id: each.after for each in plan.tasks}
+    seen: set[str] = set()
+    open_ = list(task.after)
+    while open_:
+        name = open_.pop()
+        if name not in seen and _end_missing(facts, name):
+            seen.add(name)
+            open_ += after.get(name, ())
+    return [each.id for each in plan.tasks if each.id in seen & waiting][:_NAMED]
+
+
+def _tell_work(facts: CrewFacts, task: Task, known: TaskProgress, under_way: list[MissionSummary]) -> str:
+    working = [each for each in under_way if each.status == "running"] or under_way
+    first = working[0]
+    quota = first.waits_for_quota
+    step = quota.reason.message if quota is not None else _step(facts, first)
+    number = first.attempts[-1].number if first.attempts else 1
+    attempt = f"attempt {number}" if number > 1 else ""
+    beside = f"{len(working)} side by side" if len(working) > 1 else ""
+    return _join(f"{_who(first, task)}: {step}", beside, attempt, _tell_round(known))
+
+
+def _step(facts: CrewFacts, mission: MissionSummary) -> str:
+    if mission.status == "planned":
+        return "queued"
+    if mission.status != "running":
+        return "a worker goes on with it"
+    purpose = facts.steps.get(mission.id, "")
+    return _STEPS.get(purpose, purpose) or "preparing"
+
+
+def _who(mission: MissionSummary, task: Task) -> str:
+    """Return the role, agent and model that work in a mission."""
+    request, role = mission.request, mission.role
+    agent = role.agent if role is not None else request.agent if request is not None else task.agent
+    kind, colon, program = agent.partition(":")
+    if colon and kind == "command":  # a whole program may stand there
+        agent = program.split()[0].rpartition("/")[2] if program.split() else kind
+    model = mission.attempts[-1].model if mission.attempts else None
+    if not model and role is not None and role.models:
+        model = role.models[0]
+    name = role.role if role is not None else (request.role if request is not None else "") or task.role
+    parts = (name or "developer", "" if agent == "native" and model else agent, model or "")
+    return " ".join(filter(None, parts))
+
+
+def _tell_reviews(facts: CrewFacts, known: TaskProgress) -> str:
+    told = []
+    for run in known.current:
+        for each in known.reviews_of(run.mission):
+            child = facts.children.get(each.mission)
+            status = "planned" if child is None else child.status
+            word = {"planned": "queued", "running": "works"}.get(status, "done" if status in ENDED else status)
+            told.append(f"{each.role} {word}")
+    return ", ".join(told)
+
+
+def _tell_round(known: TaskProgress) -> str:
+    """Return why a task is done once more, "" in its first round."""
+    if known.round < 2:
+        return ""
+    rung = known.current[0].rung
+    if rung == "returned" and known.returned:
+        return f"round {known.round}, since {known.returned[-1].reason.message}"
+    return f"round {known.round}" + (f", {_RUNGS[rung]}" if rung in _RUNGS else "")
+
+
+def _tell_end(facts: CrewFacts, task: Task, known: TaskProgress) -> str:
+    assert known.end is not None
+    if known.end.reason is not None:
+        return known.end.reason.message
+    by = [run.mission for run in known.current if run.mission in facts.children]
+    who = _who(facts.children[known.merged[-1].mission], task) if known.merged and by else ""
+    reviewed = known.reviewed[-1].why if known.reviewed else ""
+    return _join(f"by {who}" if who else "", reviewed, f"round {known.round}" if known.round > 1 else "")
+
+
+def _join(*parts: str) -> str:
+    return ", ".join(filter(None, parts))

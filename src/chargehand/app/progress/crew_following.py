@@ -1,0 +1,126 @@
+"""Reads how a crew stands, again and again, at the cost of what is new."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from chargehand.app.progress.crew import Crew, CrewFacts, describe_crew
+from chargehand.app.progress.event_text import describe
+from chargehand.app.progress.waits import LOOK_SECONDS, Patience
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import MissionPaused, MissionResumed, QuestionAnswered, QuestionExpired
+from chargehand.core.plan_events import (
+    PlanMade,
+    PlanProposed,
+    TaskEnded,
+    TaskHeld,
+    TaskMerged,
+    TaskReturned,
+    TaskReviewed,
+    TaskStarted,
+)
+from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary
+
+if TYPE_CHECKING:
+    from chargehand.app.reading import StateReader
+    from chargehand.core.events import Event
+
+# Whether a worker is alive is no event: rows of missions are read so often without any.
+_AGAIN_SECONDS = 2.0
+_MOST_LATELY = 10
+_TOLD = (
+    *(PlanMade, PlanProposed, TaskStarted, TaskHeld, TaskReviewed, TaskReturned, TaskMerged, TaskEnded),
+    *(QuestionAnswered, QuestionExpired, MissionPaused, MissionResumed),
+)
+
+
+class CrewFollower:
+    """A coordinator and the missions of its tasks, as they go on."""
+
+    def __init__(self, reader: StateReader, mission: str) -> None:
+        self._reader = reader
+        self._mission = mission
+        self._followed = reader.mission_reader.followed(mission)
+        self._patience = Patience()
+        self._position = -1
+        self._read_at = 0.0
+        self._children: dict[str, MissionSummary] = {}
+        self._steps: dict[str, str] = {}
+        self._lately = deque[str](maxlen=_MOST_LATELY)
+        self._facts: CrewFacts | None = None
+
+    def look(self) -> CrewFacts:
+        """Return all that is known now: the same object where nothing was appended to any log since."""
+        position, now = self._reader.store.log.last_position(), time.monotonic()
+        if self._facts is None or position != self._position or now - self._read_at > _AGAIN_SECONDS:
+            self._read_at = now
+            self._facts = self._read_news(position)
+        return self._facts
+
+    def _read_news(self, position: int) -> CrewFacts:
+        # The coordinator first: what it knows of its tasks is then in the rows that are read after it.
+        state, events = self._followed.look()
+        self._note(events)
+        log, live = self._reader.store.log, self._reader.mission_reader.workers.live
+        self._children = {each.summary.id: each.summary for each in log.summaries(live, parent=self._mission)}
+        self._read_steps(state)
+        self._position = position
+        waits = self._reader.mission_reader.waits() if self._anybody_planned(state) else {}
+        why = self._patience.lasting(waits.get(self._mission))
+        return CrewFacts(
+            state=state,
+            children=self._children,
+            steps=dict(self._steps),
+            queued=waits,
+            waits=why.message if why is not None else "",
+            lately=tuple(self._lately),
+        )
+
+    def _anybody_planned(self, state: MissionState) -> bool:
+        return state.status in ("planned", "paused") or any(
+            each.status == "planned" for each in self._children.values()
+        )
+
+    def _read_steps(self, state: MissionState) -> None:
+        """Read what the missions that go on do: of one that is new here all of it, then only what came since."""
+        log, opened = self._reader.store.log, (SandboxOpened.type,)
+        news: list[Event] = []
+        for name, child in self._children.items():
+            if name not in self._steps and child.status not in ENDED:
+                self._steps[name] = ""
+                news += log.read(name, types=opened)
+        if self._position >= 0:
+            found = log.after(self._position, project=state.project or None, types=opened)
+            news += [each.event for each in found if each.event.mission in self._steps]
+        for event in news:
+            payload = read_payload(event)
+            if isinstance(payload, SandboxOpened):
+                self._steps[event.mission] = payload.purpose
+
+    def _note(self, events: tuple[Event, ...]) -> None:
+        for event in events:
+            payload = read_payload(event)
+            if isinstance(payload, _TOLD) and (text := describe(payload)):
+                self._lately.append(text)
+
+
+def follow_crew(reader: StateReader, mission: str) -> Iterator[Crew]:
+    """Yield how a coordinator and its tasks stand, several times in a second, until it is settled.
+
+    Between two of them there is time to draw. Raises `NotFoundError`, `StoreError`.
+    """
+    from chargehand.app.missions import goes_on_by_itself
+
+    follower, described = CrewFollower(reader, mission), None
+    while True:
+        facts = follower.look()
+        if described is None or described[0] is not facts:
+            described = facts, describe_crew(facts)
+        yield described[1]
+        if facts.state.status in SETTLED and not goes_on_by_itself(facts.state):
+            return
+        time.sleep(LOOK_SECONDS)

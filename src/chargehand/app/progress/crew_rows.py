@@ -1,0 +1,329 @@
+"""A crew as rows of a terminal: what matters most first, never wider or higher than there is room for."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import get_args
+
+from msgspec import Struct
+
+from chargehand.app.progress.crew import Crew, CrewCost, CrewStanding, CrewTask, PersonNeed
+from chargehand.core.text import printable
+
+_ORDER: dict[str, int] = {standing: place for place, standing in enumerate(get_args(CrewStanding))}
+_ENDED = ("failed", "rolled back", "left out", "done", "merged")
+_MARKS = {"needs you": "!", "works": ">", "review": ">", "merging": ">", "failed": "x", "held": "~"}
+_COLOURS = {
+    "needs you": "yellow",
+    "works": "cyan",
+    "review": "cyan",
+    "merging": "cyan",
+    "held": "magenta",
+    "failed": "red",
+    "merged": "green",
+    "done": "green",
+}
+# How they are counted: the words of one, and of all others where those differ.
+_COUNTED = {
+    "needs you": ("needs you", "need you"),
+    "works": ("works", "work"),
+    "review": ("in review", "in review"),
+    "waits": ("waits", "wait"),
+}
+# Columns: below the first there is no room for time and money, below the second for a bar.
+_WIDE, _FOR_BAR = 72, 64
+_BAR = 10
+_INDENT = "    "
+_MOST_LINES, _MOST_CHOICES, _MOST_DETAILS = 4, 2, 3
+_SHORTEST = 12
+_MOST_LATELY = 8
+
+
+class _Columns(Struct, frozen=True, kw_only=True):
+    """The columns of tasks: how wide, and whether there is one for money."""
+
+    names: int
+    standings: int
+    paid: bool
+
+
+class CrewRow(Struct, frozen=True, kw_only=True):
+    """One row, and how it looks on a terminal that has colours."""
+
+    text: str
+    colour: str | None = None
+    bold: bool = False
+    dim: bool = False
+
+
+def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str = "") -> tuple[CrewRow, ...]:
+    """Return at most `height` rows of at most `width` columns; `notice` is the last one where there is room.
+
+    First come what waits for a person and how to settle it, then what goes on, what is held or next, and what
+    ended; what has no room is counted. Whatever the text holds, a row is one line.
+    """
+    if width < 1 or height < 1:
+        return ()
+    # Of those that ended well the last one first; the others stay in the order of the plan.
+    others = sorted(crew.tasks, key=lambda each: each.ended, reverse=True)
+    others = sorted((each for each in others if each.standing != "needs you"), key=_place)
+    head = _head(crew, now, width)
+    # A person is needed, or nothing goes on: that goes before what was asked for.
+    head = head[: max(0, height - bool(crew.needs))] if height < 4 else head
+    foot = [CrewRow(text=notice, dim=True)] if notice and height >= len(head) + 6 else []
+    room = height - len(head) - len(foot)
+    needs = _need_rows(crew.needs, width, max(min(len(crew.needs), room), room - min(len(others), room // 2)))
+    rows = [*head, *needs]
+    room -= len(needs)
+    rows += _task_rows(crew, others, now, width, room)
+    left = height - len(rows) - len(foot)
+    if crew.lately and left > 2:
+        lately = crew.lately[-min(left - 1, _MOST_LATELY) :]
+        rows += [CrewRow(text=""), *(CrewRow(text=f"  {each}", dim=True) for each in lately)]
+    rows += [CrewRow(text="")] * (height - len(rows) - len(foot)) if foot else []
+    return tuple(
+        CrewRow(text=fit_text(row.text, width).rstrip(), colour=row.colour, bold=row.bold, dim=row.dim)
+        for row in (*rows, *foot)
+    )
+
+
+def _place(task: CrewTask) -> int:
+    return _ORDER["merged" if task.standing in _ENDED[1:] else task.standing]
+
+
+# --- the head
+
+
+def _head(crew: Crew, now: datetime, width: int) -> list[CrewRow]:
+    status = "waits for you" if crew.needs and crew.status in ("waiting", "paused") else crew.status
+    right = "  ".join(filter(None, (status, _elapsed(crew.created, crew.finished, now), _money(crew.cost))))
+    title = _beside(f"{crew.mission}  {crew.title}", right, width)
+    rows = [CrewRow(text=title, bold=True), CrewRow(text=_tally(crew, width))]
+    if crew.waits:
+        rows.append(CrewRow(text=f"waits: {crew.waits}", colour="yellow"))
+    return rows
+
+
+def _tally(crew: Crew, width: int) -> str:
+    counts = Counter(task.standing for task in crew.tasks)
+    total, ended = len(crew.tasks), sum(task.standing in _ENDED for task in crew.tasks)
+    filled = _BAR * ended // total if total else 0
+    bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]  " if width >= _FOR_BAR else ""
+    own = any(not need.task for need in crew.needs)
+    counted = _count({each: number for each, number in counts.items() if each != "merged"})
+    asks = "the mission itself needs you" if own else ""
+    return f"{bar}{counts['merged']} of {total} merged" + "".join(f", {each}" for each in (asks, counted) if each)
+
+
+def _count(counts: dict[CrewStanding, int]) -> str:
+    """Return how many tasks stand how, in words: what matters most first."""
+    told = []
+    for standing in sorted(counts, key=_ORDER.__getitem__):
+        one, more = _COUNTED.get(standing, (standing, standing))
+        told.append(f"{counts[standing]} {one if counts[standing] == 1 else more}")
+    return ", ".join(told)
+
+
+def _elapsed(since: str, until: str, now: datetime) -> str:
+    try:
+        end = datetime.fromisoformat(until) if until else now
+        seconds = max(0, int((end - datetime.fromisoformat(since)).total_seconds()))
+    except (ValueError, TypeError):  # a damaged line
+        return ""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _money(cost: CrewCost) -> str:
+    # Most missions cost cents: with two digits many would look free.
+    usd = f"{cost.usd:.4f} USD" if 0 < cost.usd < 1 else f"{cost.usd:.2f} USD"
+    return usd if cost.known else f"up to {usd}" if cost.usd else "cost unknown"
+
+
+# --- what a person has to do
+
+
+def _need_rows(needs: Sequence[PersonNeed], width: int, room: int) -> list[CrewRow]:
+    """Return a row for each need, and as many of their commands and whole texts as there is room for."""
+    if not needs or room < 1:
+        return []
+    if len(needs) > room:
+        rest = needs[room - 1 :]
+        names = ", ".join(each.task or "the mission" for each in rest)
+        more = f"! {len(rest)} {'more ' if room > 1 else ''}need you: {names}"
+        heads = [_need_text(each, width) for each in needs[: room - 1]]
+        return [CrewRow(text=text, colour="yellow", bold=True) for text in (*heads, more)]
+    room -= len(needs)
+    commands: list[list[str]] = []
+    for need in needs:
+        command = wrap_command(need.command, width)
+        commands.append(command if len(command) <= room else [])  # a part of a command is of no use
+        room -= len(commands[-1])
+    rows: list[CrewRow] = []
+    for need, command in zip(needs, commands, strict=True):
+        whole = [*_need_lines(need, width), *_choice_lines(need, width)]
+        lines = whole if len(whole) - 1 <= room else [_need_text(need, width)]
+        room -= len(lines) - 1
+        rows.append(CrewRow(text=lines[0], colour="yellow", bold=True))
+        rows += [CrewRow(text=line) for line in lines[1:]]
+        rows += [CrewRow(text=line, bold=True) for line in command]
+    return rows
+
+
+def _need_text(need: PersonNeed, width: int) -> str:
+    name = _shorten_name(one_line(need.task) or "the mission", max(1, width // 3))
+    return f"! {name} needs you: {one_line(need.message)}"
+
+
+def _need_lines(need: PersonNeed, width: int) -> list[str]:
+    """Return what waits for a person on as many rows as it takes, at most a few."""
+    lines = wrap_text(_need_text(need, width), width, indent=_INDENT)
+    return [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1]}…"] if len(lines) > _MOST_LINES else lines
+
+
+def _choice_lines(need: PersonNeed, width: int) -> list[str]:
+    told = f"{_INDENT}answer: {one_line(need.choices)}" if need.choices else ""
+    return wrap_text(told, width, indent=_INDENT)[:_MOST_CHOICES]
+
+
+# --- tasks
+
+
+def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int, room: int) -> list[CrewRow]:
+    """Return a row for each task, in this order, and one that counts those without."""
+    if not tasks or room < 1:
+        return []
+    shown = tasks if len(tasks) <= room else tasks[: room - 1]
+    name_width = _name_width((each.id for each in shown), width)
+    columns = _Columns(
+        names=name_width,
+        standings=max(len(each.standing) for each in shown) if shown else 0,
+        paid=any(each.cost.usd or not each.cost.known for each in crew.tasks),
+    )
+    rows: list[CrewRow] = []
+    spare = room - len(shown) if len(shown) == len(tasks) else 0
+    for each in shown:
+        lines = _task_lines(each, now, width, columns, spare)
+        spare -= len(lines) - 1
+        dim = each.standing in ("waits", "next", "left out", "rolled back", "queued")
+        rows.append(CrewRow(text=lines[0], colour=_COLOURS.get(each.standing), dim=dim))
+        rows += [CrewRow(text=line, dim=True) for line in lines[1:]]
+    if len(shown) < len(tasks):
+        rest = Counter(each.standing for each in tasks[len(shown) :])
+        several = "more " if shown else ""
+        rows.append(CrewRow(text=f"  and {rest.total()} {several}tasks: {_count(dict(rest))}", dim=True))
+    return rows
+
+
+def _name_width(names: Iterable[str], width: int) -> int:
+    from rich.cells import cell_len
+
+    return max(1, min(max((cell_len(one_line(name)) for name in names), default=1), max(8, width // 4)))
+
+
+def _task_lines(task: CrewTask, now: datetime, width: int, columns: _Columns, spare: int) -> list[str]:
+    """Return the row of a task, and what of its words goes on below it where there are so many rows to spare."""
+    from rich.cells import cell_len
+
+    name = fit_text(_shorten_name(one_line(task.id), columns.names), columns.names, pad=True)
+    begin = f"{_MARKS.get(task.standing, ' ')} {name}  {task.standing:<{columns.standings}}  "
+    right, detail = "", one_line(task.detail)
+    if width >= _WIDE:
+        spent = (task.cost.usd or not task.cost.known) and task.standing not in _ENDED
+        right = f"{_elapsed(task.since, '', now):>7}" if task.since else ""
+        right += f"{_money(task.cost) if spent else '':>12}" if columns.paid and (right or spent) else ""
+    room = width - cell_len(begin) - (cell_len(right) + 2 if right else 0)
+    lines = wrap_text(detail, room) if room > _SHORTEST else []
+    # What only waits for others can be seen at those.
+    if not 1 < len(lines) <= min(_MOST_DETAILS, 1 + spare) or task.standing in ("waits", "next"):
+        return [_beside(f"{begin}{detail}", right, width)]
+    return [_beside(f"{begin}{lines[0]}", right, width), *(f"{' ' * cell_len(begin)}{each}" for each in lines[1:])]
+
+
+# --- text in columns
+
+
+def one_line(text: str) -> str:
+    """Return a text that nothing can be hidden in, on one line."""
+    # A selector asks for another form of the letter before it, of a width that terminals do not agree on.
+    return " ".join(printable(text).replace("\ufe0e", "").replace("\ufe0f", "").split())
+
+
+def fit_text(text: str, width: int, *, pad: bool = False) -> str:
+    """Return a text in at most so many columns, cut where it is longer; with `pad` in exactly so many."""
+    from rich.cells import cell_len, set_cell_size
+
+    text = printable(text).replace("\n", " ").replace("\t", " ")
+    if cell_len(text) > width:
+        # A wide letter may not fit into the last column: a space stands there.
+        text = set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else "…"[:width]
+    return set_cell_size(text, width) if pad else text
+
+
+def wrap_text(text: str, width: int, *, indent: str = "") -> list[str]:
+    """Return the lines of a text in so many columns, broken between words where that is possible.
+
+    All but the first one begin with `indent`; the text keeps its own.
+    """
+    from rich.cells import cell_len, chop_cells
+
+    own = text[: len(text) - len(text.lstrip())]
+    lines, line = [], own
+    pieces = (piece for word in text.split() for piece in chop_cells(word, max(2, width - len(indent))))
+    for piece in pieces:
+        longer = f"{line} {piece}" if line.strip() else f"{line}{piece}"
+        if line.strip() and cell_len(longer) > width:
+            lines.append(line)
+            longer = f"{indent}{piece}"
+        line = longer
+    return [*lines, line] if line.strip() else lines
+
+
+def wrap_command(words: Sequence[str], width: int) -> list[str]:
+    """Return a command as lines that a shell reads as one, none where there is no room for that."""
+    from rich.cells import cell_len
+
+    lines, line = [], "  "
+    for number, word in enumerate(words):
+        joined = f"{line} {word}" if line.strip() else f"{line}{word}"
+        # Two columns stay free for what tells a shell that the line goes on.
+        if cell_len(joined) <= width - 2 * (number < len(words) - 1):
+            line = joined
+            continue
+        if line.strip():
+            lines.append(f"{line} \\")
+        line = f"{_INDENT}{word}"
+        # An id of a task alone may be too long; what is quoted cannot be broken.
+        while cell_len(line) > width - 2 and not set(line) & set("'\"") and width > len(_INDENT) + 2:
+            lines.append(f"{line[: width - 1]}\\")
+            line = line[width - 1 :]
+    lines.append(line)
+    return lines if all(cell_len(each) <= width for each in lines) else []
+
+
+def _shorten_name(name: str, width: int) -> str:
+    """Return a name in so many columns: its end, which often tells it from others, stays."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(name) <= width or width < 5:
+        return name
+    end = name
+    for start in itertools.count(1):
+        end = name[start:]
+        if cell_len(end) <= (width - 1) // 2:
+            break
+    return f"{set_cell_size(name, width - 1 - cell_len(end))}…{end}"
+
+
+def _beside(left: str, right: str, width: int) -> str:
+    """Return two texts on one row, the second at its end; the first one gives way."""
+    from rich.cells import cell_len
+
+    space = width - cell_len(right) - 2
+    if not right or space < 10:
+        return left if not right or cell_len(left) <= width else fit_text(left, width)
+    return f"{fit_text(left, space, pad=True)}  {right}"
