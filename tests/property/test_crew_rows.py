@@ -79,7 +79,7 @@ def test_it_fits_and_tells_of_everybody_who_needs_a_person(
         assert len(rows) == height
 
 
-@given(st.lists(st.sampled_from(STANDINGS), max_size=60), st.integers(60, 200), st.integers(3, 60))
+@given(st.lists(st.sampled_from(STANDINGS), max_size=60), st.integers(140, 200), st.integers(4, 60))
 def test_every_task_is_shown_or_counted(standings: list[CrewStanding], width: int, height: int) -> None:
     others = [each for each in standings if each != "needs you"]
     tasks = tuple(CrewTask(id=f"t{number}", standing=each) for number, each in enumerate(others))
@@ -91,8 +91,8 @@ def test_every_task_is_shown_or_counted(standings: list[CrewStanding], width: in
     counts = [row.split(": ")[1].split(", ") for row in rows if row.startswith("  and ")]
     assert sum(int(each.split()[0]) for each in itertools.chain(*counts)) == sum(hidden)
     # Those that work are never hidden behind those that wait.
-    if hidden and "works" not in rows[-1]:
-        assert shown.count("works") == others.count("works")
+    if any(each.endswith((" work", " works")) for each in itertools.chain(*counts)):
+        assert set(shown) <= {"works"}
 
 
 @given(st.lists(IDS, min_size=1, max_size=3), st.integers(20, 140))

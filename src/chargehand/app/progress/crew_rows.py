@@ -101,7 +101,10 @@ def _head(crew: Crew, now: datetime, width: int) -> list[CrewRow]:
     status = "waits for you" if crew.needs and crew.status in ("waiting", "paused") else crew.status
     right = "  ".join(filter(None, (status, _elapsed(crew.created, crew.finished, now), _money(crew.cost))))
     title = _beside(f"{crew.mission}  {crew.title}", right, width)
-    rows = [CrewRow(text=title, bold=True), CrewRow(text=_tally(crew, width))]
+    rows = [
+        CrewRow(text=title, bold=True),
+        *(CrewRow(text=line) for line in wrap_text(_tally(crew, width), width)[:2]),
+    ]
     if crew.waits:
         rows.append(CrewRow(text=f"waits: {crew.waits}", colour="yellow"))
     return rows
@@ -265,7 +268,7 @@ def fit_text(text: str, width: int, *, pad: bool = False) -> str:
 
 
 def wrap_text(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Return the lines of a text in so many columns, broken between words where that is possible.
+    """Return the lines of a text in so many columns, at least 2, broken between words where that is possible.
 
     All but the first one begin with `indent`; the text keeps its own.
     """

@@ -124,8 +124,8 @@ def _signals_end(picture: _Picture) -> Iterator[None]:
             _stop_here()
 
     handlers = dict.fromkeys(_ENDING, end) | {signal.SIGTSTP: stop}
-    # What was ignored stays so, as for a program below `nohup`.
-    taken = {number: each for number, each in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
+    # What is ignored stays so, as below `nohup`; what has a handler leaves the block by itself.
+    taken = {number: each for number, each in handlers.items() if signal.getsignal(number) == signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in taken.items()}
     killed = 0
     try:

@@ -1,0 +1,165 @@
+"""A mission with a plan at a terminal: its picture, the menu over it, and a terminal that is whole afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import struct
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli_terminal import Desk, Terminal, agent, wait_for
+
+pytestmark = pytest.mark.needs_bwrap
+SHOWN, HIDDEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+OFFER = "p pause, t TEXT"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.start("mission", "cancel", "last").communicate()
+    made.close()
+
+
+def plan(desk: Desk, *tasks: dict[str, Any]) -> tuple[str, ...]:
+    """Write a plan and return the words that run it."""
+    file = desk.place / "plan.json"
+    file.write_text(json.dumps({"tasks": tasks}))
+    return ("run", "--plan", str(file), "--red-base", "go", "--only-check", "cat *.md *.txt", "new dates")
+
+
+def task(name: str, script: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "text": f"Write {name}", "agent": agent(script), **more}
+
+
+def resize(shown: Terminal, width: int, height: int) -> None:
+    fcntl.ioctl(shown.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+
+def is_whole(shown: Terminal) -> bool:
+    """Tell whether the terminal shows again what it showed before, with its cursor."""
+    begin = shown.raw.rindex(SHOWN)
+    return shown.raw.rfind(HIDDEN) > begin and shown.raw.rfind(CURSOR) > begin
+
+
+def last_picture(shown: Terminal) -> list[str]:
+    """Return the rows that were drawn last, as wide as the terminal."""
+    picture = shown.raw.rpartition("\x1b[H")[2].partition("\x1b[?")[0]
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", picture).split("\r\n")
+
+
+SLOW = task("slow", "sleep 300")
+
+
+def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) -> None:
+    shown = desk.terminal(
+        *plan(
+            desk,
+            task("first", "sleep 8; echo x > same.txt", change=["same.txt"]),
+            task("second", "echo y > same.txt", change=["same.txt"]),
+            task("broken", "exit 3"),
+            task("last", "echo z > last.txt", after=["broken", "second"]),
+        )
+    )
+    shown.until("new dates")
+    mission = re.findall(r"mission   (m-\S+)", shown.shown)[0]
+    shown.until(f"chargehand mission answer {mission} --task broken retry")
+    shown.until("held")
+    shown.until("broken needs you")
+    assert desk.json("mission", "answer", mission, "--task", "broken", "skip")["mission"] == mission
+    shown.until("3 of 4 merged, 1 left out")
+    assert shown.end() == 0, shown.shown
+    assert is_whole(shown)
+    after = shown.raw.rpartition(HIDDEN)[2]
+    # The result is the same as where nothing was drawn.
+    for part in ("promoted", "4 tasks (3 merged, 1 left out)", "git merge chargehand/new-dates"):
+        assert part in after
+    assert "no worker is running" not in shown.shown
+
+
+def test_the_menu_opens_below_and_the_picture_comes_back(desk: Desk) -> None:
+    shown = desk.terminal(*plan(desk, SLOW, task("other", "sleep 300")))
+    shown.until("agent working")
+    shown.say("\x03")
+    shown.until(OFFER)
+    assert is_whole(shown)
+    shown.say("what\n")
+    shown.until("'what' is none of these.")
+    assert not is_whole(shown)
+    assert last_picture(shown)[-1].startswith("'what' is none of these.")
+    shown.raw = shown.raw[-1:]
+    shown.say("\x03")
+    shown.until(OFFER)
+    shown.say("c\n")
+    assert shown.end() == 1
+    assert is_whole(shown)
+    assert "cancelled" in shown.raw.rpartition(HIDDEN)[2]
+    assert "Traceback" not in shown.shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(
+    desk: Desk, number: signal.Signals
+) -> None:
+    mission = desk.json(*plan(desk, SLOW, task("other", "sleep 300")), "--detach")["mission"]
+    shown = desk.terminal("mission", "watch", str(mission))
+    shown.until("agent working")
+    os.kill(shown.process_id, number)
+    if number == signal.SIGINT:  # the second one, at the menu, ends it
+        shown.until("q stop watching")
+        shown.say("\x03")
+    assert shown.end() == (-number if number == signal.SIGHUP else 130)
+    assert is_whole(shown)
+    assert "Traceback" not in shown.shown
+    assert desk.json("mission", "show", str(mission))["status"] == "running"
+
+
+def test_control_z_shows_the_shell_and_going_on_shows_the_picture(desk: Desk) -> None:
+    mission = desk.json(*plan(desk, SLOW, task("other", "sleep 300")), "--detach")["mission"]
+    shown = desk.terminal("mission", "watch", str(mission))
+    shown.until("agent working")
+    shown.say("\x1a")
+    wait_for(lambda: "T" in Path(f"/proc/{shown.process_id}/stat").read_text().split(")")[1].split()[0])
+    wait_for(lambda: is_whole(shown) or not shown._read(0.1))
+    assert is_whole(shown)
+    os.kill(shown.process_id, signal.SIGCONT)
+    shown.raw = ""
+    shown.until("agent working")
+    assert SHOWN in shown.raw
+
+
+def test_it_follows_the_size_of_the_terminal(desk: Desk) -> None:
+    tasks = [task(f"task-{number}", "sleep 300", after=["slow"] * (number > 3)) for number in range(30)]
+    mission = desk.json(*plan(desk, SLOW, *tasks), "--detach")["mission"]
+    shown = desk.terminal("mission", "watch", str(mission))
+    for width, height in ((100, 40), (60, 12)):
+        resize(shown, width, height)
+        wait_for(lambda: shown._read() and "agent working" in shown.shown.rpartition("0 of 31 merged")[2])
+        wait_for(lambda: shown._read() and len(last_picture(shown)) == height)  # noqa: B023
+        rows = last_picture(shown)
+        assert {len(row.rstrip()) <= width for row in rows} == {True}
+        assert any(row.startswith("  and ") for row in rows) is (height < 32)
+
+
+def test_without_colours_it_has_none_and_with_quiet_there_is_no_picture(desk: Desk) -> None:
+    words = plan(desk, task("one", "sleep 2; echo x > one.txt"), task("two", "echo y > two.txt"))
+    shown = desk.terminal("--no-color", *words)
+    assert shown.end() == 0, shown.shown
+    assert SHOWN in shown.raw
+    assert not re.search(r"\x1b\[[0-9;]*m", shown.raw)
+    for quiet in ("--quiet", "--verbose"):
+        lines = desk.terminal("mission", "watch", "last", quiet)
+        assert lines.end() == 0
+        assert SHOWN not in lines.raw
+    piped = desk.start("mission", "watch", "last")
+    out, err = piped.communicate()
+    assert "task one merged at" in out
+    assert "\x1b" not in out + err
