@@ -16,6 +16,7 @@ from tests.conftest import git, make_repository
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
+from chargehand.app.story import show_plan
 from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.plan_events import TaskEnded, TaskMerged, TaskReturned, TaskReviewed, TaskStarted
@@ -250,6 +251,16 @@ def test_a_team_tests_first_and_reviews_before_it_merges(crew: Crew) -> None:
     assert [event.decision for event in crew.events(mission, TaskReviewed)] == ["accepted"]
     names = git(crew.repo, "diff", "--name-only", f"main..{branch(crew, state)}").split()
     assert names == ["calc.py", "tests/test_triple.py"]
+    with crew.opened() as app:
+        tested, developed = show_plan(app, mission).tasks
+    (seen,) = developed.reviews
+    assert (seen.role, seen.of, seen.status, seen.vote) == (
+        "reviewer",
+        developed.missions[-1],
+        "promoted",
+        "approves",
+    )
+    assert not tested.reviews
 
 
 @pytest.mark.parametrize(

@@ -498,7 +498,16 @@ def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["config show", "agent list", "role list", "model list", "project show", "policy show", "policy test -- ls"],
+    [
+        "config show",
+        "agent list",
+        "role list",
+        "team list",
+        "model list",
+        "project show",
+        "policy show",
+        "policy test -- ls",
+    ],
 )
 def test_what_only_reads_makes_no_project_and_no_depot(desk: Desk, words: str) -> None:
     desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})

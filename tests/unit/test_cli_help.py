@@ -74,6 +74,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "artifact": "list show",
         "agent": "list probe",
         "role": "list show path",
+        "team": "list",
         "model": "list probe show stats invoice",
         "policy": "show test why allow",
         "project": "list show setup trust log",

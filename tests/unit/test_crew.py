@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chargehand.app.progress import waits
+from chargehand.app.progress import live_output
 from chargehand.app.progress.crew import Crew, CrewFacts, CrewTask, describe_crew
 from chargehand.core.attempt_events import RoleChosen
 from chargehand.core.events import Payload
@@ -192,8 +192,8 @@ def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> Non
 def test_a_wait_is_told_once_it_lasts(monkeypatch: pytest.MonkeyPatch, pause: int | None) -> None:
     moments = itertools.count()
     clock: Callable[[], float] = lambda: float(next(moments))  # noqa: E731
-    monkeypatch.setattr(waits.time, "monotonic", clock)
-    patience = waits.Patience()
+    monkeypatch.setattr(live_output.time, "monotonic", clock)
+    patience = live_output.Patience()
     reason = Reason(code="no_worker", message="no worker is running")
     told = [patience.lasting(None if number == pause else reason) for number in range(7)]
     assert told == [None] * 5 + [reason] * 2 if pause is None else [None] * 7

@@ -28,8 +28,10 @@ from chargehand.app.selection.choice import (
     role_settings,
 )
 from chargehand.app.selection.roles import RoleCatalogue
+from chargehand.app.selection.teams import team_files, user_teams_path
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ChargehandError, ConfigError
+from chargehand.missions.plan_documents import Team
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -293,6 +295,47 @@ def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
             hint=f"to make one: chargehand role show {name} > {roles.directory / name}.toml",
         )
     return RolePath(path=file.place)
+
+
+class TeamEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A team that `--team` takes: a request goes through its `steps`, roles; `members` say who works in them.
+
+    `problem` says what is wrong with the file, and then there is no `team`.
+    """
+
+    name: str
+    shipped: bool
+    place: str
+    problem: str | None
+    team: Team | msgspec.UnsetType = msgspec.UNSET
+
+
+class TeamList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every team, and the directory of the user's own."""
+
+    teams: tuple[TeamEntry, ...]
+    directory: str
+
+
+def list_teams(environ: Mapping[str, str]) -> TeamList:
+    """Return every team, those with a fault in their file included."""
+    entries = []
+    for found in team_files(environ).values():
+        team, problem = None, None
+        try:
+            team = found.team()
+        except ConfigError as error:
+            problem = error.message
+        entries.append(
+            TeamEntry(
+                name=found.name,
+                shipped=found.shipped,
+                place=found.place,
+                problem=problem,
+                team=msgspec.UNSET if team is None else team,
+            )
+        )
+    return TeamList(teams=tuple(entries), directory=str(user_teams_path(environ)))
 
 
 def role_names(environ: Mapping[str, str]) -> list[str]:

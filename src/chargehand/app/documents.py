@@ -183,7 +183,10 @@ class ListedMission(MissionOutline, frozen=True):
 
 
 class MissionListDocument(Document, frozen=True):
-    """`mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out."""
+    """`mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out.
+
+    The missions of a listed coordinator's tasks are there with it, and do not count.
+    """
 
     missions: list[ListedMission]
     left_out: int

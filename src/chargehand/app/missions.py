@@ -33,8 +33,7 @@ from chargehand.app.documents import (
     mission_details,
 )
 from chargehand.app.outcome import explain_check, explain_failures, exported_branch
-from chargehand.app.progress.live_output import OutputReader
-from chargehand.app.progress.waits import LOOK_SECONDS, Patience
+from chargehand.app.progress.live_output import LOOK_SECONDS, OutputReader, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
@@ -46,6 +45,7 @@ from chargehand.core.records import Base, Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
+from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -85,7 +85,8 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which missions are listed: of a repository (the working directory's by default) or of all projects.
 
-    With any `statuses` only those, `since` as `7d` or a date, `limit` the newest so many; 0 is no limit.
+    With any `statuses` only those, `since` as `7d` or a date, `limit` the newest so many; 0 is no limit. The
+    missions of a listed coordinator's tasks come with it and do not count.
     """
 
     repository: Path | None = None
@@ -109,8 +110,11 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
         if state.created >= since
     ]
     chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
-    shown = chosen[-request.limit :] if request.limit else chosen
-    return MissionListDocument(missions=shown, left_out=len(chosen) - len(shown))
+    ids = {each.mission for each in chosen}
+    counted = [each.mission for each in chosen if each.parent not in ids]
+    kept = set(counted[-request.limit :] if request.limit else counted)
+    shown = [each for each in chosen if each.mission in kept or each.parent in kept]
+    return MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
 
 
 def listed_status(listed: ListedMission) -> str:
@@ -169,13 +173,6 @@ def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason
     if state.waits_for_quota is not None:
         return state.waits_for_quota.reason
     return state.queued.reason if state.queued is not None else waits.get(state.id)
-
-
-def goes_on_by_itself(state: MissionState) -> bool:
-    """Tell whether a settled mission goes on without a person: another worker resumes it, or its quota returns."""
-    if state.waits_for_quota is not None:
-        return True
-    return any(reason.code == "worker_lost" for reason in state.reasons) and state.status == "paused"
 
 
 def read_events(reader: StateReader, mission: str) -> Iterator[Event]:

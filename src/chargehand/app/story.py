@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from chargehand.app.outcome import explain_check
+from chargehand.app.progress.crew import Crew as Crew
 from chargehand.app.progress.crew_following import follow_crew as follow_crew
 from chargehand.app.progress.crew_rows import crew_rows as crew_rows
 from chargehand.app.progress.event_text import alert_text as alert_text

@@ -47,6 +47,7 @@ _COMMANDS = {
     "secret": ("chargehand.cli.secret", "secret"),
     "stats": ("chargehand.cli.stats", "stats"),
     "store": ("chargehand.cli.storage", "store"),
+    "team": ("chargehand.cli.role", "team"),
     "worker": ("chargehand.cli.run", "worker"),
 }
 _AGAIN_SECONDS = 0.002

@@ -57,7 +57,7 @@ def mission() -> None:
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
-    help="At most this many, the newest; 0 for all (default: 20; JSON: all).",
+    help="At most this many, the newest, with their tasks; 0 for all (default: 20; JSON: all).",
 )
 @json_option
 def list_(limit: int | None, out: Output, **options: Any) -> int:

@@ -19,10 +19,7 @@ def print_plan(out: Output, mission: str, form: str | None) -> int:
     if form is not None:
         out.text(plan_graph(found, mermaid=form == "mermaid"))
         return 0
-    rows = [
-        (task.id, task.status.replace("_", " "), task.missions[-1] if task.missions else "-", why)
-        for task, why in plan_tree(found)
-    ]
+    rows = [(row.name, row.status.replace("_", " "), row.mission or "-", row.why) for row in plan_tree(found)]
     out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
     return 0
 

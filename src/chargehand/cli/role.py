@@ -1,7 +1,8 @@
-"""`chargehand role`: what agents are told, and what they may do."""
+"""`chargehand role` and `chargehand team`: what agents are told and may do, and who works together."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from chargehand.cli.terminal.options import complete_roles, json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.agents import RoleEntry
+    from chargehand.app.agents import RoleEntry, TeamEntry
     from chargehand.cli.terminal.output import Output
 
 
@@ -101,3 +102,39 @@ def path(name: str | None, repo: Path | None, out: Output) -> int:
     out.document(found)
     out.text(found.path)
     return 0
+
+
+@click.group()
+def team() -> None:
+    """List the teams that a request can go through: roles in order, and who reviews whose results."""
+
+
+@team.command("list")
+@json_option
+def list_teams(out: Output) -> int:
+    """List the teams that `run --team` accepts, and what is wrong with a team's file.
+
+    Exits 1 if a file is wrong; the other teams still work.
+    """
+    from chargehand.app.agents import list_teams
+
+    listed = list_teams(os.environ)
+    out.document(listed)
+    out.table(("TEAM", "STEPS", "REVIEWED BY", "FROM", "SUMMARY"), [_team_row(each) for each in listed.teams])
+    for each in listed.teams:
+        if each.problem is not None:
+            out.text(f"invalid: {each.problem}")
+    out.text(f"To make your own, write {listed.directory}/NAME.toml")
+    return 1 if any(each.problem is not None for each in listed.teams) else 0
+
+
+def _team_row(entry: TeamEntry) -> tuple[str, ...]:
+    import msgspec
+
+    from chargehand.core.text import shown_path
+
+    origin, team = "built in" if entry.shipped else shown_path(entry.place), entry.team
+    if isinstance(team, msgspec.UnsetType):
+        return entry.name, "-", "-", origin, "(invalid file)"
+    reviewers = dict.fromkeys(role for member in team.members for role in member.reviewers)
+    return entry.name, ", ".join(team.steps), ", ".join(reviewers) or "-", origin, team.summary

@@ -36,6 +36,13 @@ class Addressee(Struct, frozen=True, kw_only=True):
     question: Question | None = None
 
 
+def goes_on_by_itself(state: MissionSummary) -> bool:
+    """Tell whether a settled mission goes on without a person: another worker resumes it, or its quota returns."""
+    if state.waits_for_quota is not None:
+        return True
+    return any(reason.code == "worker_lost" for reason in state.reasons) and state.status == "paused"
+
+
 def waiting_task(child: MissionSummary) -> WaitingTask | None:
     """Return what a task's mission waits for, `None` where a person has nothing to do."""
     by_itself = child.waits_for_quota or any(reason.code == "worker_lost" for reason in child.reasons)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from chargehand.app.progress.crew import Crew, CrewFacts, describe_crew
 from chargehand.app.progress.event_text import describe
-from chargehand.app.progress.waits import LOOK_SECONDS, Patience
+from chargehand.app.progress.live_output import LOOK_SECONDS, Patience
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import MissionPaused, MissionResumed, QuestionAnswered, QuestionExpired
@@ -24,6 +24,7 @@ from chargehand.core.plan_events import (
     TaskStarted,
 )
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary
+from chargehand.missions.waiting import goes_on_by_itself
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
@@ -113,8 +114,6 @@ def follow_crew(reader: StateReader, mission: str) -> Iterator[Crew]:
 
     Between two of them there is time to draw. Raises `NotFoundError`, `StoreError`.
     """
-    from chargehand.app.missions import goes_on_by_itself
-
     follower, described = CrewFollower(reader, mission), None
     while True:
         facts = follower.look()

@@ -99,7 +99,7 @@ def _place(task: CrewTask) -> int:
 
 def _head(crew: Crew, now: datetime, width: int) -> list[CrewRow]:
     status = "waits for you" if crew.needs and crew.status in ("waiting", "paused") else crew.status
-    right = "  ".join(filter(None, (status, _elapsed(crew.created, crew.finished, now), _money(crew.cost))))
+    right = "  ".join(filter(None, (status, _duration(crew.created, crew.finished, now), _money(crew.cost))))
     title = _beside(f"{crew.mission}  {crew.title}", right, width)
     rows = [
         CrewRow(text=title, bold=True),
@@ -130,7 +130,7 @@ def _count(counts: dict[CrewStanding, int]) -> str:
     return ", ".join(told)
 
 
-def _elapsed(since: str, until: str, now: datetime) -> str:
+def _duration(since: str, until: str, now: datetime) -> str:
     try:
         end = datetime.fromisoformat(until) if until else now
         seconds = max(0, int((end - datetime.fromisoformat(since)).total_seconds()))
@@ -237,7 +237,7 @@ def _task_lines(task: CrewTask, now: datetime, width: int, columns: _Columns, sp
     right, detail = "", one_line(task.detail)
     if width >= _WIDE:
         spent = (task.cost.usd or not task.cost.known) and task.standing not in _ENDED
-        right = f"{_elapsed(task.since, '', now):>7}" if task.since else ""
+        right = f"{_duration(task.since, '', now):>7}" if task.since else ""
         right += f"{_money(task.cost) if spent else '':>12}" if columns.paid and (right or spent) else ""
     room = width - cell_len(begin) - (cell_len(right) + 2 if right else 0)
     lines = wrap_text(detail, room) if room > _SHORTEST else []

@@ -8,6 +8,7 @@ ends.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -17,6 +18,7 @@ import msgspec
 from chargehand.core.clock import Clock
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError
+from chargehand.core.records import Reason
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.durable.actions import OutputLine
 from chargehand.durable.supervisor import LineSplitter
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
     OnOutput = Callable[[Stream, bytes], None]
 
+# Between two looks at the log of a mission that is followed: queries of a millisecond each.
+LOOK_SECONDS = 0.2
+# A worker that was just started has taken a mission up by then.
+_PATIENCE_SECONDS = 5.0
 _DIRECTORY = "output"
 _ENDED = SETTLED - {"waiting", "paused"}
 # Bytes of one mission's file, as of an action's: beyond it only the log tells on.
@@ -117,6 +123,22 @@ def writing_output(home: Path, mission: str, *, clock: Clock, also: OnOutput | N
         yield write
     finally:
         writer.close()
+
+
+class Patience:
+    """Passes on why something waits once it has waited for a while; asked again at each look."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def lasting(self, reason: Reason | None) -> Reason | None:
+        """Return the reason where there has been one for long enough, `None` otherwise."""
+        if reason is None:
+            self._since = None
+            return None
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return reason if now - self._since >= _PATIENCE_SECONDS else None
 
 
 def remove_settled_output(home: Path, state: MissionState) -> None:

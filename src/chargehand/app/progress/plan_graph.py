@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from collections.abc import Mapping
+
+from msgspec import Struct
 
 from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError
+from chargehand.core.plan_events import TaskProgress
 from chargehand.core.plans import Plan
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED
@@ -17,11 +20,26 @@ _LONGEST = 60
 _DEEPEST = 6
 
 
+class ReviewDocument(Document, frozen=True):
+    """A mission that looks at what the mission `of` made, in a `role`.
+
+    `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
+    """
+
+    mission: str
+    of: str
+    role: str
+    status: str
+    vote: str | None
+    points: tuple[str, ...]
+
+
 class TaskDocument(Document, frozen=True):
     """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
     `rolled_back` where it was taken back.
 
-    `missions` did it, the last one last; `reason` says why it is held, or how it ended.
+    `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held, or how
+    it ended.
     """
 
     id: str
@@ -29,6 +47,7 @@ class TaskDocument(Document, frozen=True):
     status: str
     after: tuple[str, ...]
     missions: tuple[str, ...]
+    reviews: tuple[ReviewDocument, ...]
     reason: Reason | None
 
 
@@ -45,8 +64,17 @@ class PlanDocument(Document, frozen=True):
     plan: Plan
 
 
-def plan_tree(plan: PlanDocument) -> list[tuple[TaskDocument, str]]:
-    """Return the tasks, its id indented below the last one that it waits for, and why it waits."""
+class PlanRow(Struct, frozen=True, kw_only=True):
+    """A row of the tree: a task or, below it, a review of its result; `why` it waits, or what a reviewer said."""
+
+    name: str
+    status: str
+    mission: str
+    why: str
+
+
+def plan_tree(plan: PlanDocument) -> list[PlanRow]:
+    """Return the tasks, each id indented below the last one that it waits for, with the reviews of each."""
     places = {task.id: number for number, task in enumerate(plan.tasks)}
     below: dict[str, list[TaskDocument]] = {}
     for task in plan.tasks:
@@ -63,9 +91,21 @@ def plan_tree(plan: PlanDocument) -> list[tuple[TaskDocument, str]]:
             why = f"after {', '.join((last, *also))}"
         if task.reason is not None:
             why = task.reason.message
-        rows.append((replace(task, id="  " * min(depth, _DEEPEST) + task.id), why))
+        indent = "  " * min(depth, _DEEPEST)
+        mission = task.missions[-1] if task.missions else ""
+        rows.append(PlanRow(name=indent + task.id, status=task.status, mission=mission, why=why))
+        rows += [_review_row(each, f"{indent}  ") for each in task.reviews if each.of == mission]
         open_ += [(depth + 1, each) for each in reversed(below.get(task.id, []))]
     return rows
+
+
+def _review_row(review: ReviewDocument, indent: str) -> PlanRow:
+    said = "" if review.vote is None else review.vote
+    if review.points:
+        said += f": {'; '.join(review.points)}"
+    return PlanRow(
+        name=f"{indent}review: {review.role}", status=review.status, mission=review.mission, why=printable(said)
+    )
 
 
 def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:
@@ -86,6 +126,21 @@ def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:
     for task in plan.tasks:
         lines += [f"  {numbers[before]} {arrow} {numbers[task.id]}{end}" for before in task.after]
     return "\n".join(lines if mermaid else [*lines, "}"])
+
+
+def _reviews(known: TaskProgress, statuses: Mapping[str, str]) -> tuple[ReviewDocument, ...]:
+    votes = {vote.mission: vote for decided in known.reviewed for vote in decided.votes}
+    return tuple(
+        ReviewDocument(
+            mission=each.mission,
+            of=each.of,
+            role=each.role,
+            status=statuses.get(each.mission, "planned"),
+            vote=votes[each.mission].vote if each.mission in votes else None,
+            points=votes[each.mission].points if each.mission in votes else (),
+        )
+        for each in known.reviews
+    )
 
 
 def show_plan(reader: StateReader, name: str) -> PlanDocument:
@@ -115,6 +170,7 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
                 status=status,
                 after=task.after,
                 missions=tuple(run.mission for run in known.runs),
+                reviews=_reviews(known, statuses),
                 reason=known.end.reason if known.end is not None else known.held,
             )
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.app.config.locations import user_config_path
 from chargehand.core.errors import ConfigError, NotFoundError, nearest
@@ -13,29 +16,57 @@ from chargehand.missions.plan_documents import Team, parse_team
 _SUFFIX = ".toml"
 
 
+class TeamFile(Struct, frozen=True, kw_only=True):
+    """A team's file: `place` is where it lies, `shipped` whether it comes with the program."""
+
+    name: str
+    place: str
+    shipped: bool
+    file: Traversable
+
+    def team(self) -> Team:
+        """Return the team; raises `ConfigError` (`team_invalid`) that names the file."""
+        try:
+            text = self.file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"{self.place}: cannot be read: {error}"
+            raise ConfigError(message, code="team_invalid", hint="save it as UTF-8") from error
+        return parse_team(text, self.place)
+
+
+def user_teams_path(environ: Mapping[str, str]) -> Path:
+    """Return the directory of the user's own teams, beside their configuration; it need not exist."""
+    return user_config_path(environ).parent / "teams"
+
+
+def team_files(environ: Mapping[str, str]) -> dict[str, TeamFile]:
+    """Return the teams there are by name, the user's own in place of a shipped one of that name."""
+    shipped = (resources.files("chargehand.agents") / "teams").iterdir()
+    own = _files_in(user_teams_path(environ))
+    found: dict[str, TeamFile] = {}
+    for is_shipped, files in ((True, list(shipped)), (False, own)):
+        for file in files:
+            name = file.name.removesuffix(_SUFFIX)
+            if file.name != name:
+                found[name] = TeamFile(name=name, place=str(file), shipped=is_shipped, file=file)
+    return dict(sorted(found.items()))
+
+
 def find_team(environ: Mapping[str, str], name: str) -> Team:
     """Return the team of that name, the user's own before a shipped one.
 
     Raises `NotFoundError` (`team_unknown`) with the teams there are, `ConfigError` (`team_invalid`).
     """
-    own = user_config_path(environ).parent / "teams"
-    shipped = resources.files("chargehand.agents") / "teams"
-    files = {each.name: each for each in shipped.iterdir()} | {each.name: each for each in _files_in(own)}
-    file = files.get(name + _SUFFIX)
-    if file is None:
-        names = sorted(each.removesuffix(_SUFFIX) for each in files if each.endswith(_SUFFIX))
-        hint = f"{nearest(name, names)}; or write {own / (name + _SUFFIX)}"
+    files = team_files(environ)
+    if name not in files:
+        own = user_teams_path(environ) / (name + _SUFFIX)
+        hint = f"{nearest(name, list(files))}; or write {own}; `chargehand team list` lists them"
         raise NotFoundError(f"no team named {name!r}", code="team_unknown", hint=hint)
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{file}: cannot be read: {error}"
-        raise ConfigError(message, code="team_invalid", hint="save it as UTF-8") from error
-    return parse_team(text, str(file))
+    return files[name].team()
 
 
-def _files_in(directory: Path) -> list[Path]:
+def _files_in(directory: Path) -> list[Traversable]:
     try:
-        return sorted(directory.iterdir())
+        return list[Traversable](sorted(directory.iterdir()))
     except OSError:
         return []

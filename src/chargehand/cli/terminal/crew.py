@@ -14,8 +14,8 @@ from chargehand.app.story import crew_rows, follow_crew
 from chargehand.cli.terminal.appearance import wants_colour
 
 if TYPE_CHECKING:
-    from chargehand.app.progress.crew import Crew
     from chargehand.app.reading import StateReader
+    from chargehand.app.story import Crew
     from chargehand.cli.terminal.menu import WatchMenu
     from chargehand.cli.terminal.output import Output
 
