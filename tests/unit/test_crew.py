@@ -188,12 +188,12 @@ def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> Non
     assert (unknown.cost.usd, unknown.cost.known) == (1.25, False)
 
 
-@pytest.mark.parametrize("pause", [None, 3])
+@pytest.mark.parametrize("pause", [None, 5])
 def test_a_wait_is_told_once_it_lasts(monkeypatch: pytest.MonkeyPatch, pause: int | None) -> None:
     moments = itertools.count()
     clock: Callable[[], float] = lambda: float(next(moments))  # noqa: E731
     monkeypatch.setattr(live_output.time, "monotonic", clock)
     patience = live_output.Patience()
     reason = Reason(code="no_worker", message="no worker is running")
-    told = [patience.lasting(None if number == pause else reason) for number in range(7)]
-    assert told == [None] * 5 + [reason] * 2 if pause is None else [None] * 7
+    told = [patience.lasting(None if number == pause else reason) for number in range(12)]
+    assert told == [None] * 10 + [reason] * 2 if pause is None else [None] * 12

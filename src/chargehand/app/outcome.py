@@ -162,7 +162,8 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
     branch, mission = exported_branch(state), f"chargehand mission {{}} {state.id}"
     cause = mission_cause(state)
     if was_rolled_back(state):
-        yield mission.format("promote") + "  # promotes it again"
+        if state.plan is None:  # of a plan its tasks were promoted, one after the other
+            yield mission.format("promote") + "  # promotes it again"
     elif state.status == "promoted":
         if branch is not None and (state.applied is None or state.applied.state != "done"):
             yield f"git merge {branch}"

@@ -158,7 +158,7 @@ _RUNGS = {
     "approach": ", another approach",
     "model": ", another model",
     "best_of": ", several side by side",
-    "returned": ", to make it good together with what was merged since",
+    "returned": ", with what is wrong with its result",
     "loop": ", once more",
     "person": ", as a person said",
 }

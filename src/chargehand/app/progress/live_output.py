@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Between two looks at the log of a mission that is followed: queries of a millisecond each.
 LOOK_SECONDS = 0.2
-# A worker that was just started has taken a mission up by then.
-_PATIENCE_SECONDS = 5.0
+# A worker that was just started has taken a mission up by then, on a busy machine too.
+_PATIENCE_SECONDS = 10.0
 _DIRECTORY = "output"
 _ENDED = SETTLED - {"waiting", "paused"}
 # Bytes of one mission's file, as of an action's: beyond it only the log tells on.

@@ -1,0 +1,170 @@
+"""The tutorial as a new user goes through it: files are saved, commands run in order, what is shown comes out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+from test_cli_terminal import Terminal
+from tests.used_state import used_state
+
+PAGE = Path(__file__).parents[2] / "docs/tutorial/first-crew.md"
+STEP = re.compile(r"(?:[Ss]ave this as `(?P<file>[^`]+)`:\n\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
+LEFT_OUT = "…"
+# What is another one for everybody: ids, commits, moments, seconds, who and where.
+CHANGING = (
+    (r"\bm-[0-9a-z]{14,26}\b", "MISSION"),
+    (r"\b[0-9a-f]{12,64}\b", "COMMIT"),
+    (r"\b\d{4}-\d\d-\d\dT[0-9:.]+\+00:00", "MOMENT"),
+    (r"\b\d+\.\d( s\b|$)", "SECONDS"),
+    (r"\b\d+:\d\d\b", "TIME"),
+    (r"os:\w+", "PERSON"),
+    (r"/\S*/hello/", "PLACE"),
+    (r"^Log intact: .*", "INTACT"),
+    (r" +", " "),
+)
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """A file to save, a command with what it shows, or a text that the command before it shows."""
+
+    file: str = ""
+    command: str = ""
+    text: str = ""
+
+
+def steps(page: str) -> Iterator[Step]:
+    for found in STEP.finditer(page):
+        if found["file"]:
+            yield Step(file=found["file"], text=found["text"])
+        elif found["language"] == "console":
+            for part in re.split(r"^\$ ", found["text"], flags=re.MULTILINE)[1:]:
+                command, _, shown = part.partition("\n")
+                yield Step(command=command, text=shown)
+        else:
+            yield Step(text=found["text"])
+
+
+def normalise(text: str) -> list[str]:
+    for pattern, word in CHANGING:
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def comes_out(shown: str, out: str) -> bool:
+    """Tell whether what came out is what is shown, apart from what is left out of it."""
+    parts: list[list[str]] = [[]]
+    for line in normalise(shown):
+        parts = [*parts, []] if line == LEFT_OUT else [*parts[:-1], [*parts[-1], line]]
+    lines, place = normalise(out), 0
+    for number, part in enumerate(parts):
+        if number == len(parts) - 1 and part:  # nothing is left out after it
+            return lines[-len(part) :] == part and (number > 0 or len(lines) == len(part))
+        starts = [0] if number == 0 else range(place, len(lines) - len(part) + 1)
+        start = next((each for each in starts if lines[each : each + len(part)] == part), None)
+        if start is None:
+            return False
+        place = start + len(part)
+    return len(parts) > 1 or not lines
+
+
+class Reader:
+    """Somebody who does what the page says, in a home of their own."""
+
+    def __init__(self, place: Path) -> None:
+        home, programs = place / "home", place / "bin"
+        for made in (home, programs):
+            made.mkdir()
+        program = programs / "chargehand"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m chargehand "$@"\n')
+        program.chmod(0o755)
+        (home / ".gitconfig").write_text("[user]\nname = Ada\nemail = ada@example.org\n")
+        self.place = place
+        self.environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "CHARGEHAND_HOME": str(used_state(place / "state")),
+            "LANG": "C.UTF-8",
+        }
+
+    def save(self, step: Step) -> None:
+        file = self.place / step.file
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(step.text)
+
+    def run(self, command: str) -> str:
+        """Run a command as a shell does, in the directory that the last one left; return what it wrote."""
+        left = self.place.parent / "directory"
+        script = f"{command}\ncode=$?\npwd > {left}\nexit $code\n"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.place,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        wanted = re.search(r"# exits (\d)", command)
+        assert done.returncode == int(wanted[1] if wanted else 0), (command, done.stdout)
+        self.place = Path(left.read_text().strip())
+        return done.stdout
+
+    def watch(self, command: str) -> str:
+        """Run a command at a terminal to its end; return all that it drew, one picture after the other."""
+        shown = Terminal(("/bin/sh", "-c", command), cwd=self.place, environment=self.environment)
+        try:
+            assert shown.end() == 0, shown.shown
+        finally:
+            shown.close()
+        for begin in ("\x1b[H", "\x1b[?1049l"):  # where each picture begins, and what was there before it
+            shown.raw = shown.raw.replace(begin, "\n")
+        return shown.shown
+
+
+@pytest.mark.needs_bwrap
+def test_a_new_user_gets_what_the_tutorial_shows(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    reader, drawn, checked = Reader(tmp_path / "work"), "", 0
+    for step in steps(PAGE.read_text()):
+        if step.file:
+            reader.save(step)
+        elif "mission watch" in step.command:
+            drawn = reader.watch(step.command)
+        elif step.command:
+            out = reader.run(step.command)
+            assert comes_out(step.text, out), f"$ {step.command}\n{out}"
+            checked += 1
+        else:  # each row was there at some moment
+            rows = set(normalise(drawn.replace("\r", "")))
+            assert [row for row in normalise(step.text) if row not in rows] == [], drawn
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize(
+    ("shown", "out", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\nb\n", "a\nb\nc\n", False),
+        ("a\n", "b\n", False),
+        ("", "", True),
+        ("", "a\n", False),
+        ("a\n…\n", "a\nb\n", True),
+        ("a\n…\n", "b\na\n", False),
+        ("…\nb\n", "a\nb\n", True),
+        ("…\nb\n", "b\na\n", False),
+        ("…\nb\n…\nd\n", "a\nb\nc\nd\n", True),
+        ("…\nd\n…\nb\n", "a\nb\nc\nd\n", False),
+        ("m-1m89xb14a05rgn @ 92089894b063 1.6 s\n", "m-1m89xb14a05rgz @ 1208989aaaaa 22.1 s\n", True),
+    ],
+)
+def test_how_what_is_shown_is_compared(shown: str, out: str, same: bool) -> None:
+    assert comes_out(shown, out) is same
