@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from chargehand.app.outcome import next_commands
 from chargehand.app.progress import live_output
 from chargehand.app.progress.crew import Crew, CrewFacts, CrewTask, describe_crew
 from chargehand.core.attempt_events import RoleChosen
@@ -23,8 +24,9 @@ from chargehand.core.plan_events import (
     TaskStarted,
 )
 from chargehand.core.plans import Plan, Task
-from chargehand.core.records import MissionRequest, Reason
+from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import AttemptState, MissionState, MissionSummary, Question
+from chargehand.missions.reading import already_rolled_back_error
 
 ASKED = MissionRequest(
     text="new dates\nand more", agent="command:sh -c 'x'", command=(), slug="x", role="developer"
@@ -186,6 +188,15 @@ def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> Non
     assert describe(events, first, copied).cost.usd == 0.25
     unknown = describe(events, first, child("m-b", "b", attempts=paid(False, None, booked_usd=1.0)))
     assert (unknown.cost.usd, unknown.cost.known) == (1.25, False)
+
+
+def test_what_is_offered_after_the_roll_back_of_a_plan_is_not_refused() -> None:
+    base = Base(commit="0" * 40, tree="t", revision="HEAD")
+    state = MissionState(id="m", status="promoted", commit="1" * 40, tree="t", base=base)
+    assert "promotes it again" in next_commands(state)[0]
+    state.plan = PlanProgress()
+    assert next_commands(state) == ()
+    assert already_rolled_back_error(state).hint == "chargehand mission show m"
 
 
 @pytest.mark.parametrize("pause", [None, 5])

@@ -136,6 +136,8 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
     if any(reason.code == "breakpoint" for reason in state.reasons):
         resume = f"chargehand mission resume {state.id}"
         return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_look(state, failures))
+    if state.plan is not None and was_rolled_back(state):
+        return ()  # its tasks were promoted, one after the other: there is no one result to promote again
     if state.plan is not None and state.status not in ENDED:
         return tuple(_commands_to_coordinate(state))
     return (*_commands_to_settle(state), *_commands_to_look(state, failures))
@@ -162,8 +164,7 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
     branch, mission = exported_branch(state), f"chargehand mission {{}} {state.id}"
     cause = mission_cause(state)
     if was_rolled_back(state):
-        if state.plan is None:  # of a plan its tasks were promoted, one after the other
-            yield mission.format("promote") + "  # promotes it again"
+        yield mission.format("promote") + "  # promotes it again"
     elif state.status == "promoted":
         if branch is not None and (state.applied is None or state.applied.state != "done"):
             yield f"git merge {branch}"

@@ -206,5 +206,8 @@ def already_rolled_back_error(state: MissionState) -> RefusedError:
     return RefusedError(
         f"mission {state.id!r} is already rolled back",
         code="rolled_back",
-        hint=f"chargehand mission promote {state.id} promotes it again",
+        # Of a plan its tasks were promoted, one after the other: there is no one result to promote.
+        hint=f"chargehand mission promote {state.id} promotes it again"
+        if state.plan is None
+        else f"chargehand mission show {state.id}",
     )
