@@ -289,12 +289,12 @@ class Steering(Struct, frozen=True, kw_only=True):
             if state.status not in among and not sleeps:
                 undone = is_rolled_back(state)
                 status = "rolled back" if undone else state.status
-                hint = _HINTS.get("" if undone else state.status, "chargehand mission show {mission}")
+                hint = None if undone else _HINTS.get(state.status)
                 if undone and state.plan is None:
                     hint = _UNDONE
                 raise RefusedError(
                     f"mission {mission!r} is {status}: there is nothing to {verb}",
                     code=code,
-                    hint=hint.format(mission=mission),
+                    hint=(hint or "chargehand mission show {mission}").format(mission=mission),
                 )
             yield epoch, state
