@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
 from chargehand.app.outcome import next_commands
 from chargehand.app.progress import live_output
 from chargehand.app.progress.crew import Crew, CrewFacts, CrewTask, describe_crew
+from chargehand.app.progress.crew_rows import crew_rows
 from chargehand.core.attempt_events import RoleChosen
 from chargehand.core.events import Payload
 from chargehand.core.plan_events import (
     PlanMade,
+    PlannerStarted,
     PlanProgress,
+    PlanWanted,
     ReviewStarted,
     TaskEnded,
     TaskHeld,
@@ -163,6 +167,24 @@ def test_an_approval_a_pause_and_the_plan_itself_need_a_person() -> None:
     unclear = Question(id="plan/x", text="Which?", options=("ISO 8601",), tree="", attempt=None, closed=True)
     (need,) = describe([], questions={"plan/x": unclear}).needs
     assert (need.task, need.choices, need.command[-1]) == ("", "ISO 8601", "'ISO 8601'")
+
+
+def test_while_there_is_no_plan_its_planner_is_the_crew() -> None:
+    progress = PlanProgress().after(PlanWanted()).after(PlannerStarted(mission="m-p", round=1))
+    asks = Question(id="q", text="Which way?", options=(), tree="", attempt="a1")
+    for questions, standing in (({}, "works"), ({"q": asks}, "needs you")):
+        child_ = child("m-p", "planner", "waiting" if questions else "running", questions=questions)
+        state = MissionState(id="m", status="running", request=ASKED, plan=progress)
+        crew = describe_crew(CrewFacts(state=state, children={"m-p": child_}))
+        assert (crew.planned, [(task.id, task.standing) for task in crew.tasks]) == (
+            False,
+            [("planner", standing)],
+        )
+        assert [" ".join(need.command) for need in crew.needs] == ["chargehand mission answer m-p TEXT"] * len(
+            questions
+        )
+        rows = [row.text for row in crew_rows(crew, now=datetime.now(UTC), width=80, height=24)]
+        assert rows[1] == "a planner makes its plan first"
 
 
 def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> None:

@@ -69,7 +69,8 @@ class CrewTask(Struct, frozen=True, kw_only=True):
 class Crew(Struct, frozen=True, kw_only=True):
     """A coordinator and its tasks in the order of its plan; `waits` says why it does not go on although it should.
 
-    `lately` are the last things that it decided, in words.
+    `lately` are the last things that it decided, in words. Before there is a plan it is not `planned`, and who makes
+    one is its only task.
     """
 
     mission: str
@@ -77,6 +78,7 @@ class Crew(Struct, frozen=True, kw_only=True):
     status: str
     created: str
     finished: str = ""
+    planned: bool = True
     tasks: tuple[CrewTask, ...] = ()
     needs: tuple[PersonNeed, ...] = ()
     cost: CrewCost = CrewCost()
@@ -102,9 +104,9 @@ class CrewFacts(Struct, frozen=True, kw_only=True):
 def describe_crew(facts: CrewFacts) -> Crew:
     """Return how a crew stands."""
     state, progress = facts.state, facts.state.plan
-    tasks = progress.plan.tasks if progress is not None and progress.plan.tasks else ()
-    if progress is not None and progress.planners and not tasks:
-        tasks = (PLANNER,)
+    tasks = progress.plan.tasks if progress is not None else ()
+    if progress is not None and progress.wanted:
+        tasks = (PLANNER,) if progress.planners else ()
     needs = tuple(_needs(facts, tasks))
     by_task: dict[str, list[MissionSummary]] = {}
     for child in facts.children.values():
@@ -118,6 +120,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
         status="running" if state.status == "planned" and facts.children else state.status,
         created=state.created,
         finished=state.finished,
+        planned=progress is not None and not progress.wanted,
         tasks=tuple(_describe_task(facts, task, waiting, by_task.get(task.id, ())) for task in tasks),
         needs=needs,
         cost=_sum_cost((state, *facts.children.values())),

@@ -111,6 +111,8 @@ def _head(crew: Crew, now: datetime, width: int) -> list[CrewRow]:
 
 
 def _tally(crew: Crew, width: int) -> str:
+    if not crew.planned:
+        return "a planner makes its plan first"
     counts = Counter(task.standing for task in crew.tasks)
     total, ended = len(crew.tasks), sum(task.standing in _ENDED for task in crew.tasks)
     filled = _BAR * ended // total if total else 0
