@@ -69,8 +69,8 @@ class CrewTask(Struct, frozen=True, kw_only=True):
 class Crew(Struct, frozen=True, kw_only=True):
     """A coordinator and its tasks in the order of its plan; `waits` says why it does not go on although it should.
 
-    `lately` are the last things that it decided, in words. Before there is a plan it is not `planned`, and who makes
-    one is its only task.
+    `lately` are the last things that it decided, in words. Before there is a plan it is not `planned`, and who
+    makes one is its only task.
     """
 
     mission: str

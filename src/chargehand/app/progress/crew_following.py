@@ -16,6 +16,7 @@ from chargehand.core.mission_events import MissionPaused, MissionResumed, Questi
 from chargehand.core.plan_events import (
     PlanMade,
     PlanProposed,
+    TaskAllowed,
     TaskEnded,
     TaskHeld,
     TaskMerged,
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
 _AGAIN_SECONDS = 2.0
 _MOST_LATELY = 10
 _TOLD = (
-    *(PlanMade, PlanProposed, TaskStarted, TaskHeld, TaskReviewed, TaskReturned, TaskMerged, TaskEnded),
+    *(
+        PlanMade,
+        PlanProposed,
+        TaskStarted,
+        TaskHeld,
+        TaskAllowed,
+        TaskReviewed,
+        TaskReturned,
+        TaskMerged,
+        TaskEnded,
+    ),
     *(QuestionAnswered, QuestionExpired, MissionPaused, MissionResumed),
 )
 
