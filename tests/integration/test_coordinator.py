@@ -294,6 +294,21 @@ def test_the_plan_is_shown_as_a_tree(crew: Crew) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_what_collides_is_told_before_anything_starts(crew: Crew) -> None:
+    twelve = [task(f"x{number}", change=["sub/same.txt"]) for number in range(6)]
+    mission = crew.record([task("a", change=["f.txt"]), task("b", areas=["**"]), task("c", after=["b"]), *twelve])
+    _, said, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
+    told = [line for line in said.splitlines() if "not side by side" in line]
+    assert len(told) == 10
+    assert "'a' and 'b' have an area in common" in told[0]
+    assert said.splitlines()[-1].strip() == "and 12 more: --json has them all"
+    _, said, _ = forked.run(("--json", "mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
+    pairs = [tuple(each["tasks"]) for each in json.loads(said)["collisions"]]
+    assert len(pairs) == 22
+    assert ("b", "c") not in pairs, "the plan orders these two"
+    assert all(each["reason"]["code"].startswith("collision_") for each in json.loads(said)["collisions"])
+
+
 def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Crew) -> None:
     offers = {"plain": [], "half": ["browser"], "whole": ["browser", "gpu"]}
     agents = [

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
+_MOST_COLLISIONS = 10
+
 
 def print_plan(out: Output, mission: str, form: str | None) -> int:
     """Write the tasks of a mission as a table, or as a graph of a `form`."""
@@ -21,6 +23,10 @@ def print_plan(out: Output, mission: str, form: str | None) -> int:
         return 0
     rows = [(row.name, row.status.replace("_", " "), row.mission or "-", row.why) for row in plan_tree(found)]
     out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
+    for each in found.collisions[:_MOST_COLLISIONS]:
+        out.text(f"  not side by side: {each.reason.message}")
+    if len(found.collisions) > _MOST_COLLISIONS:
+        out.text(f"  and {len(found.collisions) - _MOST_COLLISIONS} more: --json has them all")
     return 0
 
 

@@ -14,6 +14,7 @@ from chargehand.core.plans import Plan
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED
 from chargehand.core.text import printable
+from chargehand.missions.planning.collisions import planned_collisions
 
 _LONGEST = 60
 # Deeper than this the ids would leave no room for anything else in 80 columns.
@@ -51,10 +52,18 @@ class TaskDocument(Document, frozen=True):
     reason: Reason | None
 
 
+class CollisionDocument(Document, frozen=True):
+    """Two `tasks` that nothing orders and that the plan has touch the same: one waits for the other."""
+
+    tasks: tuple[str, str]
+    reason: Reason
+
+
 class PlanDocument(Document, frozen=True):
     """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
 
-    `planners` are the missions that were asked for the plan; while there is none, it has no tasks.
+    `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions`
+    are what the plan alone says: what tasks really write counts too, once they do.
     """
 
     mission: str
@@ -62,6 +71,7 @@ class PlanDocument(Document, frozen=True):
     planners: tuple[str, ...]
     tasks: list[TaskDocument]
     plan: Plan
+    collisions: tuple[CollisionDocument, ...] = ()
 
 
 class PlanRow(Struct, frozen=True, kw_only=True):
@@ -175,6 +185,10 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
             )
         )
     planners = tuple(each.mission for each in state.plan.planners)
+    plan = state.plan.plan
+    collisions = tuple(
+        CollisionDocument(tasks=(one, other), reason=reason) for one, other, reason in planned_collisions(plan)
+    )
     return PlanDocument(
-        mission=state.id, status=state.status, planners=planners, tasks=tasks, plan=state.plan.plan
+        mission=state.id, status=state.status, planners=planners, tasks=tasks, plan=plan, collisions=collisions
     )
