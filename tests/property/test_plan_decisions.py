@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -90,6 +91,7 @@ class World:
             children=self.children,
             answers=self.answers,
             at_once=self.plan.at_once or 3,
+            is_strict=self.plan.at_once > 0,
             ladders=lambda task: Ladder(models=task.models or self.models),
             collides=lambda a, b: WHY if {a.id, b.id} <= self.shared else None,
         )
@@ -211,9 +213,11 @@ class World:
                 model=model,
             )
             self.note(started)
-        working = sum(self.situation().works(each.id) for each in self.plan.tasks)
-        self.most_at_once = max(self.most_at_once, working)
-        assert working <= (self.plan.at_once or 3)
+        now = self.situation()
+        working = sum(now.works(each.id) for each in self.plan.tasks)
+        going_on = sum(now.works(each.id) and now.goes_on(each.id) for each in self.plan.tasks)
+        self.most_at_once = max(self.most_at_once, going_on)
+        assert working <= self.plan.at_once if self.plan.at_once else move.round > 1 or going_on <= 3
 
     def review(self, move: Review) -> None:
         assert self.children[move.mission].status == "promoted"
@@ -377,6 +381,18 @@ def test_a_plan_that_changes_comes_to_an_end_with_each_task_done_once_and_in_ord
         assert all(world.progress.tasks[task.id].end is not None for task in world.plan.tasks)
     begun = [name.rpartition(".")[0] for name in world.children if "/" not in name]
     assert all(begun.count(each) <= 3 for each in begun)  # a round is begun once, by at most three
+
+
+@pytest.mark.parametrize("at_once", [0, 3])
+def test_tasks_that_wait_for_a_person_leave_their_places_to_others_unless_the_plan_counts_them(at_once: int) -> None:
+    world = World(Plan(tasks=tuple(Task(id=name, text=name) for name in "abcdef"), at_once=at_once), 0, (), set())
+    for move in decide(world.situation()):
+        world.do(move)
+    assert world.most_at_once == 3
+    for name, child in world.children.items():
+        world.children[name] = replace(child, status="waiting", reasons=(WHY,))
+    begun = [move.task for move in decide(world.situation()) if isinstance(move, Start)]
+    assert begun == ([] if at_once else ["d", "e", "f"])
 
 
 def test_a_ladder_is_climbed_to_its_end_before_a_person_is_asked() -> None:

@@ -167,7 +167,8 @@ class Coordinator:
 
         def footprint_of(task: Task) -> tuple[str, ...]:
             if task.id not in written:
-                runs = self._progress.tasks[task.id].current if task.id in self._progress.tasks else ()
+                # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
+                runs = self._progress.tasks[task.id].runs if task.id in self._progress.tasks else ()
                 paths = {path for run in runs for path in self._written_by(run.mission)}
                 written[task.id] = tuple(sorted(paths))
             return written[task.id]
@@ -177,6 +178,7 @@ class Coordinator:
             children=self._children_now(),
             answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
             at_once=self._progress.plan.at_once or self._services.attempts_at_once,
+            is_strict=self._progress.plan.at_once > 0,
             ladders=self._ladder,
             collides=lambda task, other: (
                 None

@@ -6,7 +6,7 @@ takes a coordinator over decides the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -129,13 +129,17 @@ class Wait(Struct, frozen=True, kw_only=True):
     people: tuple[Reason, ...] = ()
 
 
+_MOVES_OF_TASKS = (Start, Merge, Review, Weigh)
 Move = Start | Hold | Merge | StopChild | Review | Weigh | EndTask | Ask | Finish | Wait
 # Tells whether two tasks must not work side by side; the second is one that works.
 Collides = Callable[[Task, Task], Reason | None]
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open."""
+    """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
+
+    Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
+    """
 
     progress: PlanProgress
     children: Mapping[str, ChildMission]
@@ -143,6 +147,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     at_once: int
     ladders: Callable[[Task], Ladder]
     collides: Collides
+    is_strict: bool = True
 
     def of(self, task: str) -> TaskProgress:
         """Return what was decided about a task."""
@@ -161,6 +166,13 @@ class Situation(Struct, frozen=True, kw_only=True):
         """Return the child missions that look at the results of a task's last round, as `runs` does."""
         current = {run.mission for run in self.of(task).current}
         return tuple(self._child(each.mission) for each in self.of(task).reviews if each.of in current)
+
+    def goes_on(self, task: str) -> bool:
+        """Tell whether something of a task goes on by itself, without a person."""
+        return any(
+            run.is_open and run.status not in ("waiting", "paused")
+            for run in (*self.runs(task), *self.reviews(task))
+        )
 
     def _child(self, mission: str) -> ChildMission:
         return self.children.get(mission) or ChildMission(id=mission, status="planned")
@@ -181,7 +193,7 @@ def decide(now: Situation) -> list[Move]:
         for run in (*now.runs(name), *now.reviews(name))
         if run.is_open
     ]
-    moves += _begin(now)
+    moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
     if moves:
         return moves
     if all(now.of(task.id).end is not None for task in plan.tasks):
@@ -198,10 +210,10 @@ def _wait(now: Situation) -> Wait:
     working = [task.id for task in now.progress.plan.tasks if now.works(task.id)]
     people: list[Reason] = []
     for task in working:
+        if now.goes_on(task):
+            return Wait(tasks=tuple(working))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
-        if any(run.is_open and run not in waiting for run in runs):
-            return Wait(tasks=tuple(working))  # something goes on by itself
         for run in waiting:
             why = run.reasons[0].message if run.reasons else f"it is {run.status}"
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
@@ -345,10 +357,11 @@ def _ask(
     return [Start(task=task.id, round=known.round + 1, rung="person", why=why)]
 
 
-def _begin(now: Situation) -> list[Move]:
-    """Return the tasks that start, and those that could and are held."""
+def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
+    """Return the tasks that start, and those that could and are held; those in `moved` go on with work."""
     plan = now.progress.plan
     working = [task for task in plan.tasks if now.works(task.id)]
+    resting = [] if now.is_strict else [task for task in working if task.id not in moved and not now.goes_on(task.id)]
     moves: list[Move] = []
     ready = [
         task
@@ -358,7 +371,7 @@ def _begin(now: Situation) -> list[Move]:
         and all(now.of(before).end is not None for before in task.after)
     ]
     for task in sorted(ready, key=lambda task: -task.priority):
-        if len(working) >= now.at_once:
+        if len(working) - len(resting) >= now.at_once:
             break
         held = next((why for other in working if (why := now.collides(task, other))), None)
         if held is None and question_about(task.id, 0) in now.answers:
