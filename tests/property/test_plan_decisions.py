@@ -384,7 +384,9 @@ def test_a_plan_that_changes_comes_to_an_end_with_each_task_done_once_and_in_ord
 
 
 @pytest.mark.parametrize("at_once", [0, 3])
-def test_tasks_that_wait_for_a_person_leave_their_places_to_others_unless_the_plan_counts_them(at_once: int) -> None:
+def test_tasks_that_wait_for_a_person_leave_their_places_to_others_unless_the_plan_counts_them(
+    at_once: int,
+) -> None:
     world = World(Plan(tasks=tuple(Task(id=name, text=name) for name in "abcdef"), at_once=at_once), 0, (), set())
     for move in decide(world.situation()):
         world.do(move)

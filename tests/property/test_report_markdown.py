@@ -131,6 +131,7 @@ def mission(text: str) -> str:
         files=(LineCount(path=text, added=1, removed=2), LineCount(path=text, added=None, removed=None)),
         evidence=tuple(ArtifactEntry(id=text, kind=text, size=3, time=time) for _ in range(60)),
         explain=explain,
+        depot=None,
     )
     return render_report(build_report(source))
 

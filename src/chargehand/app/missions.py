@@ -152,9 +152,10 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
 
     state, details = show_mission(reader, name)
     try:
-        files = mission_difference(reader, state.id, checkpoint=None).line_counts()
+        difference = mission_difference(reader, state.id, checkpoint=None)
+        files, depot = difference.line_counts(), difference.depot
     except ChargehandError:  # no base, no repository, no such tree any more: the rest can be told all the same
-        files = None
+        files, depot = None, None
     report = build_report(
         ReportSource(
             state=state,
@@ -163,6 +164,7 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
             files=files,
             evidence=list_artifacts(reader, state.id).artifacts,
             explain=partial(explain_check, reader.store),
+            depot=depot,
         )
     )
     return report, render_report(report)

@@ -57,6 +57,24 @@ def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
     return tuple(drops)
 
 
+def revert_command(depot: Depot, base: str, commit: str) -> str:
+    """Return the git command by which a person takes back what a branch got from `base` to `commit`.
+
+    Where a merge brought `base` and a mission's branch together, that merge is reverted against `base`: git has to
+    be told which parent stays.
+    """
+    at = commit
+    while at != base:
+        parents = depot.read_commit(at).parents
+        if len(parents) > 1 and base in parents:
+            merge = f"git revert -m {parents.index(base) + 1} {at}"
+            return merge if at == commit else f"git revert {at}..{commit} && {merge}"
+        if not parents:
+            break
+        at = parents[0]
+    return f"git revert {base}..{commit}"
+
+
 RollbackKind = Literal["full", "files", "smart"]
 PathAction = Literal["restored", "deleted", "kept", "partly"]
 

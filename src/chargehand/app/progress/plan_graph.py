@@ -40,7 +40,7 @@ class TaskDocument(Document, frozen=True):
     `rolled_back` where it was taken back.
 
     `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held, or how
-    it ended.
+    it ended; `returned` each time why a result of it went back.
     """
 
     id: str
@@ -50,6 +50,7 @@ class TaskDocument(Document, frozen=True):
     missions: tuple[str, ...]
     reviews: tuple[ReviewDocument, ...]
     reason: Reason | None
+    returned: tuple[Reason, ...] = ()
 
 
 class CollisionDocument(Document, frozen=True):
@@ -101,6 +102,9 @@ def plan_tree(plan: PlanDocument) -> list[PlanRow]:
             why = f"after {', '.join((last, *also))}"
         if task.reason is not None:
             why = task.reason.message
+        elif task.returned:
+            times = f", {len(task.returned)} times" if len(task.returned) > 1 else ""
+            why = f"went back{times}: {task.returned[-1].message}"
         indent = "  " * min(depth, _DEEPEST)
         mission = task.missions[-1] if task.missions else ""
         rows.append(PlanRow(name=indent + task.id, status=task.status, mission=mission, why=why))
@@ -182,6 +186,7 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
                 missions=tuple(run.mission for run in known.runs),
                 reviews=_reviews(known, statuses),
                 reason=known.end.reason if known.end is not None else known.held,
+                returned=tuple(each.reason for each in known.returned),
             )
         )
     planners = tuple(each.mission for each in state.plan.planners)

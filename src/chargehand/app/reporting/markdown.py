@@ -214,6 +214,8 @@ def _tell_tasks(report: MissionReport) -> Iterator[str]:
         yield f"- {code(task.id)}: {words(task.text)}: {outcome}{commit}{why}"
         if task.missions:
             yield f"  - by {', '.join(map(code, task.missions))}, {_money(task.cost_usd)}"
+        for reason in task.returned:
+            yield f"  - went back: {words(reason.message)}"
         for vote in task.reviews:
             said = f": {words('; '.join(vote.points))}" if vote.points else ""
             yield f"  - {code(vote.role)} {vote.vote}{', proven by a test' if vote.proven else ''}{said}"

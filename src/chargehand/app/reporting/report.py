@@ -32,7 +32,8 @@ from chargehand.core.plan_events import PlanProgress, ReviewVote
 from chargehand.core.plans import Obligation
 from chargehand.core.records import CheckResult, Reason, Reverted, Verdict
 from chargehand.core.state import SETTLED, MissionState
-from chargehand.workspace.depot import LineCount
+from chargehand.workspace.depot import Depot, LineCount
+from chargehand.workspace.rollback import revert_command
 
 _P = TypeVar("_P", bound=Payload)
 _BY_A_PERSON = (
@@ -87,7 +88,8 @@ class UndoAdvice(Document, frozen=True):
 class TaskReport(Document, frozen=True):
     """One task of a plan: how it ended, the obligations that it `covers`, who did it, and what reviewers said.
 
-    `outcome` and `cost_usd` are null while it goes on, and where that is not known.
+    `returned` tells each time why a result of it was given back: it was not good together with what was merged, or
+    reviewers objected. `outcome` and `cost_usd` are null while it goes on, and where that is not known.
     """
 
     id: str
@@ -95,6 +97,7 @@ class TaskReport(Document, frozen=True):
     covers: tuple[str, ...]
     outcome: str | None
     reason: Reason | None
+    returned: tuple[Reason, ...]
     missions: tuple[str, ...]
     commit: str | None
     rolled_back: bool
@@ -129,7 +132,10 @@ class MissionReport(Document, frozen=True):
 
 
 class ReportSource(Struct, frozen=True, kw_only=True):
-    """All that a report is made of; `explain` gives a failed check with the lines that matter."""
+    """All that a report is made of; `explain` gives a failed check with the lines that matter.
+
+    `depot` is `None` where the trees cannot be read.
+    """
 
     state: MissionState
     details: MissionDetails
@@ -137,6 +143,7 @@ class ReportSource(Struct, frozen=True, kw_only=True):
     files: tuple[LineCount, ...] | None
     evidence: tuple[ArtifactEntry, ...]
     explain: Callable[[CheckResult], FailureDocument]
+    depot: Depot | None
 
 
 def build_report(source: ReportSource) -> MissionReport:
@@ -145,6 +152,8 @@ def build_report(source: ReportSource) -> MissionReport:
     log = [(line, payload) for line in source.events if (payload := read_payload(line)) is not None]
     given, moves = _payloads(log, VerdictGiven), _payloads(log, PromotionDone)
     on_base = [each.verdict for each in given if each.verdict.scope == "base"]
+    if state.plan is not None:  # the tips that its tasks are merged with are bases, too
+        on_base = [each for each in on_base if state.first_base and each.tree == state.first_base.tree]
     own = [each for each in given if each.verdict.scope != "base"]
     promoted = None
     if moves:
@@ -176,7 +185,7 @@ def build_report(source: ReportSource) -> MissionReport:
             if isinstance(payload, _INTERRUPTIONS)
         ),
         evidence=source.evidence,
-        undo=advise_undo(state),
+        undo=advise_undo(state, source.depot),
         details=source.details,
     )
 
@@ -209,6 +218,7 @@ def _report_tasks(progress: PlanProgress) -> Iterator[TaskReport]:
             covers=task.covers,
             outcome=known.end.outcome if known.end is not None else None,
             reason=known.end.reason if known.end is not None else known.held,
+            returned=tuple(each.reason for each in known.returned),
             missions=tuple(run.mission for run in known.runs),
             commit=known.merged[-1].commit if known.merged else None,
             rolled_back=bool(known.rolled_back),
@@ -240,7 +250,7 @@ def _decisions(state: MissionState, log: Sequence[tuple[Event, Payload]]) -> Ite
         yield ReportedEvent(time=line.time, kind=payload.type, identity=payload.identity, about=about, text=text)
 
 
-def advise_undo(state: MissionState) -> UndoAdvice:
+def advise_undo(state: MissionState, depot: Depot | None = None) -> UndoAdvice:
     """Return how to undo a mission, with commands that are right in the state that it is in."""
     branch = exported_branch(state)
     commands: tuple[str, ...] = ()
@@ -251,7 +261,9 @@ def advise_undo(state: MissionState) -> UndoAdvice:
         commands = (f"chargehand mission rollback {state.id}",)
         if state.applied is not None and state.applied.state == "done" and state.promoted_on is not None:
             text = "It was applied to a branch of yours. Either puts commits on top of it, and moves nothing back:"
-            commands += (f"git revert {state.promoted_on.commit}..{state.commit}",)
+            base = state.promoted_on.commit
+            plain = f"git revert {base}..{state.commit}"
+            commands += (plain if depot is None else revert_command(depot, base, state.commit),)
         elif branch is not None:
             text = "By a commit on the mission's branch; or delete that, where nothing was merged from it:"
             commands += (f"git branch -D {branch}",)

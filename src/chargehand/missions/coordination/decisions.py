@@ -361,7 +361,9 @@ def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
     """Return the tasks that start, and those that could and are held; those in `moved` go on with work."""
     plan = now.progress.plan
     working = [task for task in plan.tasks if now.works(task.id)]
-    resting = [] if now.is_strict else [task for task in working if task.id not in moved and not now.goes_on(task.id)]
+    resting = (
+        [] if now.is_strict else [task for task in working if task.id not in moved and not now.goes_on(task.id)]
+    )
     moves: list[Move] = []
     ready = [
         task

@@ -44,6 +44,7 @@ from chargehand.workspace.checkout import fast_forward as apply_branch
 from chargehand.workspace.errors import RefMovedError
 from chargehand.workspace.export import export_branch, export_notes
 from chargehand.workspace.merge import MergeConflictError
+from chargehand.workspace.rollback import revert_command
 
 PREFIX = "chargehand/"
 _HEADS = "refs/heads/"
@@ -304,7 +305,8 @@ class Promoter:
             await self.export()
             return state.commit
         message = f"Roll back mission {self._journal.mission}\n\nThis reverts commit {state.commit}.\n"
-        return await self._revert(base, base.tree, message, f"git revert {base.commit[:12]}..{state.commit[:12]}")
+        undo = await asyncio.to_thread(revert_command, self._services.depot, base.commit, state.commit)
+        return await self._revert(base, base.tree, message, undo)
 
     async def roll_back_tasks(self, plan: TaskRollback) -> None:
         """Put a commit on the mission branch that takes back single tasks, and export it."""
