@@ -46,7 +46,9 @@ class Crew:
     def record(self, tasks: list[dict[str, Any]], check: str = READS, **more: Any) -> str:
         file = self.place / "plan.json"
         options = {
-            name: more.pop(name) for name in ("attempts", "apply", "budget", "model", "break_at") if name in more
+            name: more.pop(name)
+            for name in ("attempts", "apply", "budget", "model", "break_at", "red_base")
+            if name in more
         }
         file.write_text(json.dumps({"tasks": tasks, **more}))
         asked = RunRequest(plan=str(file), agent="command:true", only_checks=(check,), yes=True, **options)

@@ -146,7 +146,8 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
 def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
     assert state.plan is not None
     if (asked := state.open_question) is not None:
-        yield f"chargehand mission answer {state.id} {asked.options[0] if asked.options else 'TEXT'}"
+        answer = shlex.quote(asked.options[0]) if asked.options else "TEXT"
+        yield f"chargehand mission answer {state.id} {answer}"
     elif state.status == "waiting":
         tasks = state.plan.tasks.values()
         waiting = [run.mission for known in tasks if known.end is None for run in known.current]

@@ -11,6 +11,7 @@ from chargehand.missions.planning.teams import parse_team as parse_team
 from chargehand.missions.planning.teams import plan_for_team as plan_for_team
 from chargehand.missions.planning.teams import with_team as with_team
 from chargehand.missions.planning.validation import check_plan
+from chargehand.missions.planning.validation import outside_areas as outside_areas
 
 
 def parse_plan(content: bytes, name: str) -> Plan:

@@ -45,7 +45,7 @@ from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back
-from chargehand.missions.transcript import WORK
+from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
 
@@ -60,14 +60,19 @@ _HINTS: dict[MissionStatus, str] = {
     "promoted": "chargehand mission rollback {mission} undoes its promotion",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
     "running": "chargehand mission cancel {mission} stops it",
-    "failed": "chargehand mission fork {mission} starts again from one of its replies",
+    "failed": "chargehand mission show {mission} says why; `chargehand run` asks for the same anew",
 }
+_FORKED = "chargehand mission fork {mission} starts again from one of its replies"
 
 
 def last_whole_attempt(state: MissionState) -> int:
     """Return the number of the last attempt that came to its own end; one that was broken off goes on."""
     whole = (each.number for each in state.attempts if WORK.format(number=each.number) in state.steps)
     return max(whole, default=0)
+
+
+def _has_replies(state: MissionState) -> bool:
+    return any(count_replies(state, each.number) for each in state.attempts)
 
 
 class Steering(Struct, frozen=True, kw_only=True):
@@ -292,6 +297,9 @@ class Steering(Struct, frozen=True, kw_only=True):
                 hint = None if undone else _HINTS.get(state.status)
                 if undone and state.plan is None:
                     hint = _UNDONE
+                # Only a native agent leaves replies from which one can go on.
+                elif hint is not None and state.status == "failed" and _has_replies(state):
+                    hint = _FORKED
                 raise RefusedError(
                     f"mission {mission!r} is {status}: there is nothing to {verb}",
                     code=code,

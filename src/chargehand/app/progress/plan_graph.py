@@ -39,8 +39,8 @@ class TaskDocument(Document, frozen=True):
     """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
     `rolled_back` where it was taken back.
 
-    `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held, or how
-    it ended; `returned` each time why a result of it went back.
+    `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or rests,
+    or how it ended; `returned` each time why a result of it went back.
     """
 
     id: str
@@ -166,14 +166,17 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
         )
     listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
     statuses = {each.summary.id: each.summary.status for each in listed}
+    rests = {each.summary.id: each.summary.reasons[0] for each in listed if each.summary.reasons}
     tasks = []
     for task in state.plan.plan.tasks:
         known = state.plan.tasks[task.id]
-        status = "held" if known.held is not None else "pending"
+        status, reason = ("held", known.held) if known.held is not None else ("pending", None)
         if known.end is not None:
+            reason = known.end.reason
             status = "rolled_back" if known.rolled_back else known.end.outcome
         elif known.current:
             status = statuses.get(known.current[-1].mission, "planned")
+            reason = rests.get(known.current[-1].mission)
             reviews = {each.mission for run in known.current for each in known.reviews_of(run.mission)}
             if any(statuses.get(each) not in ENDED for each in reviews):
                 status = "in_review"
@@ -185,7 +188,7 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
                 after=task.after,
                 missions=tuple(run.mission for run in known.runs),
                 reviews=_reviews(known, statuses),
-                reason=known.end.reason if known.end is not None else known.held,
+                reason=reason,
                 returned=tuple(each.reason for each in known.returned),
             )
         )

@@ -93,7 +93,7 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
         """Return if there is somebody for each task and each review; raises as `check_task`, and `UsageError`."""
         known: set[object] = set()
         for task in plan.tasks:
-            who = (task.role, task.agent, task.models, task.areas, task.needs)
+            who = (task.role, task.agent, task.models, task.areas, task.needs, task.make, task.change, task.delete)
             if who not in known:
                 known.add(who)
                 self.check_task(whole, task)
@@ -110,10 +110,34 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
                 self.require_ready(
                     request.agent, (*((request.model,) if request.model else ()), *request.fallback)
                 )
+                self._require_room(task, request)
             except ChargehandError as error:
                 error.message = f"task {task.id}: {error.message}"
                 error.args = (error.message,)
                 raise
+
+    def _require_room(self, task: Task, request: MissionRequest) -> None:
+        """Return if a task may touch what it means to, by its role and by what the mission may change."""
+        paths = (*task.make, *task.change, *task.delete)
+        if not paths:
+            return
+        # Loaded where it is needed: most missions have no plan.
+        from chargehand.missions.plan_documents import outside_areas
+
+        name = task.role or request.role
+        if name and not self.assigner.roles.find(name, self.assigner.resolved.config)[0].writes:
+            raise UsageError(
+                f"the role {name!r} only reads, and it is to change {paths[0]!r}",
+                code="plan_invalid",
+                hint="give it another role, or leave out 'make', 'change' and 'delete'",
+            )
+        outside = outside_areas(task, request.allow)
+        if outside is not None:
+            raise UsageError(
+                f"it is to {outside}, and may only change {', '.join(map(repr, request.allow))}",
+                code="plan_invalid",
+                hint="allow it (--allow, or the areas of its role), or leave it out",
+            )
 
     def _check_reviewer(self, whole: MissionRequest, plan: Plan, task: Task, name: str) -> None:
         """Return if somebody can review in a role; raises as `check_task`, `UsageError` for a role that writes."""

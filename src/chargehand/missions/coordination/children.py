@@ -80,7 +80,7 @@ def create_child(
         tip = _add_tests(depot, coordinator.id, tests, tip, partly=move.rung == "person")
     request = services.prepare_task(coordinator.request, task, model)
     text = _child_text(services, coordinator, task, move, tests)
-    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=())
+    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go")
     depot.keep_base(tip.commit)
     known = coordinator.plan.tasks.get(task.id, TaskProgress()) if coordinator.plan else TaskProgress()
     try:
@@ -116,7 +116,7 @@ def create_review(
         f"The change:\n{patch[:_MOST_TEXT]}",
     ]
     text = "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
-    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=())
+    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go")
     depot.keep_base(made.commit)
     base = Base(commit=made.commit, tree=made.tree, revision=f"the result of {made.id}")
     try:

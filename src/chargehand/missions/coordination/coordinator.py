@@ -67,10 +67,12 @@ class Coordinator:
             told, changes = self._tell_news(), self._control.changes
             if self._progress.wanted:
                 await self._control.may_go_on()
+                await self._heed_base()
                 moves = await asyncio.to_thread(lambda: self._planner.go_on(self._children_now()))
             elif self._ask_about_plan():
                 return
             else:
+                await self._heed_base()
                 moves = d.decide(await asyncio.to_thread(self._situation))
             for move in moves:
                 await self._control.may_go_on()
@@ -205,6 +207,17 @@ class Coordinator:
         )
 
     # --- doing
+
+    async def _heed_base(self) -> None:
+        """Look how the checks end on the base, before any mission of it is there: one answer counts for all tasks.
+
+        Raises as `heed_red_base`.
+        """
+        if self._progress.planners or any(known.runs or known.end for known in self._progress.tasks.values()):
+            return
+        await self._control.may_go_on()
+        context = await self._judge.prepare_base(self._request, self._tip())
+        await context.validator.heed_red_base(self._request)
 
     def _ask_about_plan(self) -> bool:
         """Ask a person what the plan leaves open, one after the other; tell whether something is open still."""

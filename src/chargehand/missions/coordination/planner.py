@@ -153,7 +153,7 @@ class PlannerRuns:
         request = services.prepare_task(whole, PLANNER, None)
         text = whole.text.strip() + (f"\n\n{_AGAIN}\n\n{evidence}" if evidence else "")
         text = text.encode(errors="replace")[:_MOST_TEXT].decode(errors="ignore")
-        request = replace(request, text=text, slug=whole.slug, apply=False)
+        request = replace(request, text=text, slug=whole.slug, apply=False, red_base="go")
         try:
             # It does none of the tasks: those come from it.
             task = replace(PLANNER, id="")

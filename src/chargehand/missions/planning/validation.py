@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError
 
 from chargehand.core.errors import nearest
-from chargehand.core.plans import Plan, predecessors
+from chargehand.core.plans import Plan, Task, predecessors
 from chargehand.missions.planning.expansion import to_id
+from chargehand.missions.planning.patterns import compile_pattern, patterns_meet
 from chargehand.missions.planning.problems import PlanProblems, quote_value
 from chargehand.missions.planning.reading import DraftPlan
 
 PLAN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PLAIN_PATH = re.compile(r"[^*?\[\\]+")
+# Without a slash at its end, and with an ending: whoever means a directory writes the slash.
+_FILE = re.compile(r"[^/]\.[^./]+\Z")
 
 
 def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:
@@ -30,6 +33,8 @@ def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:
     for name in sorted(draft.groups.keys() & lines.keys()):
         problems.add(f"task {name!r}", "a group has the same id", "choose another", line=lines[name])
     _check_obligations(plan, problems, lines)
+    for task in plan.tasks:
+        _check_alone(task, problems, lines[task.id])
     if _check_order(plan, draft.groups, problems, lines):
         _check_writers(plan, problems, lines)
 
@@ -45,6 +50,37 @@ def _check_ids(kind: str, ids: Iterable[str], problems: PlanProblems, lines: dic
         if name in seen:
             problems.add(where, "the id stands twice", "give each its own", line=line)
         seen.add(name)
+
+
+def _check_alone(task: Task, problems: PlanProblems, line: int) -> None:
+    """Note what of one task contradicts itself: nobody could do it."""
+    where = f"task {task.id!r}"
+    made = {path.rstrip("/") for path in (*task.make, *task.change)}
+    for path in task.delete:
+        if path.rstrip("/") in made:
+            hint = "keep one of the two, or let another task delete it"
+            problems.add(where, f"wants to make or change {path!r}, and to delete it", hint, line=line)
+    if (outside := outside_areas(task, task.areas)) is not None:
+        shown = ", ".join(map(repr, task.areas))
+        message = f"wants to {outside}, which lies outside of its areas: {shown}"
+        hint = "add it to 'areas', or leave it to another task; a directory ends with '/'"
+        problems.add(where, message, hint, line=line)
+    if task.when and task.when == task.done_when:
+        message = f"'when' and 'done_when' are the same command, {quote_value(task.when)}: it would never begin"
+        problems.add(where, message, "remove one of them", line=line)
+
+
+def outside_areas(task: Task, areas: Sequence[str]) -> str | None:
+    """Return what a task means to do outside of the areas that it may change, such as `make 'a.py'`."""
+    allowed = [compile_pattern(area, floating=True) for area in areas]
+    for verb, paths in (("make", task.make), ("change", task.change), ("delete", task.delete)):
+        for path in paths if allowed else ():
+            pattern = compile_pattern(path)
+            # A directory may hold what lies in an area: `change: src` with the areas `src/api/` and `*.py`.
+            pattern = pattern[:-1] if _FILE.search(path) else pattern
+            if not any(patterns_meet(pattern, area) for area in allowed):
+                return f"{verb} {path!r}"
+    return None
 
 
 def _check_obligations(plan: Plan, problems: PlanProblems, lines: dict[str, int]) -> None:

@@ -1,0 +1,151 @@
+"""Plans as people give them: what is wrong is said with its value and the way out, before anything starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import Desk, repository, untouched
+from test_coordinator import READS, Crew, branch, task
+from tests.conftest import git
+
+from chargehand.app.composition import App
+from chargehand.app.missions import answer_question
+from chargehand.core.errors import RefusedError
+from chargehand.core.mission_events import QuestionAsked
+from chargehand.core.plan_events import TaskStarted
+
+pytestmark = pytest.mark.needs_bwrap
+
+B = {"id": "b", "text": "y"}
+
+
+def plan(*tasks: dict[str, Any], **more: Any) -> bytes:
+    return json.dumps({"tasks": tasks or [B], **more}).encode()
+
+
+def a(**keys: Any) -> bytes:
+    return plan({"id": "a", "text": "x", **keys}, B)
+
+
+BOMB = b"a: &a [x, x]\nb: &b [*a, *a]\ntasks: *b\n"
+MANY = b"tasks:\n" + b"".join(b"- {id: t%d, text: x}\n" % number for number in range(10_000))
+BAD: dict[str, tuple[bytes, str, str]] = {
+    "empty": (b"", "the plan is empty", "write tasks:"),
+    "a list of texts": (b"- a\n- b\n", "got 'a'", "write {id:"),
+    "a number": (b"7", "must be a table, got '7'", "write tasks:"),
+    "wrong types": (
+        a(attempts="often", timeout=[], areas=7.5),
+        "'areas' must be a list of texts, got 7.5",
+        "'often'",
+    ),
+    "a key twice": (b"tasks: [{id: a, text: x, text: y}]", "the key 'text' stands twice", "remove one"),
+    "an id twice": (plan(B, B), "task 'b': the id stands twice", "give each its own"),
+    "a bomb": (BOMB, "the alias *a", "write out"),
+    "binary": (bytes(range(256)) * 9, "is not UTF-8", "UTF-8"),
+    "thousands": (MANY, "the plan has 10000 tasks, more than 500", "split it"),
+    "a circle": (plan({**B, "after": ["a"]}, {**B, "id": "a", "after": ["b"]}), "a after b after a", "'after' of"),
+    "overlap": (plan({**B, "make": ["n"]}, {**B, "id": "a", "make": ["n"]}), "to make 'n', as does", "add after:"),
+    "no acceptance": (
+        plan({**B, "covers": ["o"]}, obligations={"o": "it works"}),
+        "covers o and has no acceptance",
+        "write acceptance:",
+    ),
+    "unknown role": (a(role="wizard"), "task a: no role named 'wizard'", "known: architect, developer"),
+    "nobody": (a(agent="nobody"), "task a: no agent named 'nobody'", "known: native"),
+    "unable": (a(needs=["gpu"]), "task a: no agent offers all that it needs: gpu", "write offers = ['gpu']"),
+    "made and deleted": (
+        a(make=["n"], delete=["n/"]),
+        "wants to make or change 'n/', and to delete it",
+        "keep one",
+    ),
+    "outside": (a(make=["sub/n.txt"], areas=["docs/"]), "make 'sub/n.txt', which lies outside", "'areas'"),
+    "never": (a(when="test -e f", done_when="test -e f"), "are the same command, 'test -e f'", "remove one"),
+    "reads only": (
+        a(role="reviewer", change=["f.txt"]),
+        "'reviewer' only reads, and it is to change 'f.txt'",
+        "role",
+    ),
+    "not allowed": (a(change=["secret/f.txt"]), "change 'secret/f.txt', and may only change 'sub'", "--allow"),
+}
+WORDS = ("--agent", "command:true", "--only-check", "true", "--allow", "sub", "--yes", "--detach")
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("repo") / "repo")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_plan_that_cannot_be_carried_out_is_refused_whole(desk: Desk, repo: Path, name: str) -> None:
+    content, said, way = BAD[name]
+    file = desk.place / "plan.yaml"
+    file.write_bytes(content)
+    with untouched(repo):
+        told = desk.say("run", "--plan", str(file), *WORDS, cwd=repo)
+    assert (told.code, told.stdout) == (2, ""), told
+    assert said in told.error["message"]
+    assert way in told.error["hint"]
+    assert "Traceback" not in told.stderr
+    assert desk.missions(repo) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["missing.yaml", ".", "", "/dev/zero", "/proc/self/mem", "x" * 5_000, "locked.yaml"]
+)
+def test_what_is_no_file_that_can_be_read_is_named(desk: Desk, repo: Path, name: str) -> None:
+    locked = desk.place / "locked.yaml"
+    if name == locked.name:
+        if os.geteuid() == 0:
+            pytest.skip("root reads every file")
+        locked.write_bytes(plan())
+        locked.chmod(0)
+    told = desk.say("run", "--plan", str(desk.place / name) if name == locked.name else name, *WORDS, cwd=repo)
+    assert (told.code, told.stdout) == (2, ""), told
+    assert told.error["message"].startswith("--plan: ")
+    assert "name a file of YAML or JSON" in told.error["hint"]
+    assert desk.missions(repo) == []
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Crew:
+    (tmp_path / "place").mkdir()
+    return Crew(tmp_path / "place", repository(tmp_path / "repo"))
+
+
+RED = f"{READS}; test $(ls sub | wc -l) != 1"
+"""Fails on the base, and passes once task a is done."""
+
+
+def test_checks_that_fail_on_the_base_are_asked_about_once_before_any_task(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b", after=["a"])], RED, red_base="ask")
+    state = crew.work(mission)
+    assert (state.status, [each.code for each in state.reasons]) == ("waiting", ["base_red"])
+    assert crew.children(mission) == {}
+    assert RED in state.reasons[0].message
+    done = crew.answer(mission, "go on")
+    assert (done.status, done.reasons) == ("promoted", ())
+    assert len(crew.events(mission, QuestionAsked)) == 1
+    assert git(crew.repo, "show", f"{branch(crew, done)}:sub/b.txt") == "x"
+    with App.open(environ=crew.environ, cwd=crew.repo) as app, pytest.raises(RefusedError) as refused:
+        answer_question(app, mission, "stop")
+    assert (refused.value.code, mission in refused.value.hint) == ("question_answered", True)
+
+
+def test_checks_that_fail_on_the_base_end_a_plan_that_is_to_stop_there(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b")], RED, red_base="stop")
+    state = crew.work(mission)
+    assert (state.status, [each.code for each in state.reasons]) == ("failed", ["base_red"])
+    assert crew.events(mission, TaskStarted) == []
+    with App.open(environ=crew.environ, cwd=crew.repo) as app, pytest.raises(RefusedError) as refused:
+        app.steering.resume(mission)
+    # It has no replies from which it could go on.
+    assert "mission show" in refused.value.hint
