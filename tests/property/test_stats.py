@@ -77,7 +77,7 @@ RED = Try(status="refused", code="check_failed", kind="check")
 IDLE = Try(status="refused", code="no_change", kind="agent")
 OPEN = Try(status="running", kind="engine")
 SCRIPTS = (
-    Script(times=70, status="promoted", tries=(GOOD,)),
+    Script(times=68, status="promoted", tries=(GOOD,)),
     Script(times=20, status="promoted", tries=(RED, IDLE, GOOD)),
     Script(times=3, status="promoted", tries=(GOOD,), rolled_back=True),
     Script(times=25, status="refused", code="check_failed", kind="check", tries=(RED,)),
@@ -113,6 +113,7 @@ SCRIPTS = (
     Script(times=9, status="waiting", code="check_surface", kind="person", tries=(GOOD,)),
     Script(times=5, status="refused", code="no_change", kind="agent", tries=(IDLE,), discarded=True),
     Script(times=2, status="planned", kind="person", discarded=True),
+    Script(times=2, status="waiting", code="provider_down", kind="provider", completed=False),
     Script(times=2, status="failed", code="setup_failed", kind="person", completed=False),
     Script(
         times=3,

@@ -97,7 +97,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
             _format_value(one.first.p50, "{:.2f} s"),
             _format_value(one.tokens_per_second, "{:.1f}"),
             one.attempts,
-            one.verdicts.get("pass", 0),
+            one.verdicts.get("green", 0),
         )
         for one in models
     ]
@@ -118,7 +118,8 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
 
     missions, rates = stats.missions, stats.rates
     statuses = ", ".join(f"{count} {status}" for status, count in missions.by_status.items() if count)
-    out.text(f"{count_text(missions.total, 'mission')}: {statuses}", bold=True)
+    tasks = f" ({missions.tasks} of them for plans)" if missions.tasks else ""
+    out.text(f"{count_text(missions.total, 'mission')}{tasks}: {statuses}", bold=True)
     if missions.rolled_back:
         out.text(f"  rolled back later: {missions.rolled_back} of the promoted missions")
     ends = (

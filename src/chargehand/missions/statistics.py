@@ -23,6 +23,7 @@ from chargehand.missions.causes import CAUSE_CLASSES, ENDED, Cause, CauseClass, 
 from chargehand.missions.journal import AGENT
 from chargehand.missions.reading import MissionReader
 
+_BROKEN_OFF = {("failed", "provider"), ("failed", "person"), ("waiting", "provider")}
 _NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
 
 
@@ -56,9 +57,13 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 class MissionStats(Struct, frozen=True, kw_only=True):
-    """Missions by status, and the ended ones by what the rates count."""
+    """Missions by status, and the ended ones by what the rates count.
+
+    `tasks` are those of the total that work for a coordinator: on a task, as its planner or as a reviewer.
+    """
 
     total: int
+    tasks: int
     by_status: Mapping[MissionStatus, int]
     ended: int
     completed: int
@@ -249,7 +254,7 @@ class MissionTally:
 
     def __init__(self) -> None:
         self._statuses: Counter[MissionStatus] = Counter()
-        self._ended = self._completed = self._promoted = self._rolled_back = self._engine = 0
+        self._ended = self._completed = self._promoted = self._rolled_back = self._engine = self._tasks = 0
         self._seconds = Sample()
         self._attempts = _AttemptTally()
         self._agents: dict[str, _AttemptTally] = {}
@@ -264,6 +269,7 @@ class MissionTally:
         if unheld_status(state) in ENDED:
             mark_unheld(state)
         self._statuses[state.status] += 1
+        self._tasks += bool(state.parent)
         for seconds in measures.checkpoint_seconds:
             self._checkpoints.add(seconds)
         # Checkpoints of older versions did not record how long they took.
@@ -293,8 +299,9 @@ class MissionTally:
         cause = mission_cause(end)
         engine = cause is not None and cause.kind == "engine"
         # Not the engine's fault, and still not the mission's own end: a setup that cannot run, a model without a
-        # key.
-        broken_off = end.status == "failed" and cause is not None and cause.kind in ("provider", "person")
+        # key, a provider that is down, for which a mission waits.
+        kind = cause.kind if cause is not None else ""
+        broken_off = (end.status, kind) in _BROKEN_OFF
         promoted = end.status == "promoted"
         self._ended += 1
         self._engine += engine
@@ -314,6 +321,7 @@ class MissionTally:
         return Statistics(
             missions=MissionStats(
                 total=self._statuses.total(),
+                tasks=self._tasks,
                 by_status={status: self._statuses[status] for status in get_args(MissionStatus)},
                 ended=self._ended,
                 completed=self._completed,
