@@ -96,10 +96,13 @@ class Site:
         """Return the missions to which something happens meanwhile."""
         return [mission for mission, name in self.missions.items() if known.CASES[name].act == act]
 
-    def say(self, *words: str) -> dict[str, Any]:
-        code, said, error = forked.run(("--json", *words), cwd=self.repo, environ=self.environ)
+    def words(self, *words: str) -> str:
+        code, said, error = forked.run(words, cwd=self.repo, environ=self.environ)
         assert code == 0, error
-        found: dict[str, Any] = json.loads(said)
+        return said
+
+    def say(self, *words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.words("--json", *words))
         return found
 
 
@@ -128,6 +131,12 @@ def test_stats_tell_the_truth_of_missions_whose_ends_are_known(tmp_path: Path, c
     check_missions(site, expected)
     check_attempts(site, expected)
     check_models(site, expected)
+    # As a person reads it: calls, those that went well, attempts, and those whose result was green.
+    rows = [line.split() for line in site.words("model", "stats").splitlines()]
+    (good,) = (row for row in rows if row[:1] == ["good"])
+    count = str(counts["model"])
+    assert (good[1:3], good[-2:]) == ([str(2 * counts["model"])] * 2, [count, count])
+    assert f"({expected.tasks} of them for plans)" in site.words("stats").splitlines()[0]
 
 
 class Truth(Struct, kw_only=True):

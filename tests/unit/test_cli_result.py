@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from msgspec.structs import replace
 
@@ -18,6 +20,7 @@ from chargehand.core.attempt_events import AttemptStarted, ModelCalled
 from chargehand.core.events import Event, Payload, encode
 from chargehand.core.fold import apply
 from chargehand.core.mission_events import MissionCreated
+from chargehand.core.plan_events import PlanProgress
 from chargehand.core.records import (
     Base,
     Checkpoint,
@@ -28,7 +31,7 @@ from chargehand.core.records import (
     Reverted,
     Verdict,
 )
-from chargehand.core.state import AttemptState, MissionState
+from chargehand.core.state import AttemptState, MissionState, Question
 
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
@@ -213,6 +216,13 @@ def test_what_was_rolled_back_is_said_and_no_merge_is_offered(capsys: pytest.Cap
     assert shown.startswith("rolled back  m-1\n")
     assert "git merge" not in shown
     assert "mission rollback" not in shown
+
+
+def test_an_answer_of_several_words_is_one_word_of_its_command() -> None:
+    asked = Question(id="red_base", text="Go on?", options=("go on", "stop"), tree="t", attempt=None)
+    waits = state(status="waiting", plan=PlanProgress(), questions={asked.id: asked})
+    command = next_commands(waits)[0]
+    assert shlex.split(command) == ["chargehand", "mission", "answer", "m-1", "go on"]
 
 
 def paid(*calls: tuple[float | None, float | None]) -> AttemptState:

@@ -66,7 +66,7 @@ def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
         called("c7", attempt="a", model="big", operation="embed", output_tokens=0, seconds=1.0),
     ]
     tally.add(
-        calls, [attempt("a", status="succeeded", verdict="pass"), attempt("b", status="failed", verdict="fail")]
+        calls, [attempt("a", status="succeeded", verdict="green"), attempt("b", status="failed", verdict="red")]
     )
     big, small = tally.stats()
     assert (big.model, big.calls, big.by_status) == ("big", 6, {"failed": 2, "ok": 3, "refused": 1})
@@ -77,8 +77,8 @@ def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
     assert (big.reported.usd, big.reported.known) == (0.4, 1)
     assert (big.seconds.p50, big.seconds.p95, big.first.p50, big.first.unknown) == (2.0, 4.0, 0.5, 2)
     assert big.tokens_per_second == pytest.approx(20 / 6)
-    assert (big.attempts, big.by_end, big.verdicts) == (1, {"succeeded": 1}, {"pass": 1})
-    assert (small.attempts, small.verdicts) == (1, {"fail": 1})
+    assert (big.attempts, big.by_end, big.verdicts) == (1, {"succeeded": 1}, {"green": 1})
+    assert (small.attempts, small.verdicts) == (1, {"red": 1})
 
 
 def test_nothing_known_is_no_zero() -> None:
