@@ -87,12 +87,8 @@ CASES: dict[str, Case] = {
     ),
     "late": Case(asked={"agent": LONG, "time": "2s"}, ends=_one("exhausted", LATE)),
     "cancelled": Case(asked={"agent": LONG}, ends=_one("cancelled", CANCELLED), act="cancel"),
-    # Its worker is killed while it sleeps; what it left in its workspace tells the second that it is one.
-    "lost": Case(
-        asked={"agent": shell("test -e begun || (touch begun; sleep 20); rm begun; echo x > sub/made.txt")},
-        ends=(DONE,),
-        act="kill",
-    ),
+    # Its worker is killed while it sleeps; whoever goes on begins the attempt anew.
+    "lost": Case(asked={"agent": shell("echo x > sub/made.txt; sleep 4")}, ends=(DONE,), act="kill"),
     "model": Case(asked={"agent": "native", "model": "good"}, ends=(DONE,), replies=2),
     # The provider answers 429 once: that is tried again, and no call of its own.
     "busy": Case(asked={"agent": "native", "model": "busy"}, ends=(DONE,), replies=2),

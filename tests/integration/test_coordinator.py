@@ -20,6 +20,7 @@ from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
 from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
 from chargehand.missions.provenance import verify_mission
@@ -63,7 +64,9 @@ class Crew:
         """Work until nothing is left to do, and return how the mission stands."""
         with App.open(environ=self.environ, cwd=self.repo, role="worker") as app:
             asyncio.run(Worker(app, slots=4).work(until_idle=True))
-            return app.mission_reader.state(mission)
+            state = app.mission_reader.state(mission)
+            assert (state.damaged_events, state.unknown_events) == (0, 0)
+            return state
 
     def answer(self, mission: str, text: str) -> MissionState:
         with App.open(environ=self.environ, cwd=self.repo) as app:
@@ -138,6 +141,9 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
     assert (state.status, state.reasons) == ("promoted", ())
     (back,) = crew.events(mission, TaskReturned)
     assert back.reason.code == "merge_conflict"
+    assert [(each.branch, each.count) for each in crew.events(mission, MergeConflicted)] == [(None, 1)]
+    _, said, _ = forked.run(("mission", "log", mission), cwd=crew.repo, environ=crew.environ)
+    assert "1 path conflicts with what was merged since" in said
     assert [run.rung for run in crew.events(mission, TaskStarted) if run.task == back.task] == [
         "first",
         "returned",

@@ -303,10 +303,11 @@ class MergeConflicted(Payload, frozen=True, kw_only=True):
     """A tree could not be merged with `commit`, where a branch is now; `count` paths are in conflict.
 
     `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
-    known (JSON). `attempt` made the tree, `None` where a person had it promoted.
+    known (JSON). `attempt` made the tree, `None` where a person had it promoted. `branch` is `None` where a task's
+    result conflicts with those that its coordinator merged before.
     """
 
-    branch: str
+    branch: str | None
     commit: str
     tree: str
     count: int

@@ -409,7 +409,8 @@ def _describe_result(event: Payload) -> str | None:
         case MergeConflicted():
             named = ", ".join(f"{shown_path(each.path)} ({each.kind})" for each in event.conflicts[:5])
             paths = "1 path conflicts" if event.count == 1 else f"{event.count} paths conflict"
-            return _shorten(f"{paths} with {event.branch} @ {event.commit[:12]}: {named}")
+            branch = event.branch or "what was merged since"
+            return _shorten(f"{paths} with {branch} @ {event.commit[:12]}: {named}")
         case PromotionDone():
             return f"promoted to {event.commit[:12]}"
         case HeadSigned():

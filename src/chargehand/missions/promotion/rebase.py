@@ -163,10 +163,20 @@ def advance_base(journal: Journal, rebase: Rebase) -> None:
 
 
 def conflict_event(
-    store: Store, mission: str, conflicts: Sequence[Conflict], *, count: int, **where: Any
+    store: Store,
+    mission: str,
+    conflicts: Sequence[Conflict],
+    *,
+    count: int,
+    branch: str | None,
+    commit: str,
+    tree: str,
+    attempt: str | None = None,
 ) -> MergeConflicted:
     """Return the event of a merge that conflicts, with as much of the conflicts as a line of the log may hold."""
-    event = MergeConflicted(count=count, conflicts=tuple(conflicts), **where)
+    event = MergeConflicted(
+        count=count, conflicts=tuple(conflicts), branch=branch, commit=commit, tree=tree, attempt=attempt
+    )
     if len(encode_json(event)) <= _EVENT_BYTES:
         return event
     whole = store.artifacts.put(encode_json(conflicts), kind="conflicts", mission=mission)
