@@ -428,10 +428,9 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
         whole = f" (full list: chargehand artifact show {conflict.artifact[:12]})" if conflict.artifact else ""
-        out.text(f"conflict  with {conflict.branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
-        for line in conflict_report(
-            conflict.conflicts, ours=conflict.branch or "merged since", theirs="the mission"
-        ).splitlines():
+        branch = conflict.branch or "what was merged since"
+        out.text(f"conflict  with {branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
+        for line in conflict_report(conflict.conflicts, ours=branch, theirs="the mission").splitlines():
             out.text(f"            {line}")
     for point in state.checkpoints:
         out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
