@@ -39,8 +39,8 @@ class TaskDocument(Document, frozen=True):
     """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
     `rolled_back` where it was taken back.
 
-    `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or rests,
-    or how it ended; `returned` each time why a result of it went back.
+    `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
+    rests, or how it ended; `returned` each time why a result of it went back.
     """
 
     id: str
