@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chargehand.core.plans import Plan
+from chargehand.missions.planning.collisions import planned_collisions as planned_collisions
 from chargehand.missions.planning.loading import load_plan
 from chargehand.missions.planning.problems import PlanProblems
 from chargehand.missions.planning.reading import read_plan

@@ -14,7 +14,7 @@ from chargehand.core.plans import Plan
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED
 from chargehand.core.text import printable
-from chargehand.missions.planning.collisions import planned_collisions
+from chargehand.missions.plan_documents import planned_collisions
 
 _LONGEST = 60
 # Deeper than this the ids would leave no room for anything else in 80 columns.
