@@ -112,7 +112,7 @@ def check_that_trouble_is_told(crew: LibraryCrew, mission: str) -> None:
     told = "together with what was merged since"
     log, report = crew.say("mission", "log", mission), crew.say("mission", "report", mission)
     assert f"task table goes back: {told}" in log
-    assert "to make it good together with what was merged since" in log
+    assert log.count("task table started") == 2
     assert f"went back: `{told}" in report
     plan = json.loads(crew.say("--json", "mission", "plan", mission))
     (table,) = (each for each in plan["tasks"] if each["id"] == "table")

@@ -305,7 +305,7 @@ def test_the_rates_of_200_missions_with_known_faults_equal_the_truth(writer: Wri
     assert stats.rates.completion == truth.missions["completed"] / truth.missions["ended"] > 0.9
     assert stats.rates.engine_failure == truth.missions["engine"] / truth.missions["ended"] < 0.05
     assert stats.rates.promotion == truth.missions["promoted"] / truth.missions["ended"]
-    assert missions.by_status["promoted"] == 93
+    assert missions.by_status["promoted"] == 91
     assert missions.by_status["discarded"] == 8
     assert missions.by_status["planned"] == 4
     assert missions.by_status["paused"] == 5  # those that run without a worker wait for another one
