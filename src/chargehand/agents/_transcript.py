@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from chargehand.core.text import late_pattern
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 _FILE_BYTES = 4_000
 _RETURNS = frozenset({"tool-return", "retry-prompt"})
 _BAD = frozenset({"failed", "denied", "interrupted", "retried"})
-_EXIT = re.compile(r"\[exit code (-?\d+)\]\s*\Z")
-_TIMED_OUT = re.compile(r"\[timed out after [^\n]*\]\s*\Z")
+_EXIT = late_pattern(r"\[exit code (-?\d+)\]\s*\Z")
+_TIMED_OUT = late_pattern(r"\[timed out after [^\n]*\]\s*\Z")
 
 
 class AnsweredCall(Struct, frozen=True, kw_only=True):
@@ -149,11 +151,11 @@ def _count_bytes(text: str) -> int:
 SUMMARY_LEVELS = (40, 12, 4)
 _KEY = "chargehand_summary"
 _EDITORS = frozenset({"edit", "write"})
-_PATCHED = re.compile(
+_PATCHED = late_pattern(
     r"^(?:\*\*\* (?:Add|Update|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?)(\S.*)$", re.MULTILINE
 )
-_SENTENCE = re.compile(r"(.+?[.!?])(?:\s|$)")
-_WRITTEN = re.compile(r"```tool\s*\n(.*?)\n```", re.DOTALL)
+_SENTENCE = late_pattern(r"(.+?[.!?])(?:\s|$)")
+_WRITTEN = late_pattern(r"```tool\s*\n(.*?)\n```", re.DOTALL)
 _NO_TIME = datetime.fromtimestamp(0, UTC)
 _LINE, _ERRORS, _ERROR = 160, 3, 600
 

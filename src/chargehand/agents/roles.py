@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -14,7 +13,7 @@ from msgspec import Struct
 
 from chargehand.agents.tool_specs import MUTATING, SPECS
 from chargehand.core.errors import ConfigError, nearest
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 
 # What a role's work ends with: a changed tree, or a text and the tree as it was.
 RoleOutput = Literal["change", "report", "plan"]
@@ -63,15 +62,15 @@ def shipped_roles() -> dict[str, str]:
     return {each.name.removesuffix(".toml"): each.read_text("utf-8") for each in files}
 
 
-ROLE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+ROLE_NAME = late_pattern(r"[a-z0-9][a-z0-9_-]{0,63}")
 # No name of a role: [roles.default] is for all of them.
 RESERVED = "default"
 LONGEST_PROMPT = 20_000
 _LONGEST_SUMMARY = 200
 _KEYS = ("summary", "prompt", "tools", "writes", "areas", "models", "agent", "output", "must_add")
 _REQUIRED = ("summary", "prompt", "tools", "writes")
-_MCP = re.compile(r"mcp_[A-Za-z0-9_.*?-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MCP = late_pattern(r"mcp_[A-Za-z0-9_.*?-]*")
+_CONTROL = late_pattern(r"[\x00-\x1f\x7f]")
 # bash is left out: a role that only reads may run commands, as its workspace is mounted read-only.
 _WRITERS = MUTATING - {"bash"}
 _C = TypeVar("_C", bound=str)

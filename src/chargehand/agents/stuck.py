@@ -17,38 +17,40 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from chargehand.core.text import late_pattern
+
 # A call that runs this long is waiting for its command.
 LONG_SECONDS = 60.0
-_EXIT = re.compile(r"\[exit code (-?\d+)\]\s*\Z")
-_TIMED_OUT = re.compile(r"\[timed out after (\d+(?:\.\d+)?) s\b[^\n]*\]\s*\Z")
+_EXIT = late_pattern(r"\[exit code (-?\d+)\]\s*\Z")
+_TIMED_OUT = late_pattern(r"\[timed out after (\d+(?:\.\d+)?) s\b[^\n]*\]\s*\Z")
 _LEAST_SLEEP = 1.0
 _READERS = frozenset({"read", "search"})
 
 # What differs between two runs of the same command. The order matters: a UUID must be found before its hexadecimal
 # parts are, a date before its time, and a time of day before the seconds in it.
 _VOLATILE = (
-    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
-    (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
-    (re.compile(r"\btmp(?:\.[A-Za-z0-9]{6,12}|[a-z0-9_]{8})\b"), "<temp>"),
-    (re.compile(r"\bpytest-\d+\b"), "<temp>"),
+    (late_pattern(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
+    (late_pattern(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
+    (late_pattern(r"\btmp(?:\.[A-Za-z0-9]{6,12}|[a-z0-9_]{8})\b"), "<temp>"),
+    (late_pattern(r"\bpytest-\d+\b"), "<temp>"),
     # A digit and a letter, or "defaced" and plain numbers would be ids.
-    (re.compile(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b"), "<id>"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
-    (re.compile(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
-    (re.compile(r"\b\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?)\b"), "<duration>"),
+    (late_pattern(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b"), "<id>"),
+    (late_pattern(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
+    (late_pattern(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
+    (late_pattern(r"\b\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?)\b"), "<duration>"),
 )
-_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+_NUMBER = late_pattern(r"\d+(?:[.,:]\d+)*")
 # Where a word is a command of a shell line, and not an argument or a part of another word.
 _COMMAND = r"(?:^|[;&|({`\n'\"]|\b(?:do|then|else|sudo|exec|time)\b)\s*"
-_SLEEP = re.compile(_COMMAND + r"sleep\s+(?:(\d+(?:\.\d+)?|\.\d+)([smhd]?)|[\"']?\$)")
-_WAIT = re.compile(
+_SLEEP = late_pattern(_COMMAND + r"sleep\s+(?:(\d+(?:\.\d+)?|\.\d+)([smhd]?)|[\"']?\$)")
+_WAIT = late_pattern(
     _COMMAND + r"(?:wait\b(?!-)|watch\s|inotifywait\b|wait-for|flock\s|(?:docker|kubectl|podman)\s+wait\b"
     r"|tail\b[^|;&\n]*\s(?:-\w*[fF]|--follow|--pid)|curl\s[^|;&\n]*--retry\b)"
     r"|\btime\.sleep\("
 )
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # Commands whose numbers say what part of something is read: paging through a file is no loop.
-_VIEW = re.compile(
+_VIEW = late_pattern(
     r"^\s*(?:cd\s+\S+\s*&&\s*)?(?:cat|head|tail|less|nl|sed\s+-n|awk|grep|rg|ls|find|tree|hexdump|xxd|od"
     r"|git\s+(?:show|log|diff|blame|grep|ls-files))\b"
 )

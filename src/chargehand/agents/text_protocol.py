@@ -10,15 +10,16 @@ from typing import Any, NoReturn, cast
 from msgspec import Struct
 
 from chargehand.agents.tool_specs import ToolCall, ToolSpec
+from chargehand.core.text import late_pattern
 
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
-_TAG = re.compile(r"[ \t]*<(tool_call)>")
+_FENCE = late_pattern(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
+_TAG = late_pattern(r"[ \t]*<(tool_call)>")
 # Models without tools often think aloud first, and try calls there that they do not mean.
-_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHTS = late_pattern(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 # Only in this order: another object in an explanation stays text.
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
-_SPACE = re.compile(r"\s*")
+_HEAD = late_pattern(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
+_SPACE = late_pattern(r"\s*")
 # What names of tools begin with that are known to an attempt alone.
 _FOREIGN = "mcp_"
 _CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")

@@ -14,18 +14,18 @@ from msgspec import Struct, field
 
 from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
-from chargehand.core.text import printable, shown_path
+from chargehand.core.text import late_pattern, printable, shown_path
 
 # Bytes of the largest file that is parsed; the lock file of a large workspace has a few million.
 _MAX_TEXT = 8_000_000
 # Characters of a source, and names of dependencies, that one message shows.
 _MAX_SOURCE, _MAX_NAMES = 200, 8
 
-_URL = re.compile(r"(?:(?:git|hg|svn|bzr|registry|sparse|direct)\+)?(?:https?|ssh|git|ftp|file)://[^\s\"'<>]+")
-_GIT_SHORT = re.compile(r"git@[\w.-]+:\S+")
-_HOSTED = re.compile(r"git@[\w.-]+:\S+|(?:github|gitlab|bitbucket|gist|git):\S+")
-_LOCAL_PATH = re.compile(r"(?:(?:file|link|portal):)?[/~]\S*")
-_OWNER_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(?:#\S*)?")
+_URL = late_pattern(r"(?:(?:git|hg|svn|bzr|registry|sparse|direct)\+)?(?:https?|ssh|git|ftp|file)://[^\s\"'<>]+")
+_GIT_SHORT = late_pattern(r"git@[\w.-]+:\S+")
+_HOSTED = late_pattern(r"git@[\w.-]+:\S+|(?:github|gitlab|bitbucket|gist|git):\S+")
+_LOCAL_PATH = late_pattern(r"(?:(?:file|link|portal):)?[/~]\S*")
+_OWNER_NAME = late_pattern(r"[\w-][\w.-]*/[\w.-]+(?:#\S*)?")
 _USUAL_REGISTRIES = frozenset(
     {"https://pypi.org", "https://files.pythonhosted.org", "https://registry.npmjs.org"}
     | {"https://registry.yarnpkg.com", "https://static.crates.io", "https://index.crates.io"}
@@ -33,14 +33,14 @@ _USUAL_REGISTRIES = frozenset(
 )
 _USUAL_INDEX = "registry+https://github.com/rust-lang/crates.io-index"
 
-_REQUIREMENTS_NAME = re.compile(r"(?:.*[-_.])?(?:requirements|constraints)(?:[-_.].*)?\.(?:txt|in)")
-_PEP_508 = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
-_PIP_OPTION = re.compile(
+_REQUIREMENTS_NAME = late_pattern(r"(?:.*[-_.])?(?:requirements|constraints)(?:[-_.].*)?\.(?:txt|in)")
+_PEP_508 = late_pattern(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
+_PIP_OPTION = late_pattern(
     r"(-i|-f|-e|--index-url|--extra-index-url|--find-links|--trusted-host|--editable)(?:[ \t=]+|(?<=-[ife]))(.+)"
 )
-_GO_REQUIRE = re.compile(r"(?:require\s+)?([\w.~/-]+\.[\w.~/-]+)\s+(v[\w.+-]+)")
-_GO_REPLACE = re.compile(r"(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+(\S+)")
-_LOCK_LINE = re.compile(r"^\s*(?:resolved|tarball|repo|resolution)\b.*", re.MULTILINE)
+_GO_REQUIRE = late_pattern(r"(?:require\s+)?([\w.~/-]+\.[\w.~/-]+)\s+(v[\w.+-]+)")
+_GO_REPLACE = late_pattern(r"(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+(\S+)")
+_LOCK_LINE = late_pattern(r"^\s*(?:resolved|tarball|repo|resolution)\b.*", re.MULTILINE)
 
 _INDEX_KEYS = ("index", "index-url", "extra-index-url", "find-links", "sources", "source", "pypi-dependencies")
 _TOML_LOCK_KEYS = ("source", "sdist", "wheels", "files", "git", "url")

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chargehand.checks.junit import TestCounts
 from chargehand.core.records import CheckStatus
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 from chargehand.sandbox.contract import ExecResult, Stream
 
 Runner = Literal["pytest", "unittest", "cargo", "go", "node", "plain"]
@@ -28,30 +28,30 @@ _VALUED_OPTIONS = frozenset({
     "--with", "-w", "--package", "--extra", "--group", "--only-group", "--python", "-p", "--project",
     "--directory", "--env-file", "--index", "-u", "-k", "-s", "-n",
 })  # fmt: skip
-_ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
-_OPERATORS = re.compile(r"[;&|()<>]+")
+_ASSIGNMENT = late_pattern(r"\w+=.*", re.DOTALL)
+_OPERATORS = late_pattern(r"[;&|()<>]+")
 
-_NO_MODULE = re.compile(r"No module named '?(?:pytest|unittest)\b")
-_UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
-_UNITTEST_SKIPPED = re.compile(r"^(?:OK|FAILED) \(.*?\bskipped=(\d+)", re.MULTILINE)
+_NO_MODULE = late_pattern(r"No module named '?(?:pytest|unittest)\b")
+_UNITTEST_RAN = late_pattern(r"^Ran (\d+) tests? in ", re.MULTILINE)
+_UNITTEST_SKIPPED = late_pattern(r"^(?:OK|FAILED) \(.*?\bskipped=(\d+)", re.MULTILINE)
 # unittest counts a module that cannot be imported as a test that ran.
-_UNITTEST_UNLOADED = re.compile(r"^ERROR: .*\bunittest\.loader\._FailedTest\b", re.MULTILINE)
-_CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
-_CARGO_RUNNING = re.compile(r"^running (\d+) tests?$", re.MULTILINE)
-_GO_PACKAGE = re.compile(r"^(?:ok|FAIL)[ \t]+\S+(?![^\n]*\[no tests to run\])[^\n]*$", re.MULTILINE)
-_GO_UNBUILT = re.compile(r"^FAIL[ \t]+\S+ \[(?:build|setup) failed\]$", re.MULTILINE)
-_UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures|errors|unexpected)", re.MULTILINE)
-_GO_FAILED = re.compile(r"^--- FAIL: ", re.MULTILINE)
-_GO_ENDED_BADLY = re.compile(r"^FAIL$", re.MULTILINE)
-_GO_TEST = re.compile(r"^\s*--- (?:PASS|FAIL): ", re.MULTILINE)
+_UNITTEST_UNLOADED = late_pattern(r"^ERROR: .*\bunittest\.loader\._FailedTest\b", re.MULTILINE)
+_CARGO_RESULT = late_pattern(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
+_CARGO_RUNNING = late_pattern(r"^running (\d+) tests?$", re.MULTILINE)
+_GO_PACKAGE = late_pattern(r"^(?:ok|FAIL)[ \t]+\S+(?![^\n]*\[no tests to run\])[^\n]*$", re.MULTILINE)
+_GO_UNBUILT = late_pattern(r"^FAIL[ \t]+\S+ \[(?:build|setup) failed\]$", re.MULTILINE)
+_UNITTEST_FAILED = late_pattern(r"^FAILED \((?:failures|errors|unexpected)", re.MULTILINE)
+_GO_FAILED = late_pattern(r"^--- FAIL: ", re.MULTILINE)
+_GO_ENDED_BADLY = late_pattern(r"^FAIL$", re.MULTILINE)
+_GO_TEST = late_pattern(r"^\s*--- (?:PASS|FAIL): ", re.MULTILINE)
 # jest and vitest ("Tests: 1 failed, 2 passed, 3 total"), mocha ("2 passing"), node --test ("# pass 2").
-_NODE_SUMMARY = re.compile(
+_NODE_SUMMARY = late_pattern(
     r"^\s*Tests:?\s+(?=\d|no tests)(.*)$|^\s*(\d+ (?:passing|failing|pending)\b)", re.MULTILINE
 )
-_NODE_TAP = re.compile(r"^\W{0,3}\s?(?:pass|fail) (\d+)$", re.MULTILINE)
-_NODE_RAN = re.compile(r"(\d+) (?:passed|failed|passing|failing)\b")
-_NODE_BAD = re.compile(r"(\d+) (?:failed|failing)\b")
-_NODE_TAP_BAD = re.compile(r"^\W{0,3}\s?fail (\d+)$", re.MULTILINE)
+_NODE_TAP = late_pattern(r"^\W{0,3}\s?(?:pass|fail) (\d+)$", re.MULTILINE)
+_NODE_RAN = late_pattern(r"(\d+) (?:passed|failed|passing|failing)\b")
+_NODE_BAD = late_pattern(r"(\d+) (?:failed|failing)\b")
+_NODE_TAP_BAD = late_pattern(r"^\W{0,3}\s?fail (\d+)$", re.MULTILINE)
 _PYTEST_NO_TESTS, _PYTEST_USAGE, _UNITTEST_NO_TESTS = 5, 4, 5
 # Exit codes of the shell.
 _MISSING = {126: "not_executable", 127: "command_not_found"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
+from chargehand.core.text import late_pattern
 
 # Bytes of a file that are searched for secrets; a finding says where the rest is not.
 SEARCHED = 8_000_000
@@ -34,7 +34,7 @@ _MARKS = (
 )  # fmt: skip
 # Keys made up for documentation, such as AWS's own AKIAIOSFODNN7EXAMPLE.
 _DOCUMENTED = (b"EXAMPLE", b"XXXXXXXX", b"00000000", b"xxxxxxxx")
-_ANY = re.compile(b"|".join(b"(%s)" % pattern for _, pattern in _PATTERNS))
+_ANY = late_pattern(b"|".join(b"(%s)" % pattern for _, pattern in _PATTERNS))
 
 
 def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> Iterator[Finding]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from chargehand.core.text import late_pattern
+
 # Of a whole file or of all rules. To leave out one rule on one line is what linters are meant to be told.
-_SILENT = re.compile(
+_SILENT = late_pattern(
     "|".join(
         (
             # Python

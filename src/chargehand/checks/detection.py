@@ -19,22 +19,23 @@ from chargehand.checks.reads import PROJECT_FILES
 from chargehand.checks.surface.makefile import MAKEFILES, targets
 from chargehand.checks.trees import TreeReader, text_of
 from chargehand.core.records import Change
+from chargehand.core.text import late_pattern
 
 # Source files that are opened at most to find out what they use.
 _MAX_READ = 200
-_REQUIREMENTS = re.compile(
+_REQUIREMENTS = late_pattern(
     r"(?:requirements[\w.-]*|(?:dev|test|tests)[\w-]*requirements)\.(?:txt|in)|[\w-]*requirements\.txt"
 )
-_PYTEST_REQUIREMENT = re.compile(r"^\s*pytest\b", re.MULTILINE)
+_PYTEST_REQUIREMENT = late_pattern(r"^\s*pytest\b", re.MULTILINE)
 _PYTEST = "python -m pytest -q"
 _PLACEHOLDER = "no test specified"  # of the script that `npm init` writes
-_RUST_TEST = re.compile(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
-_IMPORTS_PYTEST = re.compile(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
-_USES_UNITTEST = re.compile(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
-_PLAIN_TEST = re.compile(r"^(?:async\s+)?def\s+test", re.MULTILINE)
+_RUST_TEST = late_pattern(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
+_IMPORTS_PYTEST = late_pattern(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
+_USES_UNITTEST = late_pattern(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
+_PLAIN_TEST = late_pattern(r"^(?:async\s+)?def\s+test", re.MULTILINE)
 _EXTRAS = ("test", "tests", "testing", "dev")
 # Requirements that no test needs, and that contradict others more often than those of tests do.
-_OTHER_PURPOSE = re.compile(
+_OTHER_PURPOSE = late_pattern(
     r"(?<![a-z])(?:docs?|documentation|lint\w*|typing|mypy|build|release|publish|bench\w*|examples?)(?![a-z])"
 )
 _REGISTRY_KEYS = frozenset({"version", "extras", "python", "markers"})
@@ -263,7 +264,7 @@ def _detect_task_runner(stack: Stack) -> list[_Found]:
 
 
 # How programs say that something is not installed: package clients, compilers and interpreters.
-_LACKS = re.compile(
+_LACKS = late_pattern(
     r"No module named|ModuleNotFoundError|ImportError"
     r"|Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND"
     r"|no required module provides|missing go\.sum entry|cannot find module providing"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-import re
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from chargehand.core.records import (
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core.text import printable, shown_path
+from chargehand.core.text import late_pattern, printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
@@ -49,8 +48,8 @@ exit $status
 # newer than it. Some programs called `sleep` know whole seconds only.
 _SET_MARK = 'touch -- "$1"; sleep 0.02 2> /dev/null || sleep 1'
 _MAX_REPORTS = 64_000_000
-_EXPLICIT_REPORT = re.compile(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
-_OWN_OPTIONS = re.compile(r"\bPYTEST_ADDOPTS=")
+_EXPLICIT_REPORT = late_pattern(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
+_OWN_OPTIONS = late_pattern(r"\bPYTEST_ADDOPTS=")
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):

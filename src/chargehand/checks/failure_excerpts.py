@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 from chargehand.sandbox.contract import WORKSPACE
 
 # A line of minified code or of a serialised object is no reason that one can read.
@@ -43,8 +43,8 @@ class _Form(Struct, frozen=True, kw_only=True):
     start: re.Pattern[str]
     end: re.Pattern[str]
     keep: re.Pattern[str] | None = None
-    noise: re.Pattern[str] = re.compile(r"(?!)")
-    place: re.Pattern[str] = re.compile(r"(?!)")
+    noise: re.Pattern[str] = late_pattern(r"(?!)")
+    place: re.Pattern[str] = late_pattern(r"(?!)")
     failed: re.Pattern[str] | None = None
     title: re.Pattern[str] | None = None
     innermost_first: bool = False
@@ -141,7 +141,7 @@ _FORMS = (
     # ctest
     _form(r"\s*\d+ - (?P<name>\S+) \((?:Failed|Timeout|SEGFAULT|Not Run).*\)$", r"", keep=r"(?!)"),
 )  # fmt: skip
-_ERROR = re.compile(
+_ERROR = late_pattern(
     r".{0,200}(?:\b(?:error|Error|ERROR|FAIL(?:ED|URE)?|fatal|panic)\b|Exception\b|No such file|not found)"
     r"|[\w./@+-]{1,200}:\d{1,7}(?::\d+)?:? "
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from chargehand.checks.paths import language_of
 from chargehand.checks.trees import TreeReader, text_of
+from chargehand.core.text import late_pattern
 
 _SYSTEMS = frozenset({
     "aix", "android", "darwin", "dragonfly", "freebsd", "illumos", "ios", "js", "linux", "netbsd", "openbsd",
@@ -21,8 +22,8 @@ _PROCESSORS = frozenset({
 })  # fmt: skip
 _NEVER_SET = frozenset({"ignore", "never"})
 _THEIR_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
-_CONSTRAINT = re.compile(r"^//go:build[ \t]+(.+)$", re.MULTILINE)
-_PACKAGE = re.compile(r"^package\b", re.MULTILINE)
+_CONSTRAINT = late_pattern(r"^//go:build[ \t]+(.+)$", re.MULTILINE)
+_PACKAGE = late_pattern(r"^package\b", re.MULTILINE)
 
 
 def find_skipped(code: Iterable[str], reader: TreeReader, tree: str) -> frozenset[str]:

@@ -7,7 +7,7 @@ from xml.parsers import expat
 
 from msgspec import Struct, field
 
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 
 MAX_REPORT = 32_000_000
 _MAX_DEPTH = 20
@@ -15,7 +15,7 @@ _MAX_FAILING = 50
 _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 20_000
 _BAD = frozenset({"failure", "error"})
-_PLACE = re.compile(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
+_PLACE = late_pattern(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
 
 
 class FailingTest(Struct, frozen=True, kw_only=True):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from chargehand.core.text import late_pattern
+
 Language = Literal["python", "javascript", "go", "rust", "jvm", "ruby"]
 
 _TEST_DIRS = frozenset({
     "tests", "test", "__tests__", "__snapshots__", "testdata", "fixtures", "__fixtures__", "goldens", "e2e",
 })  # fmt: skip
 # Directories of tests by another name, and of what tests read: `integration-tests`, `test_data`, `testcases`.
-_OF_TESTS = re.compile(r"(?:\w[\w-]*[-_])?tests|tests?[-_]?(?:data|cases|files|fixtures|resources|suites?)")
+_OF_TESTS = late_pattern(r"(?:\w[\w-]*[-_])?tests|tests?[-_]?(?:data|cases|files|fixtures|resources|suites?)")
 # What tests compare with, wherever it lies.
-_EXPECTED = re.compile(r".*\.(?:snap|golden|goldens|approved\.\w+|ambr)")
+_EXPECTED = late_pattern(r".*\.(?:snap|golden|goldens|approved\.\w+|ambr)")
 _SPEC_DIRS = frozenset({"spec", "specs"})
 _SUFFIXES: dict[str, Language] = {
     "py": "python",
@@ -39,21 +41,21 @@ _OTHER_SOURCES = frozenset({
     "sql",
 })  # fmt: skip
 _NAMES: dict[Language, re.Pattern[str]] = {
-    "python": re.compile(r"(?:test.*|.*_test)\.py"),
-    "javascript": re.compile(r".*[._-](?:test|spec)\.\w+|test\.\w+"),
-    "go": re.compile(r".*_test\.go"),
-    "rust": re.compile(r"(?:test_.*|.*_test|tests)\.rs"),
-    "jvm": re.compile(r"Test.*\.\w+|.*(?:Test|Tests|TestCase|IT|Spec)\.\w+"),
-    "ruby": re.compile(r".*_(?:test|spec)\.rb|test_.*\.rb"),
+    "python": late_pattern(r"(?:test.*|.*_test)\.py"),
+    "javascript": late_pattern(r".*[._-](?:test|spec)\.\w+|test\.\w+"),
+    "go": late_pattern(r".*_test\.go"),
+    "rust": late_pattern(r"(?:test_.*|.*_test|tests)\.rs"),
+    "jvm": late_pattern(r"Test.*\.\w+|.*(?:Test|Tests|TestCase|IT|Spec)\.\w+"),
+    "ruby": late_pattern(r".*_(?:test|spec)\.rb|test_.*\.rb"),
 }
 # Tests of languages that no rule reads, by the names that their runners look for.
-_OTHER_NAMES = re.compile(
+_OTHER_NAMES = late_pattern(
     r".*\.(?:t|bats|robot|feature)|(?:test|spec)[-_.].+\.(?:c|cc|cpp|cxx|m|sh|bash|ml|lua|R|r|nim|pl|php|d)"
     r"|.*[-_](?:test|tests|unittest|spec|suite|SUITE)\.(?:c|cc|cpp|cxx|m|mm|sh|bash|ml|lua|exs|dart|erl|clj|cljs|php|pl|zig|hs)"
     r"|.*(?:Test|Tests|Spec|Suite|TestCase|Cest)\.(?:cs|fs|vb|swift|scala|groovy|php|hs|dart)|runtests\.jl|Spec\.hs"
 )
 # What pytest collects without configuration; unittest's `testfoo.py` is only believed where it already was.
-_STRICT_PYTHON = re.compile(r"test_.*\.py|.*_test\.py|tests\.py")
+_STRICT_PYTHON = late_pattern(r"test_.*\.py|.*_test\.py|tests\.py")
 # pytest's default `norecursedirs`, hidden directories aside: tests moved there would never run.
 _NEVER_COLLECTED = frozenset({"build", "dist", "node_modules", "venv", "CVS", "_darcs", "{arch}"})
 

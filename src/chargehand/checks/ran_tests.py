@@ -16,38 +16,38 @@ from msgspec import Struct, field
 from chargehand.checks._outcomes import runner_of
 from chargehand.checks.junit import ReportError, read_junit
 from chargehand.core.records import Finding
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 
 _SHOWN = 5
-_OUTPUTS = re.compile(r"/(?:target|build)/")
+_OUTPUTS = late_pattern(r"/(?:target|build)/")
 # A test's name: its place, its own name, and which variant of it: parameters (`[1-2]`), subtests (`/case`).
-_NAME = re.compile(r"(?:(?P<place>.*)::)?(?P<own>.*)(?P<variant>)", re.DOTALL)
+_NAME = late_pattern(r"(?:(?P<place>.*)::)?(?P<own>.*)(?P<variant>)", re.DOTALL)
 _NAME_BY_RUNNER = {
-    "pytest": re.compile(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL),
-    "go": re.compile(r"(?:(?P<place>[^:]*)::)?(?P<own>[^/]*)(?P<variant>.*)", re.DOTALL),
-    "plain": re.compile(r"(?:(?P<place>[^\[({]*)::)?(?P<own>[^\[({]*)(?P<variant>.*)", re.DOTALL),
+    "pytest": late_pattern(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL),
+    "go": late_pattern(r"(?:(?P<place>[^:]*)::)?(?P<own>[^/]*)(?P<variant>.*)", re.DOTALL),
+    "plain": late_pattern(r"(?:(?P<place>[^\[({]*)::)?(?P<own>[^\[({]*)(?P<variant>.*)", re.DOTALL),
 }
 # Tests come before the line of their package.
-_GO = re.compile(r"^\s*--- (?:PASS|FAIL): (?P<test>\S+)|^(?:ok|FAIL)[ \t]+(?P<package>\S+)", re.MULTILINE)
-_CARGO = re.compile(r"^test (?P<test>.+?) \.\.\. (?:ok|FAILED)|^running \d+ tests?$", re.MULTILINE)
+_GO = late_pattern(r"^\s*--- (?:PASS|FAIL): (?P<test>\S+)|^(?:ok|FAIL)[ \t]+(?P<package>\S+)", re.MULTILINE)
+_CARGO = late_pattern(r"^test (?P<test>.+?) \.\.\. (?:ok|FAILED)|^running \d+ tests?$", re.MULTILINE)
 # What cargo says before it starts a binary: its source, and its file with a hash; or whose examples it tries.
-_CARGO_BINARY = re.compile(
+_CARGO_BINARY = late_pattern(
     r"^ +(?:Running (?:unittests )?(?P<source>\S+) \((?:\S*/)?(?P<crate>[^/\s]+?)-[0-9a-f]{16}\)"
     r"|Doc-tests (?P<documented>\S+))$",
     re.MULTILINE,
 )
-_CTEST = re.compile(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(?:Passed|\*\*\*(?!Not Run|Skipped)\w+)", re.MULTILINE)
+_CTEST = late_pattern(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(?:Passed|\*\*\*(?!Not Run|Skipped)\w+)", re.MULTILINE)
 # An example in the documentation has no name but its item's: its line moves with every line above it.
-_LINE = re.compile(r" \(line \d+\)(?=$| - [a-z ]+$)")
+_LINE = late_pattern(r" \(line \d+\)(?=$| - [a-z ]+$)")
 # With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
-_UNITTEST = re.compile(
+_UNITTEST = late_pattern(
     r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
     r"(?:ok|FAIL|ERROR|expected failure|unexpected success)$",
     re.MULTILINE,
 )
 # TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
 # TAP tells what a test is in by what is above it: a heading, or the line of a group that goes on with "{".
-_NODE = re.compile(
+_NODE = late_pattern(
     r"^(?P<indent>[ \t]*)(?:# Subtest: (?P<heading>.+)"
     r"|(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?P<opens> \{)?"
     r"|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
@@ -55,10 +55,10 @@ _NODE = re.compile(
     re.MULTILINE,
 )
 _TAP_INDENT = 4
-_VITEST_FILE = re.compile(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
+_VITEST_FILE = late_pattern(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
 # How runners sum up, for commands that start one by another program: what ran in each, and what was skipped.
 _SUMMARIES = tuple(
-    re.compile(pattern, re.MULTILINE)
+    late_pattern(pattern, re.MULTILINE)
     for pattern in (
         r"^(?:\[\w+\] )?Tests run: (?P<all>\d+), Failures: \d+, Errors: \d+, Skipped: (?P<skipped>\d+)$",
         r"^Ran (?P<all>\d+) tests? in [\d.]+s(?:\n\n(?:OK|FAILED) \([^\n]*?\bskipped=(?P<skipped>\d+)[^\n]*)?$",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from chargehand.core.text import late_pattern
 
 # The longest duration, in seconds.
 LONGEST_SECONDS = 366 * 86400.0
@@ -10,8 +10,8 @@ LONGEST_SECONDS = 366 * 86400.0
 LARGEST_AMOUNT = 1_000_000
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
-_DURATION = re.compile("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
-_NUMBER = re.compile(_AMOUNT)
+_DURATION = late_pattern("".join(f"(?:{_AMOUNT}{unit})?" for unit in _UNITS))
+_NUMBER = late_pattern(_AMOUNT)
 
 
 def parse_number(text: str) -> float | None:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import MessageError, nearest
 from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
+from chargehand.core.text import late_pattern
 
 # Characters of one text that an agent gives.
 LONGEST_TEXT = 50_000
@@ -146,8 +147,8 @@ MessageStatus = Literal["success", "failure", "in_progress", "request_clarificat
 _LONGEST_NAME = 200
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
 # msgspec tells the place of an error only in its message: "... - at `$.payload.files[0]`".
-_PLACE = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_PLACE = late_pattern(r" - at `(?:key in )?(\$[^`]*)`$")
+_STEP = late_pattern(r"\.([^.\[\]]+)|\[(\d+)\]")
 _SHOWN = 120
 
 
@@ -247,9 +248,9 @@ MessageType = Literal[
 MESSAGE_CLASSES: Mapping[str, type[Message]] = {each.__struct_config__.tag: each for each in get_args(Message)}
 
 
-_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_COMMA = re.compile(r",(?=\s*[\]}])")
+_FENCE = late_pattern(r"(`{3,}|~{3,})[ \t]*\w*[ \t]*\n(?P<inner>.*)\n[ \t]*\1", re.DOTALL)
+_STRING = late_pattern(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_COMMA = late_pattern(r",(?=\s*[\]}])")
 _WORDS = {"status": get_args(MessageStatus), "type": get_args(MessageType)}
 
 

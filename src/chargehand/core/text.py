@@ -1,15 +1,42 @@
-"""Text from agents and repositories, made safe to show and to store."""
+"""Text from agents and repositories, made safe to show and to store; patterns compiled at their first use."""
 
 from __future__ import annotations
 
 import re
+from typing import Any, AnyStr, cast
+
+# What is asked for often: kept in the instance, so that a later call is as fast as with the pattern itself.
+_ASKED = ("match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer")
+
+
+class _LatePattern:
+    def __init__(self, text: str | bytes, flags: int) -> None:
+        self._written: tuple[Any, int] = (text, flags)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and the like ask for these before there is anything to compile
+            raise AttributeError(name)
+        text, flags = self._written
+        compiled: Any = re.compile(text, flags)
+        self.__dict__.update((each, getattr(compiled, each)) for each in _ASKED)
+        return getattr(compiled, name)
+
+
+def late_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return what `re.compile` returns, but compiled at its first use; a mistake in it is raised only then.
+
+    For constants of modules: what is made while a program works may as well be compiled at once. The functions
+    of `re` do not take it, its methods are there.
+    """
+    return cast("re.Pattern[AnyStr]", _LatePattern(text, flags))
+
 
 # CSI and OSC sequences first, so that their printable tails go as well; then every other control character.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_ESCAPES = late_pattern(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # Marks of direction too: with them a line reads as something that it is not.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_CONTROLS = late_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 # UTF-8 cannot encode them.
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_SURROGATES = late_pattern(r"[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import secrets
 import shlex
 import stat
@@ -20,14 +19,15 @@ import msgspec
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
+from chargehand.core.text import late_pattern
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
 Origin = Literal["environment", "keyring", "file"]
 _SERVICE = "chargehand"
-_NAME = re.compile(r"[A-Z][A-Z0-9_]{1,63}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_NAME = late_pattern(r"[A-Z][A-Z0-9_]{1,63}")
+_CONTROL = late_pattern(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LONGEST = 16 * 1024
 _LARGEST_FILE = 4 * 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not hold us up

@@ -10,13 +10,15 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from chargehand.core.text import late_pattern
+
 SHORTEST_SECRET = 6
 REDACTED = "[redacted]"
 # A boundary before, so that "task-…" is left alone; in JSON text the letter of an escape such as \n is one, too.
 _EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
 # Words have no digits: "sk-learn-like-estimators" and "Bearer authentication" are prose.
 _BEARER = r"(?:(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}|[A-Za-z._~+/=-]{24,})"
-KEY_SHAPES = re.compile(
+KEY_SHAPES = late_pattern(
     rf"{_EDGE}(?:((?i:Bearer)\s+){_BEARER}|sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{{16,}}|gh[pousr]_[A-Za-z0-9]{{20,}}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}"
     r"|xox[abeprs]-[0-9A-Za-z-]{10,})"
@@ -31,7 +33,7 @@ _INDEXES = ("index", "output_index", "content_index", "summary_index")
 _Place = tuple[object, ...]
 # A text inside decoded JSON: what holds it, and its key or number there.
 _Leaf = tuple[Any, Any]
-_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+_NAME = late_pattern(r"[^A-Za-z0-9_.-]")
 
 
 class Redactor:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
 from chargehand.models.redaction import Redactor
 
 MarkKind = Literal["text", "id", "moment", "span", "header"]
@@ -24,7 +25,7 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?"
 _TIME = r"\d{1,2}[:-]\d\d(?:[:-]\d\d(?:[.,-]\d+)?)?(?:[ \u202f]?[AaPp][Mm]\b)?"
 _ZONE = r"(?:[ ]?(?:Z|UTC|GMT)?(?:[+-]\d\d:?\d\d)?)"
-_FORM = re.compile(
+_FORM = late_pattern(
     r"(?<![0-9A-Za-z])(?:"
     # A header among the words is of the program and its run: claude's billing mark is one.
     r"(?P<header>(?m:^)x-[a-z0-9-]+:[^\n]*)"
@@ -62,10 +63,10 @@ _KINDS: dict[str, MarkKind] = {
     "header": "header",
 }
 _NEAR = timedelta(days=2)
-_DIGITS = re.compile(r"[0-9]+(?:[.][0-9]+)?")
-ID_FORM = re.compile(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
-_MIDDLE = re.compile(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
-_NAMED = re.compile(r"\{\{chargehand-id-[0-9]+\}\}")
+_DIGITS = late_pattern(r"[0-9]+(?:[.][0-9]+)?")
+ID_FORM = late_pattern(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
+_MIDDLE = late_pattern(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
+_NAMED = late_pattern(r"\{\{chargehand-id-[0-9]+\}\}")
 # Fields of a request that may differ: who asks, under what name, and how much the budget lets through.
 _VOLATILE = frozenset(
     {

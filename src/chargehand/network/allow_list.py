@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-import re
 import socket
 from collections.abc import Sequence
 from typing import Literal
@@ -13,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.errors import ConfigError
+from chargehand.core.text import late_pattern
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressKind = Literal["public", "private", "loopback", "this machine", "link-local", "multicast", "reserved"]
@@ -31,10 +31,10 @@ _RESERVED = (
     *map(ipaddress.ip_network, ("2001::/23", "2002::/16", "64:ff9b:1::/48", "::/96", "2001:db8::/32")),
 )
 _MAX_NAME = 253
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_LABEL = late_pattern(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = late_pattern(r"[0-9]+|0x[0-9a-f]*")
 # No zero in front: some parsers would read it as octal.
-_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_PORT = late_pattern(r"[1-9][0-9]{0,4}")
 # IDNA 2003 and IDNA 2008 map these four differently: what a rule allows must not depend on who reads it.
 _AMBIGUOUS = frozenset("ßς\u200c\u200d")
 _HINT = "write 'example.org', 'example.org:8443', '*.example.org', 'example.org:*' or '[2001:db8::1]:443'"

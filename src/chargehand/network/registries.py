@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import h11
 from msgspec import Struct, field
 
+from chargehand.core.text import late_pattern
 from chargehand.network.contract import (
     MirrorLimits,
     MirrorRefusal,
@@ -58,21 +59,21 @@ _JAVA_PATH = rf"(?P<project>{_JAVA_NAME}(?:/{_JAVA_NAME}){{1,24}})"
 # npm puts the paths of lock files, which belong to other registries, behind or in place of ours.
 _ELSEWHERE = r"(?:[A-Za-z0-9._~-]{1,100}/){0,8}?"
 _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
-    ("pypi-index", re.compile(rf"/pypi/simple/{_PROJECT}/?")),
-    ("pypi-file", re.compile(rf"/pypi/files/{_ID}/{_FILE}")),
-    ("cargo-config", re.compile(rf"/cargo/{_REGISTRY}/index/config\.json")),
-    ("cargo-index", re.compile(rf"/cargo/{_REGISTRY}/index/(?P<filename>(?:[^/]{{1,2}}/){{1,2}}{_CRATE})")),
+    ("pypi-index", late_pattern(rf"/pypi/simple/{_PROJECT}/?")),
+    ("pypi-file", late_pattern(rf"/pypi/files/{_ID}/{_FILE}")),
+    ("cargo-config", late_pattern(rf"/cargo/{_REGISTRY}/index/config\.json")),
+    ("cargo-index", late_pattern(rf"/cargo/{_REGISTRY}/index/(?P<filename>(?:[^/]{{1,2}}/){{1,2}}{_CRATE})")),
     (
         "cargo-file",
-        re.compile(rf"/cargo/{_REGISTRY}/crates/{_CRATE}/(?P<filename>[0-9A-Za-z.+-]{{1,128}})/download"),
+        late_pattern(rf"/cargo/{_REGISTRY}/crates/{_CRATE}/(?P<filename>[0-9A-Za-z.+-]{{1,128}})/download"),
     ),
-    ("go-sums", re.compile(rf"/go/sumdb/(?P<project>[A-Za-z0-9.-]{{1,200}})/(?P<filename>{_SUMS})")),
-    ("go-page", re.compile(rf"/go/{_MODULE}/(?P<filename>@latest|@v/list|@v/{_VERSION}\.(?:info|mod))")),
-    ("go-file", re.compile(rf"/go/{_MODULE}/(?P<filename>@v/{_VERSION}\.zip)")),
-    ("maven-file", re.compile(rf"/maven/{_JAVA_PATH}/(?P<filename>{_JAVA_NAME})")),
-    ("npm-index", re.compile(rf"/npm/{_PACKAGE}")),
-    ("npm-file", re.compile(rf"/npm/{_PACKAGE}/-/{_ID}/{_FILE}")),
-    ("npm-file", re.compile(rf"/{_ELSEWHERE}{_PACKAGE}/-/{_TARBALL}")),
+    ("go-sums", late_pattern(rf"/go/sumdb/(?P<project>[A-Za-z0-9.-]{{1,200}})/(?P<filename>{_SUMS})")),
+    ("go-page", late_pattern(rf"/go/{_MODULE}/(?P<filename>@latest|@v/list|@v/{_VERSION}\.(?:info|mod))")),
+    ("go-file", late_pattern(rf"/go/{_MODULE}/(?P<filename>@v/{_VERSION}\.zip)")),
+    ("maven-file", late_pattern(rf"/maven/{_JAVA_PATH}/(?P<filename>{_JAVA_NAME})")),
+    ("npm-index", late_pattern(rf"/npm/{_PACKAGE}")),
+    ("npm-file", late_pattern(rf"/npm/{_PACKAGE}/-/{_ID}/{_FILE}")),
+    ("npm-file", late_pattern(rf"/{_ELSEWHERE}{_PACKAGE}/-/{_TARBALL}")),
 )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from fnmatch import fnmatchcase
 
+from chargehand.core.text import late_pattern
 from chargehand.policy.actions import HOME, Surroundings
 
-_GLOB = re.compile(r"[*?\[]")
-_STREAMS = re.compile(r"/dev/(null|stdin|stdout|stderr|tty|zero|u?random|full|fd/\d+)|-")
+_GLOB = late_pattern(r"[*?\[]")
+_STREAMS = late_pattern(r"/dev/(null|stdin|stdout|stderr|tty|zero|u?random|full|fd/\d+)|-")
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run/chargehand")
 _CI = (
     ".github", ".gitlab-ci.yml", ".gitlab", ".circleci", ".travis.yml", "Jenkinsfile", "azure-pipelines.yml",
@@ -21,7 +21,7 @@ _SECRET = (
     ".env", ".env.*", ".envrc", ".netrc", ".pypirc", ".git-credentials", "id_rsa", "id_ed25519", "id_ecdsa",
     "id_dsa", ".ssh", ".aws", ".gnupg", ".kube", ".docker",
 )  # fmt: skip
-_EXAMPLES = re.compile(r"\.env\.(example|sample|template|dist|defaults?|test|ci)")
+_EXAMPLES = late_pattern(r"\.env\.(example|sample|template|dist|defaults?|test|ci)")
 
 
 def absolute(path: str | None, cwd: str | None, around: Surroundings) -> str | None:

@@ -18,12 +18,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.text import late_pattern
+from chargehand.policy._cedar import cedar
 from chargehand.policy.actions import Effect
 
 Origin = Literal["default", "user", "repository"]
 _ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})
-_ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-_TOKENS = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
+_ID = late_pattern(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_TOKENS = late_pattern(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
 # Answers that are remembered: an agent runs the same commands again and again.
 _MOST_KNOWN = 2_000
 # Characters of one source of rules at most.
@@ -108,11 +110,9 @@ class Rules:
         found = {key: self._known[key] for key in keys if key in self._known}
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in found}
         if new:
-            import cedarpy
-
             rules, wanted = self._ruleset, [dict(request) for request in new.values()]
             for key, answer in zip(
-                new, cedarpy.is_authorized_batch(wanted, rules.policies, rules.entities), strict=True
+                new, cedar().is_authorized_batch(wanted, rules.policies, rules.entities), strict=True
             ):
                 matching = sorted(
                     (rules.rules[name] for name in answer.diagnostics.reasons), key=lambda r: r.order
@@ -142,9 +142,7 @@ class _Statement(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=8)
 def _load(sources: tuple[Source, ...]) -> _Loaded:
     """Parse rules; a worker has one mission after the other under the same ones."""
-    import cedarpy
-
-    schema = cedarpy.Schema.from_str(facts_schema())
+    schema = cedar().Schema.from_str(facts_schema())
     rules: dict[str, Rule] = {}
     policies: dict[str, Any] = {}
     for source in sources:
@@ -167,32 +165,30 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
             raise _invalid(source, int(line), rule.id, message)
     whole = json.dumps({"templates": {}, "staticPolicies": policies, "templateLinks": []})
     return _Loaded(
-        policies=cedarpy.PolicySet.from_json_str(whole),
-        entities=cedarpy.Entities.from_json_str("[]"),
+        policies=cedar().PolicySet.from_json_str(whole),
+        entities=cedar().Entities.from_json_str("[]"),
         rules=rules,
     )
 
 
 def _parse(source: Source, schema: Any) -> Iterator[tuple[_Statement, dict[str, Any]]]:
     """Yield a source's rules as written and as Cedar's JSON; templates and unknown facts are errors as well."""
-    import cedarpy
-
     found = list(statements(source.text))
     if source.origin == "default":  # known to be right: parsed as a whole, which is several times as fast
-        whole = json.loads(cedarpy.policies_to_json_str(source.text))["staticPolicies"]
+        whole = json.loads(cedar().policies_to_json_str(source.text))["staticPolicies"]
         yield from zip(found, (whole[f"policy{number}"] for number in range(len(whole))), strict=True)
         return
     for statement in found:
         id_written = re.search(r'@id\("([^"]*)"\)', statement.text)
         name = id_written[1] if id_written else ""
         try:
-            policies = list(json.loads(cedarpy.policies_to_json_str(statement.text))["staticPolicies"].values())
+            policies = list(json.loads(cedar().policies_to_json_str(statement.text))["staticPolicies"].values())
         except ValueError as error:
             raise _invalid(source, statement.line, name, str(error)) from error
         if len(policies) != 1:
             raise _invalid(source, statement.line, name, "templates are not supported")
         # Without this, a misspelt fact would fail only at the first request that comes to it.
-        checked = cedarpy.validate_policies(statement.text, schema)
+        checked = cedar().validate_policies(statement.text, schema)
         if not checked.validation_passed:
             message = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
             raise _invalid(source, statement.line, name, message)

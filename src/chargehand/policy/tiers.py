@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import get_args
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.records import TIERS, TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core.text import late_pattern
 
 AUTO = "auto"
-_DOCUMENTATION = re.compile(
+_DOCUMENTATION = late_pattern(
     r"/?(?:docs?|documentation|man)/[^.]*(?:\.(?:md|rst|adoc|txt))?|(?:.*/)?[^/]*\.(?:md|rst|adoc)|"
     r"/?(?:README|CHANGELOG)(?:\.\w+)?"
 )

@@ -12,6 +12,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
+
 PatchAction = Literal["add", "update", "delete"]
 Sign = Literal[" ", "-", "+"]
 
@@ -78,8 +80,8 @@ def in_git(path: str) -> bool:
     return any(part.lower() == ".git" for part in path.split("/"))
 
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_QUOTED = re.compile(rb'\\([abtnvfr"\\]|[0-7]{3})')
+_HUNK = late_pattern(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_QUOTED = late_pattern(rb'\\([abtnvfr"\\]|[0-7]{3})')
 _QUOTES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _SIGNS: dict[str, Sign] = {" ": " ", "-": "-", "+": "+"}
 _NOWHERE = "/dev/null"
@@ -275,7 +277,7 @@ def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
 BEGIN, END = "*** Begin Patch", "*** End Patch"
 _ADD, _UPDATE, _DELETE, _MOVE = "*** Add File:", "*** Update File:", "*** Delete File:", "*** Move to:"
 _END_OF_FILE = "*** End of File"
-_NUMBERS = re.compile(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?| *$)")
+_NUMBERS = late_pattern(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?| *$)")
 
 
 def is_envelope(lines: Sequence[str]) -> bool:

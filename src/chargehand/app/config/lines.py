@@ -12,16 +12,18 @@ from typing import Literal
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
+
 Path = tuple[str, ...]
-_BLANK = re.compile(r"[ \t]*")
-_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_BLANK = late_pattern(r"[ \t]*")
+_BLANK_LINES = late_pattern(r"(?:[ \t\r\n]|#[^\n]*)*")
+_BARE = late_pattern(r"[A-Za-z0-9_-]+")
 # A closing delimiter may be preceded by up to two quotes that belong to the string.
-_STRING = re.compile(
+_STRING = late_pattern(
     r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'",
     re.DOTALL,
 )
-_SCALAR = re.compile(r"[^,\]}#\r\n]+")
+_SCALAR = late_pattern(r"[^,\]}#\r\n]+")
 
 
 class TomlEntry(Struct, frozen=True, kw_only=True):

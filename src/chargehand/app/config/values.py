@@ -19,7 +19,7 @@ from chargehand.core.amounts import (
     parse_seconds,
 )
 from chargehand.core.errors import ConfigError, nearest
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 from chargehand.models.redaction import Redactor
 from chargehand.network.allow_list import parse_rule
 
@@ -27,11 +27,11 @@ from chargehand.network.allow_list import parse_rule
 LARGEST_TOKENS = 100_000_000
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_CONTROL = late_pattern(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # A zero byte ends an argument for execve(2); lone surrogates have no UTF-8, which the log is written in.
-_NOT_IN_ARGUMENTS = re.compile(r"[\x00\ud800-\udfff]")
-_NOT_IN_HTTP = re.compile(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_NOT_IN_ARGUMENTS = late_pattern(r"[\x00\ud800-\udfff]")
+_NOT_IN_HTTP = late_pattern(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
+_VARIABLE = late_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 def config_error(place: str, message: str, hint: str = "") -> ConfigError:
@@ -233,28 +233,28 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
 # What a text of a form has to match in full; else what it is, and the way out.
 _PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "path": (
-        re.compile(r"/[^\x00-\x1f\x7f\ud800-\udfff]*"),
+        late_pattern(r"/[^\x00-\x1f\x7f\ud800-\udfff]*"),
         "not an absolute path",
         "write the full path, such as '/opt/tools/bin'",
     ),
     "url": (
-        re.compile(r"postgres(?:ql)?://[^\x00-\x1f\x7f\ud800-\udfff]*"),
+        late_pattern(r"postgres(?:ql)?://[^\x00-\x1f\x7f\ud800-\udfff]*"),
         "not the address of a PostgreSQL database",
         "write 'postgresql://user@host/database'",
     ),
     "name": (
-        re.compile(r"[A-Za-z0-9_.:/-]{1,128}"),
+        late_pattern(r"[A-Za-z0-9_.:/-]{1,128}"),
         "not a name",
         "use at most 128 letters, digits and '_.:/-'",
     ),
     "secret": (
-        re.compile(r"[A-Z][A-Z0-9_]{1,63}"),
+        late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),
         "not the name of a secret",
         "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
     ),
-    "model": (re.compile(r"[!-~]{1,256}"), "not the name of a model", ""),
+    "model": (late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
     "modality": (
-        re.compile("text|image|pdf|audio|video"),
+        late_pattern("text|image|pdf|audio|video"),
         "not a kind of content",
         "known: text, image, pdf, audio, video",
     ),

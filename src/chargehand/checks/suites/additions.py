@@ -10,15 +10,16 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-import unittest
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from msgspec import Struct
 
 from chargehand.checks.paths import is_source, language_of
 from chargehand.checks.suites.faults import does_something, words_of
 from chargehand.checks.suites.other import blank_comments
+from chargehand.core.text import late_pattern
 
 # Beyond this many lines that differ, an alignment takes too long.
 _MOST_LINES = 4_000
@@ -30,7 +31,6 @@ _HOLDING = frozenset({"raises", "warns", "subTest", "deprecated_call"})
 _KNOWN_TO_RUNNERS = frozenset({"load_tests", "pytestmark", "pytest_plugins", "collect_ignore", "__test__"}) | {
     f"{when}_{place}" for when in ("setup", "teardown") for place in ("module", "class", "method", "function")
 }
-_INHERITED = frozenset(dir(unittest.TestCase)) | {"asyncSetUp", "asyncTearDown"}
 # They reach what has no name in the line.
 _REACHING = frozenset({
     "setattr", "delattr", "exec", "eval", "globals", "locals", "vars", "patch", "monkeypatch", "sys", "os", "gc",
@@ -102,6 +102,14 @@ def _line_outlasts(plain: str, imported: frozenset[str], language: str | None) -
         roots = (found["root"] for found in _MEMBER.finditer(plain))
         return bool(_ENDS.search(plain)) or any(root in imported or root in _EVERYWHERE for root in roots)
     return language == "ruby" and _REOPENED.match(plain) is not None
+
+
+@cache
+def _names_of_test_cases() -> frozenset[str]:
+    # Imported here: with argparse, which it brings, it takes longer to load than all of this package.
+    import unittest
+
+    return frozenset(dir(unittest.TestCase)) | {"asyncSetUp", "asyncTearDown"}
 
 
 class _Python:
@@ -224,7 +232,7 @@ class _Python:
                 names = [target.id for target in targets if isinstance(target, ast.Name)]
             case _:
                 return False
-        taken = self._words | _INHERITED | _KNOWN_TO_RUNNERS
+        taken = self._words | _names_of_test_cases() | _KNOWN_TO_RUNNERS
         return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
 
 
@@ -285,51 +293,55 @@ def _is_assertion(node: ast.AST) -> bool:
 # --- other languages, by lines
 
 # A test or a definition, with all that it encloses: what is new by its name has no part in what was there.
-_TEST = re.compile(r"^(?:\w+\.)?(?:describe|context|suite|it|test|specify|Run)(?:\.each\b.*)?\s*\(\s*(?:\"\"|\[)")
-_DEFINITION = re.compile(
+_TEST = late_pattern(
+    r"^(?:\w+\.)?(?:describe|context|suite|it|test|specify|Run)(?:\.each\b.*)?\s*\(\s*(?:\"\"|\[)"
+)
+_DEFINITION = late_pattern(
     r"^(?:(?:export|default|async|pub|public|private|protected|static|final|const|abstract|unsafe|internal|data)\s+)*"
     r"(?:func|fn|function|fun|void|class|struct|enum|mod|interface|trait|type)\s+"
     r"(?:\((?:\w+\s+)?\*?(?P<receiver>\w+)[^()]*\)\s*)?(?P<name>\w+)"
 )
-_MARK = re.compile(r"#\[(?!\s*cfg)|@\w")
-_RUN_ALWAYS = re.compile(r"\b(?:init|main|TestMain|\w*(?:[bB]efore|[aA]fter|[sS]et_?[uU]p|[tT]ear_?[dD]own)\w*)\b")
+_MARK = late_pattern(r"#\[(?!\s*cfg)|@\w")
+_RUN_ALWAYS = late_pattern(
+    r"\b(?:init|main|TestMain|\w*(?:[bB]efore|[aA]fter|[sS]et_?[uU]p|[tT]ear_?[dD]own)\w*)\b"
+)
 # What a test of its own does that outlasts it: mocks of modules, ends of the process, members of what others use.
-_OUTLASTS = re.compile(
+_OUTLASTS = late_pattern(
     r"\b(?:vi|jest|vitest|mock)\s*\.\s*(?:mock|doMock|setMock|stubGlobal|module)\b|\b(?:exit|Exit|_exit|abort|halt)\s*\("
     r"|\bprototype\b|\bglobal(?:This)?\b|\bReflect\b"
 )
-_ENDS = re.compile(r"\bprocess\s*\.\s*(?:exit|abort|kill|reallyExit)\b|\bdefineProperty\b|\bReflect\b")
+_ENDS = late_pattern(r"\bprocess\s*\.\s*(?:exit|abort|kill|reallyExit)\b|\bdefineProperty\b|\bReflect\b")
 _EVERYWHERE = frozenset({
     "global", "globalThis", "Object", "Array", "Function", "String", "Number", "Promise", "Error", "Math", "JSON",
 })  # fmt: skip
-_REOPENED = re.compile(r"(?:class|module)\s+(?:Minitest|MiniTest|RSpec|Test|Kernel|Object|BasicObject|Module)\b")
-_MEMBER = re.compile(r"(?<![\w.])(?P<root>\w+)(?:\.\w+|\[[^\]]*\])+\s*[-+*/%&|^]?=(?![=>])")
-_FUNCTION = re.compile(r"\b(?:func|fn|function)\b.*")
-_ARROW = re.compile(r"(\([^()]*\)|\w+)\s*=>")
-_SNAPSHOT = re.compile(r"exports\[(?:\"\"|``)\] = ")
+_REOPENED = late_pattern(r"(?:class|module)\s+(?:Minitest|MiniTest|RSpec|Test|Kernel|Object|BasicObject|Module)\b")
+_MEMBER = late_pattern(r"(?<![\w.])(?P<root>\w+)(?:\.\w+|\[[^\]]*\])+\s*[-+*/%&|^]?=(?![=>])")
+_FUNCTION = late_pattern(r"\b(?:func|fn|function)\b.*")
+_ARROW = late_pattern(r"(\([^()]*\)|\w+)\s*=>")
+_SNAPSHOT = late_pattern(r"exports\[(?:\"\"|``)\] = ")
 # Texts of several lines are data, but for what is computed in them.
-_TEXTS = re.compile(r"\"\"\".*?\"\"\"|`(?:[^`\\]|\\.)*`|\br(?P<marks>#+)\".*?\"(?P=marks)", re.DOTALL)
-_ASSERTION = re.compile(
+_TEXTS = late_pattern(r"\"\"\".*?\"\"\"|`(?:[^`\\]|\\.)*`|\br(?P<marks>#+)\".*?\"(?P=marks)", re.DOTALL)
+_ASSERTION = late_pattern(
     r"\bassert|\bexpect\b|\bshould\b|\brequire\.[A-Z]|\bt\.(?:Error|Fatal|Fail|equal|same|is|ok|match|throws)\w*\b"
 )
 # What may end, leave out or replace something, or call what is not known here.
-_ACTS = re.compile(
+_ACTS = late_pattern(
     r"\b(?:return|break|continue|goto|throw|raise|yield|await|if|else|elif|unless|for|while|loop|do|switch|case|match"
     r"|select|try|catch|except|finally|rescue|ensure|defer|recover|panic|skip\w*|Skip\w*|todo|only|ignore|exit\w*|Exit\w*"
     r"|process|os|System|Runtime|abort|mock\w*|stub\w*|spy\w*|eval|Reflect|prototype|global\w*|define\w*|cfg\w*|macro_rules"
     r"|init|TestMain|\w*(?:[bB]efore|[aA]fter|[sS]et_?[uU]p|[tT]ear_?[dD]own)\w*)\b|[@#]\s*\[|#!|^\s*@|^\s*#"
 )
-_DECLARED = re.compile(
+_DECLARED = late_pattern(
     r"\b(?:const|let|var|val|auto|final|static|type|struct|enum|class|interface|trait|func|function|fun|fn|def|mod|module"
     r"|void|int|bool|String|long|double|float|char)\s+(?:\([^()]*\)\s*)?(?:mut\s+)?(?P<name>\w+)"
     r"|^\s*(?P<short>\w+(?:\s*,\s*\w+)*)\s*:="
 )
-_ASSIGNS = re.compile(r"(?<![=!<>:+*/%&|^-])=(?![=>])|[-+*/%&|^]=|\+\+|--|<<=|>>=")
-_IMPORT = re.compile(
+_ASSIGNS = late_pattern(r"(?<![=!<>:+*/%&|^-])=(?![=>])|[-+*/%&|^]=|\+\+|--|<<=|>>=")
+_IMPORT = late_pattern(
     r"^\s*(?:pub\s+)?(?:import|from|use|using|package|require)\b|^\s*#include|=\s*require\s*\(|^\s*\"[\w./-]+\"$"
 )
-_STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`")
-_CALL = re.compile(r"(?P<name>[\w.]+!?)\s*\(")
+_STRING = late_pattern(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`")
+_CALL = late_pattern(r"(?P<name>[\w.]+!?)\s*\(")
 
 
 class _Added(Struct):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from chargehand.checks.paths import is_test_path, language_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change
+from chargehand.core.text import late_pattern
 
 _PROSE = (".md", ".rst", ".txt")
-_ASKED = re.compile(r"doctest|\bsybil\b")
+_ASKED = late_pattern(r"doctest|\bsybil\b")
 _SETTINGS = frozenset({"pyproject.toml", "setup.cfg", "pytest.ini", "tox.ini", "Makefile", "noxfile.py"})
 _MOST_FILES = 2_000
-_DOC_LINE = re.compile(r"^\s*//[/!] ?")
+_DOC_LINE = late_pattern(r"^\s*//[/!] ?")
 # Rust's documentation tests are named by their file: "src/lib.rs - add (line 3)".
-_RUST_NAME = re.compile(r"(?:.*::)?(?P<path>\S+\.rs) - ")
+_RUST_NAME = late_pattern(r"(?:.*::)?(?P<path>\S+\.rs) - ")
 
 
 def changed_examples(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from chargehand.checks.paths import language_of
+from chargehand.core.text import late_pattern
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
@@ -35,7 +36,7 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.FloorDiv: ("//", "*"),
     ast.Mod: ("%", "*"),
 }
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD = late_pattern(r"[A-Za-z_]\w*")
 # Operators between blanks alone: closer together they may be a type, a pointer or a path.
 _SWAPPED = {
     "===": "!==",
@@ -57,13 +58,13 @@ _SWAPPED = {
     "-=": "+=",
 }
 _TOKENS = (
-    *((re.compile(rf"(?<=\s){re.escape(old)}(?=\s)"), new) for old, new in _SWAPPED.items()),
-    (re.compile(r"\btrue\b"), "false"),
-    (re.compile(r"\bfalse\b"), "true"),
-    (re.compile(r"(?<![\w.#\"'])\d{1,9}(?![\w.\"'])"), ""),
+    *((late_pattern(rf"(?<=\s){re.escape(old)}(?=\s)"), new) for old, new in _SWAPPED.items()),
+    (late_pattern(r"\btrue\b"), "false"),
+    (late_pattern(r"\bfalse\b"), "true"),
+    (late_pattern(r"(?<![\w.#\"'])\d{1,9}(?![\w.\"'])"), ""),
 )
-_NO_CODE = re.compile(r"\s*(?://|/\*|\*|#(?!\[)|--|import\b|from\b|package\b|use\b|using\b|#include|@|\}|\{)")
-_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|//.*|/\*.*?\*/")
+_NO_CODE = late_pattern(r"\s*(?://|/\*|\*|#(?!\[)|--|import\b|from\b|package\b|use\b|using\b|#include|@|\}|\{)")
+_STRING = late_pattern(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|//.*|/\*.*?\*/")
 _EVERYWHERE = frozenset(keyword.kwlist) | frozenset(
     _WORD.findall("""
     func var let const fn mut pub function new this self switch case range void int string bool true false null nil
@@ -71,7 +72,7 @@ _EVERYWHERE = frozenset(keyword.kwlist) | frozenset(
     """)
 )
 # A line that begins a function, method or type; what is indented below it belongs to it.
-_BEGINS = re.compile(
+_BEGINS = late_pattern(
     r"^(?P<indent>\s*)(?:(?:export|default|async|pub(?:\([^)]*\))?|public|private|protected|internal|static|final|const"
     r"|abstract|unsafe|extern|override|open|inline|virtual)\s+)*"
     r"(?:(?:func|fn|fun|function\*?|def|class|impl(?:<[^>]*>)?|trait|interface|struct|enum|module|sub|proc)\s+"

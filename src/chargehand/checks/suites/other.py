@@ -11,18 +11,19 @@ from msgspec.structs import replace
 from chargehand.checks.paths import Language, language_of
 from chargehand.checks.suites.facts import Case, Suite
 from chargehand.checks.suites.python import python_suite
+from chargehand.core.text import late_pattern
 
 # Characters of a line that are looked at; a generated file has lines of megabytes.
 _MAX_LINE = 2_000
-_C_COMMENT = re.compile(
+_C_COMMENT = late_pattern(
     r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*(?:`|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""",
     re.DOTALL,
 )
 # Lifetimes ('a) and character literals make single quotes useless for finding Rust's strings.
-_RUST_COMMENT = re.compile(r"""("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
-_RUBY_COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|#[^\n]*""")
+_RUST_COMMENT = late_pattern(r"""("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
+_RUBY_COMMENT = late_pattern(r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|#[^\n]*""")
 
-_ASSERT = re.compile(
+_ASSERT = late_pattern(
     r"\bassert\w*!?|\bexpect\s*\(|\bshould\b|\brequire\.[A-Z]|\bt\.(?:Error|Errorf|Fatal|Fatalf|Fail|FailNow)\b"
 )
 _NUMBER = r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)f?"
@@ -31,37 +32,37 @@ _ARGUMENTS = r"[^()]{0,200}(?:\([^()]{0,100}\)[^()]{0,100}){0,4}"
 _LAST = r"\(" + _ARGUMENTS + r",\s*" + _NUMBER + r"\s*\)"
 # By language: the name of a tolerance, and how it is written; the last argument of a call that takes one.
 _LOOSER: dict[Language, tuple[tuple[str, re.Pattern[str]], ...]] = {
-    "javascript": (("delta", re.compile(r"\b(?:closeTo|approximately|assert\.closeTo)\s*" + _LAST)),),
-    "go": (("delta", re.compile(r"\bIn(?:Delta|Epsilon)\w*" + _LAST)),),
-    "rust": (("epsilon", re.compile(r"\b(?:epsilon|max_relative)\s*=\s*" + _NUMBER)),),
-    "jvm": (("within", re.compile(r"\b(?:within|offset|byLessThan|withPercentage)\(\s*" + _NUMBER)),),
+    "javascript": (("delta", late_pattern(r"\b(?:closeTo|approximately|assert\.closeTo)\s*" + _LAST)),),
+    "go": (("delta", late_pattern(r"\bIn(?:Delta|Epsilon)\w*" + _LAST)),),
+    "rust": (("epsilon", late_pattern(r"\b(?:epsilon|max_relative)\s*=\s*" + _NUMBER)),),
+    "jvm": (("within", late_pattern(r"\b(?:within|offset|byLessThan|withPercentage)\(\s*" + _NUMBER)),),
     "ruby": (
-        ("within", re.compile(r"\bbe_within\s*\(?\s*" + _NUMBER)),
-        ("delta", re.compile(r"\bassert_in_(?:delta|epsilon)\b.{0,200},\s*" + _NUMBER + r"\s*\)?\s*$")),
+        ("within", late_pattern(r"\bbe_within\s*\(?\s*" + _NUMBER)),
+        ("delta", late_pattern(r"\bassert_in_(?:delta|epsilon)\b.{0,200},\s*" + _NUMBER + r"\s*\)?\s*$")),
     ),
 }
-_DIGITS = re.compile(
+_DIGITS = late_pattern(
     r"\.toBeCloseTo\([^,()]{0,200}(?:\([^()]{0,100}\)[^,()]{0,100}){0,4}(?:,\s*([0-9]{1,3})\s*)?\)"
 )
 _USUAL_DIGITS = 2.0  # of jest's toBeCloseTo
-_JS_CASE = re.compile(r"""(?:^|[^\w.$])([xf]?(?:it|test))((?:\.\w+)*)\s*\(\s*(?:(['"`])(.*?)\3)?""")
-_JS_GROUP = re.compile(r"(?:^|[^\w.$])(?:x(?:describe|context)|(?:describe|context|suite)\.skip)\b")
-_JS_FOCUS = re.compile(
+_JS_CASE = late_pattern(r"""(?:^|[^\w.$])([xf]?(?:it|test))((?:\.\w+)*)\s*\(\s*(?:(['"`])(.*?)\3)?""")
+_JS_GROUP = late_pattern(r"(?:^|[^\w.$])(?:x(?:describe|context)|(?:describe|context|suite)\.skip)\b")
+_JS_FOCUS = late_pattern(
     r"(?:^|[^\w.$])(?:(?:it|test|describe|context|suite)(?:\.\w+)*\.only|f(?:it|describe|context))\b"
 )
-_JS_OFF = re.compile(r"\.(?:skip|todo|fixme|failing|fails|skipIf)\b")
-_GO_CASE = re.compile(r"^func\s+((?:Test|Fuzz|Example)\w*)\s*\(")
-_GO_SKIP = re.compile(r"\b\w+\.(?:Skip|Skipf|SkipNow)\(")
-_GO_IGNORED = re.compile(r"^//\s*(?:go:build|\+build)\b.*")
-_RUST_FN = re.compile(r"\bfn\s+(\w+)")
-_RUST_TEST = re.compile(r"#\[\s*(?:\w+::)*(?:test|rstest|test_case|wasm_bindgen_test)\b")
-_RUST_OFF = re.compile(r"#\[\s*(?:ignore|should_panic|cfg\()|cfg_attr\([^)]*ignore")
-_JVM_TEST = re.compile(r"@(?:Test|ParameterizedTest|RepeatedTest|Property)\b")
-_JVM_OFF = re.compile(r"@(?:Disabled\w*|Ignore\w*)\b")
-_JVM_FN = re.compile(r"\b(?:void|fun)\s+(`[^`]+`|\w+)\s*\(")
-_JVM_CLASS = re.compile(r"\bclass\s+\w+")
-_RUBY_CASE = re.compile(r"""^\s*(?:def\s+(test_\w+)|([xf]?)(?:it|specify|test)\s*\(?\s*(['"])(.*?)\3)""")
-_RUBY_SKIP = re.compile(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\bxcontext\b")
+_JS_OFF = late_pattern(r"\.(?:skip|todo|fixme|failing|fails|skipIf)\b")
+_GO_CASE = late_pattern(r"^func\s+((?:Test|Fuzz|Example)\w*)\s*\(")
+_GO_SKIP = late_pattern(r"\b\w+\.(?:Skip|Skipf|SkipNow)\(")
+_GO_IGNORED = late_pattern(r"^//\s*(?:go:build|\+build)\b.*")
+_RUST_FN = late_pattern(r"\bfn\s+(\w+)")
+_RUST_TEST = late_pattern(r"#\[\s*(?:\w+::)*(?:test|rstest|test_case|wasm_bindgen_test)\b")
+_RUST_OFF = late_pattern(r"#\[\s*(?:ignore|should_panic|cfg\()|cfg_attr\([^)]*ignore")
+_JVM_TEST = late_pattern(r"@(?:Test|ParameterizedTest|RepeatedTest|Property)\b")
+_JVM_OFF = late_pattern(r"@(?:Disabled\w*|Ignore\w*)\b")
+_JVM_FN = late_pattern(r"\b(?:void|fun)\s+(`[^`]+`|\w+)\s*\(")
+_JVM_CLASS = late_pattern(r"\bclass\s+\w+")
+_RUBY_CASE = late_pattern(r"""^\s*(?:def\s+(test_\w+)|([xf]?)(?:it|specify|test)\s*\(?\s*(['"])(.*?)\3)""")
+_RUBY_SKIP = late_pattern(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\bxcontext\b")
 
 # What a line holds: the name of a test that starts here (or `None`), and marks for it or for the running one.
 _Found = tuple[str | None, tuple[str, ...]]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
+from chargehand.core.text import late_pattern
 
 _SKIP_CALLS = frozenset({"pytest.skip", "pytest.xfail", "pytest.importorskip", "pytest.exit"})
 _SKIP_ERRORS = ("SkipTest", "pytest.skip.Exception", "Skipped")
@@ -46,11 +47,11 @@ _POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
 _EXPECTING = ("assert", "expect", "verify", "check")
 _MAX_EXPONENT = 300
 # For source that does not parse: what can be told by patterns.
-_DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+(test\w*)", re.MULTILINE)
-_SKIP = re.compile(
+_DEF = late_pattern(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+(test\w*)", re.MULTILINE)
+_SKIP = late_pattern(
     r"\b(?:mark\.(?:skip|skipif|xfail)|unittest\.skip\w*|pytest\.(?:skip|xfail)|skipTest|SkipTest)\b"
 )
-_ASSERT = re.compile(r"\bassert\w*\b")
+_ASSERT = late_pattern(r"\bassert\w*\b")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

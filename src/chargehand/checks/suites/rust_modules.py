@@ -6,18 +6,20 @@ import re
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
+
 # What braces do not count in. A quote is a character only where another one ends it: lifetimes have none.
-_NO_CODE = re.compile(
+_NO_CODE = late_pattern(
     r"""\b(?:b|c)?r(?P<marks>#*)".*?"(?P=marks)|"(?:\\.|[^"\\])*"|'(?:\\[^\n']{1,12}|\\'|[^'\\\n])'"""
     r"""|//[^\n]*|/\*.*?\*/""",
     re.DOTALL,
 )
-_MODULE = re.compile(
+_MODULE = late_pattern(
     r"#\[\s*cfg\s*\((?P<condition>[^\]\n]*)\)\s*\]\s*(?:#\[[^\]\n]*\]\s*)*"
     r"(?:pub(?:\s*\([^)\n]*\))?\s+)?mod\s+(?P<name>\w+)\s*\{"
 )
-_BRACE = re.compile(r"[{}]")
-_TEST = re.compile(r"(?<!\w)test(?!\w)")
+_BRACE = late_pattern(r"[{}]")
+_TEST = late_pattern(r"(?<!\w)test(?!\w)")
 
 
 class TestModule(Struct, frozen=True):

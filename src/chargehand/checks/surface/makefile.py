@@ -7,27 +7,29 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
+from chargehand.core.text import late_pattern
+
 MAKEFILES = frozenset({"Makefile", "makefile", "GNUmakefile"})
-_RULE = re.compile(r"([^:=#]+?)\s*&?::?(?!=)(.*)")
-_ASSIGNMENT = re.compile(r"([\w.-]+)\s*(=|::?:?=|\+=|\?=|!=)(.*)", re.DOTALL)
-_REFERENCE = re.compile(r"(?<!\$)\$(?:[({]([\w.-]+)|([\w@<^+?*%]))")
-_NAMED_IN_CALL = re.compile(r"\$[({](?:call|value|origin|flavor)\s+([\w.-]+)")
-_COMPUTED = re.compile(r"\$[({][\w.-]*\$")
-_INVOCATION = re.compile(r"(?:\bg?make|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]*(?:\([^)]*\))?[^\s;&|()]*)*)")
+_RULE = late_pattern(r"([^:=#]+?)\s*&?::?(?!=)(.*)")
+_ASSIGNMENT = late_pattern(r"([\w.-]+)\s*(=|::?:?=|\+=|\?=|!=)(.*)", re.DOTALL)
+_REFERENCE = late_pattern(r"(?<!\$)\$(?:[({]([\w.-]+)|([\w@<^+?*%]))")
+_NAMED_IN_CALL = late_pattern(r"\$[({](?:call|value|origin|flavor)\s+([\w.-]+)")
+_COMPUTED = late_pattern(r"\$[({][\w.-]*\$")
+_INVOCATION = late_pattern(r"(?:\bg?make|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]*(?:\([^)]*\))?[^\s;&|()]*)*)")
 # Functions that do something, or may, when make expands them, whoever uses the variable.
-_ACTS = re.compile(r"\$[({]\s*(?:(?:shell|eval|file|call|guile|foreach|load|error|let|value)\b|\$)|`")
+_ACTS = late_pattern(r"\$[({]\s*(?:(?:shell|eval|file|call|guile|foreach|load|error|let|value)\b|\$)|`")
 # make itself, its built-in rules and the programs that it starts read these without a recipe that names them:
 # a variable that is in the environment already is handed on to recipes with the Makefile's value.
-_AMBIENT = re.compile(
+_AMBIENT = late_pattern(
     r"\..*|SHELL|G?N?U?MAKE\w*|MFLAGS|VPATH|PATH|HOME|LANG|LC_\w+|TMPDIR|TERM|USER|CI|DEBUG|(?:LD|DYLD|GCC)_\w+"
     r"|PYTHON\w+|PYTEST\w*|TOX\w*|VIRTUAL_ENV|COVERAGE_\w+|PIP_\w+|UV_\w+|NODE_\w+|npm_\w+|NPM_\w+|JEST_\w+|GO[A-Z]\w*"
     r"|CARGO\w*|RUST\w*|JAVA_\w+|JDK_\w+|MAVEN_\w+|GRADLE_\w+|CLASSPATH|RUBY\w+|GEM_\w+|BUNDLE_\w+|PERL5\w+|BASH_ENV|ENV"
     r"|IFS|CDPATH|CTEST_\w+|CMAKE_\w+|CC|CXX|CPP|FC|AS|AR|RM|LD|LEX|YACC|LINT|CO|GET|TEX\w*|M2C|PC|WEAVE|TANGLE|CTANGLE"
     r"|CWEAVE|MAKEINFO|(?:C|CPP|CXX|LD|AS|AR|F|GO|L|P|R|Y|CO|G|LINT)FLAGS|LDLIBS|LOADLIBES|(?:COMPILE|LINK|PREPROCESS)\.\w+|OUTPUT_OPTION"
 )
-_CONDITION = re.compile(r"(?:if(?:n?eq|n?def)\b|else\b|endif\b).*")
-_INCLUDE = re.compile(r"(?:-include|s?include)\s+(.*)")
-_DEFINE = re.compile(r"(?:(?:override|export|private)\s+)*define\b.*")
+_CONDITION = late_pattern(r"(?:if(?:n?eq|n?def)\b|else\b|endif\b).*")
+_INCLUDE = late_pattern(r"(?:-include|s?include)\s+(.*)")
+_DEFINE = late_pattern(r"(?:(?:override|export|private)\s+)*define\b.*")
 _USUAL = frozenset({"test", "tests", "check"})
 _DEPTH = 8
 

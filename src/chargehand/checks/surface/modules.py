@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import sys
 from collections.abc import Collection
 
 from chargehand.core.records import Change
+from chargehand.core.text import late_pattern
 
 # The second line: what is installed is known from the environment layer, where there is one.
 _TEST_TOOLS = frozenset({
@@ -22,7 +22,7 @@ _TEST_TOOLS = frozenset({
 })  # fmt: skip
 # `test` is also the standard library's, and the commonest name for a project's own tests.
 _SHADOWABLE = (_TEST_TOOLS | sys.stdlib_module_names) - {"test", "__main__"}
-_MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
+_MODULE = late_pattern(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _SYMLINK = 0o120000
 # Directories that Python or a test runner puts on the path: only there does a file hide an installed module.
 _ROOTS = frozenset({"", "src", "lib", "python"})
@@ -30,7 +30,7 @@ _ROOTS = frozenset({"", "src", "lib", "python"})
 
 # By language: files that a compiler, or a language's search path, finds in the place of what tests are judged by.
 _HIDING = tuple(
-    (what, re.compile(pattern))
+    (what, late_pattern(pattern))
     for what, pattern in (
         (
             "a class of the JVM's test libraries",

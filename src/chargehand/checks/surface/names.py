@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 
+from chargehand.core.text import late_pattern
+
 _CHECKS: Mapping[str, str] = {
     # Python
     "pytest loads it before the tests": "conftest.py",
@@ -186,7 +188,7 @@ _LATER: Mapping[str, str] = {
 }  # fmt: skip
 
 # Shown to people only: no program loads them.
-_EXAMPLES = re.compile(
+_EXAMPLES = late_pattern(
     r".*\.env\.(?:example|sample|template|dist)|\.env\.(?:example|sample|template|dist)|example\.env"
 )
 

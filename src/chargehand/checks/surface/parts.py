@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from chargehand.checks.surface.makefile import MAKEFILES, used_part
+from chargehand.core.text import late_pattern
 
 # From a file's text and the check commands to what matters of it.
 Parts = Callable[[str, Sequence[str]], object]
@@ -56,7 +57,7 @@ _PACKAGE_JSON = frozenset({
     "displayName", "publisher", "categories", "contributes", "activationEvents", "size-limit", "release",
 })  # fmt: skip
 _PACKAGE_DEPENDENCIES = ("dependencies", "devDependencies", "peerDependencies", "optionalDependencies")
-_RENAMED = re.compile(r"(?:npm|file|link|portal|patch|workspace|exec):|[./~]")
+_RENAMED = late_pattern(r"(?:npm|file|link|portal|patch|workspace|exec):|[./~]")
 _COMPOSER = frozenset({
     "name", "description", "version", "keywords", "homepage", "readme", "time", "license", "authors",
     "support", "funding", "require", "require-dev", "suggest", "conflict", "provide", "abandoned",
@@ -73,19 +74,19 @@ _POM = frozenset({
     "scm", "organization", "issueManagement", "ciManagement", "mailingLists", "distributionManagement",
     "version", "dependencies", "dependencyManagement",
 })  # fmt: skip
-_GO_INERT = re.compile(r"\s*(?://.*|module\s+\S+\s*|require\s+\S+\s+v\S+(?:\s*//.*)?|)")
-_GO_BLOCK = re.compile(r"require\s*\(")
-_GO_REQUIRED = re.compile(r"(?:\S+\s+v\S+)?")
+_GO_INERT = late_pattern(r"\s*(?://.*|module\s+\S+\s*|require\s+\S+\s+v\S+(?:\s*//.*)?|)")
+_GO_BLOCK = late_pattern(r"require\s*\(")
+_GO_REQUIRED = late_pattern(r"(?:\S+\s+v\S+)?")
 # Lines of a Gemfile or gemspec that name a package, its version or what people read: no other code in them.
 _TEXT = r"""(?:"[^"#`]*"|'[^']*'|%q\{[^}]*\})(?:\.freeze)?"""
-_RUBY_INERT = re.compile(
+_RUBY_INERT = late_pattern(
     rf"\s*(?:|gem\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
     rf"|\w+\.add_(?:\w+_)?dependency\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
     rf"|\w+\.(?:version|summary|description|homepage|license|email|author|required_ruby_version)\s*=\s*{_TEXT})\s*(?:#.*)?"
 )
-_MAGIC_COMMENT = re.compile(r"#.*coding\s*[:=]")
+_MAGIC_COMMENT = late_pattern(r"#.*coding\s*[:=]")
 # Git runs a program that is configured under such a name, or leaves a file out of what it shows.
-_ATTRIBUTE = re.compile(r"(?:^|\s)(?:(?:filter|diff|merge|working-tree-encoding)=\S+|\[attr\]\S+|export-\w+)")
+_ATTRIBUTE = late_pattern(r"(?:^|\s)(?:(?:filter|diff|merge|working-tree-encoding)=\S+|\[attr\]\S+|export-\w+)")
 _LIFECYCLE = frozenset({
     "preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare",
     "dependencies", "prepack", "postpack", "prepublishOnly", "preuninstall", "uninstall", "postuninstall",

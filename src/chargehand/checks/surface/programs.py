@@ -23,53 +23,54 @@ from chargehand.checks.paths import is_test_file, is_test_path
 from chargehand.checks.surface.makefile import MAKEFILES, reached_part
 from chargehand.checks.surface.parts import parse_object
 from chargehand.checks.trees import TreeReader, text_of
+from chargehand.core.text import late_pattern
 
 # How much is followed: far more than what a project's checks are made of.
 _MOST_FILES = 300
 _MOST_TEXT = 200_000
 _MOUNTED = "/workspace/"
-_SEPARATORS = re.compile(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
+_SEPARATORS = late_pattern(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
 # A program of the project whose output a check compares, as in "test `./add 2 1` = 3", is what it tests.
-_SUBJECT = re.compile(r"`\s*\./[\w/-]+(?=[\s`])[^`\n]*`|\$\$?\(\s*\./[\w/-]+(?=[\s)])[^()\n]*\)")
+_SUBJECT = late_pattern(r"`\s*\./[\w/-]+(?=[\s`])[^`\n]*`|\$\$?\(\s*\./[\w/-]+(?=[\s)])[^()\n]*\)")
 # What an outside check runs in the sandbox of the tree.
-_UNDER_TEST = re.compile(r"\bunder-test\s[^\n;&|`)<>]*")
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
-_VARIABLE = re.compile(r"\$\w*|%~dp0|%\w+%")
-_COMPUTED = re.compile(r"\$\w+")
-_COMPUTED_NAME = re.compile(r"[\w./@$-]*\$\w+[\w.-]*\.(?:sh|bash|zsh|py|js|mjs|cjs|rb|pl)")
-_ENTERED = re.compile(
+_UNDER_TEST = late_pattern(r"\bunder-test\s[^\n;&|`)<>]*")
+_COMMENT = late_pattern(r"(?:^|(?<=\s))#.*")
+_VARIABLE = late_pattern(r"\$\w*|%~dp0|%\w+%")
+_COMPUTED = late_pattern(r"\$\w+")
+_COMPUTED_NAME = late_pattern(r"[\w./@$-]*\$\w+[\w.-]*\.(?:sh|bash|zsh|py|js|mjs|cjs|rb|pl)")
+_ENTERED = late_pattern(
     r"(?:\b(?:cd|pushd)|\s(?:-C|--prefix|--cwd|--directory|--rootdir|-w|--workspace))[\s=]+[\"']?([\w./@-]+)"
 )
-_MODULE = re.compile(r"(?:(?:^|\s)(?:-m|-p|--plugin)[\s=]*|PYTEST_PLUGINS=)([A-Za-z_][\w.]*)")
-_LISTED = re.compile(r"\bfor\s+\w+\s+in\s+([^;\n]+)|(?:^|[;&|\s])(?:\.|source|run-parts)\s+([^;&|\n]+)")
-_SHELL = re.compile(r".*\.(?:sh|bash|zsh|ksh|command|bats|ps1|bat|cmd)")
-_PROGRAM = re.compile(
+_MODULE = late_pattern(r"(?:(?:^|\s)(?:-m|-p|--plugin)[\s=]*|PYTEST_PLUGINS=)([A-Za-z_][\w.]*)")
+_LISTED = late_pattern(r"\bfor\s+\w+\s+in\s+([^;\n]+)|(?:^|[;&|\s])(?:\.|source|run-parts)\s+([^;&|\n]+)")
+_SHELL = late_pattern(r".*\.(?:sh|bash|zsh|ksh|command|bats|ps1|bat|cmd)")
+_PROGRAM = late_pattern(
     r"[\w./@+-]*\.(?:sh|bash|zsh|ksh|bats|py|js|mjs|cjs|jsx|ts|mts|cts|rb|pl|php|lua|mk|ps1|bat|cmd|awk|sed|jq|tcl|exp|fish)"
 )
 # What a compiler is given is the code under test, unless its name says that it is the test.
-_COMPILED = re.compile(
+_COMPILED = late_pattern(
     r"(?!.*(?:test|spec|check)).*\.(?:c|h|cc|cpp|cxx|hpp|hh|m|mm|s|go|rs|java|kt|scala|swift|zig|cs|hs|ml|f90|pas|d)"
 )
-_QUOTED = re.compile(r"""["'`]([^"'`\n]+)["'`]""")
+_QUOTED = late_pattern(r"""["'`]([^"'`\n]+)["'`]""")
 # How settings of JavaScript runners name the files that are loaded before or in place of tests.
-_LOADED = re.compile(
+_LOADED = late_pattern(
     r"(?:setup\w*|global\w+|\w*[rR]unner|\w*[eE]nvironment|resolver|transform|\w*[rR]eporters?|snapshot\w+|\w*[sS]equencer"
     r"|require|import|preload|loader|file|spec|plugins?|extends|presets?|watchPlugins|moduleNameMapper|alias|projects)[\"']?\s*[:=]\s*"
     r"(\[[^\]]*\]|\{[^}]*\}|[\"'][^\"'\n]*[\"'])"
 )
-_SCRIPT_IMPORT = re.compile(
+_SCRIPT_IMPORT = late_pattern(
     r"""(?:require\(|import\(|from\s|import\s)\s*["'](\.[\w./@+-]*)["']|^\s*(?:from|import)\s+(\.*[\w.]+)""",
     re.MULTILINE,
 )
-_SIBLINGS = re.compile(r"^\s*from\s+\.+\s+import\s+([\w, ]+)", re.MULTILINE)
-_DATA = re.compile(r"[\w./@+-]+/[\w.@+-]+\.(?:json|ya?ml|toml|ini|cfg|conf|txt|xml|env)")
+_SIBLINGS = late_pattern(r"^\s*from\s+\.+\s+import\s+([\w, ]+)", re.MULTILINE)
+_DATA = late_pattern(r"[\w./@+-]+/[\w.@+-]+\.(?:json|ya?ml|toml|ini|cfg|conf|txt|xml|env)")
 _LINK = 0o120000
-_PLUGINS = re.compile(r"pytest_plugins\s*=\s*([^\n]*(?:\n\s+[^\n]*)*)")
+_PLUGINS = late_pattern(r"pytest_plugins\s*=\s*([^\n]*(?:\n\s+[^\n]*)*)")
 _JS_ENDS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".json", "/index.js", "/index.ts")
-_NODE_CLIENT = re.compile(
+_NODE_CLIENT = late_pattern(
     r"\b(?:npm|pnpm|yarn|bun|npx|node|run-s|run-p|npm-run-all|concurrently|wireit|lerna|nx|turbo)\b"
 )
-_MAKE = re.compile(r"\bg?make\b|\$[({]MAKE[)}]")
+_MAKE = late_pattern(r"\bg?make\b|\$[({]MAKE[)}]")
 _NPM_ALIASES = {"t": "test", "tst": "test", "it": "test", "cit": "test", "install-test": "test"}
 # Which settings a program reads at its start, where these name further programs.
 _READ_BY: Mapping[str, tuple[str, ...]] = {

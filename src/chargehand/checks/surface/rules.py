@@ -18,12 +18,13 @@ from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of
 from chargehand.checks.surface.programs import Programs, find_outside_programs, find_programs
 from chargehand.checks.trees import TreeReader, new_text, old_text
 from chargehand.core.records import Change
+from chargehand.core.text import late_pattern
 
 _UNREADABLE = "it cannot be read, so what it says about the checks is unknown"
 _SUBMODULE = 0o160000
 # A new one makes its directory a package of its own: tests below it may run otherwise, or no more.
 _STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
-_GO_HOOK = re.compile(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
+_GO_HOOK = late_pattern(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
 _KEPT = 32
 # Following the scripts of a base reads them from disk, and every look at a running attempt asks for the same base.
 _found: OrderedDict[tuple[str, ...], Programs] = OrderedDict()

@@ -11,13 +11,14 @@ from msgspec import Struct
 
 from chargehand.core.errors import nearest
 from chargehand.core.plans import MOST_TASKS
+from chargehand.core.text import late_pattern
 from chargehand.missions.planning.loading import PlanTable, plan_error
 from chargehand.missions.planning.problems import PlanProblems, quote_value
 
 GROUPS = ("sequence", "parallel", "each", "decide")
 _EACH_KEYS = ("in", "as", "do")
 _DECIDE_KEYS = ("if", "then", "else")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+_NAME = late_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _DEFAULT_NAME = "item"
 # Of a value of `each`, and of all texts that values are filled into: a file of 1 MB could stand for gigabytes.
 _LONGEST_VALUE = 500

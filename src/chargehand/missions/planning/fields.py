@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from chargehand.core.amounts import LARGEST_AMOUNT, LONGEST_SECONDS, format_seconds, parse_number, parse_seconds
 from chargehand.core.errors import nearest
+from chargehand.core.text import late_pattern
 from chargehand.missions.planning.loading import PlanTable
 from chargehand.missions.planning.patterns import pattern_problem
 from chargehand.missions.planning.problems import PlanProblems, quote_value
@@ -16,8 +16,8 @@ LONGEST_TEXT = 50_000
 _LONGEST_LINE = 1_000
 _MOST_ENTRIES = 200
 # Newlines and tabs may stand in texts, nothing else that no page shows.
-_NOT_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_NOT_IN_TEXT = late_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_WHOLE = late_pattern(r"[+-]?[0-9]{1,18}")
 _C = TypeVar("_C", bound=str)
 _D = TypeVar("_D", int, None)
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
+
 LONGEST_PATTERN = 400
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_ODD_IN_BRACKETS = re.compile(r"[\[\\]|--|&&|~~|\|\|")
-_RANGE = re.compile(r"(.)(?:-(.))?", re.DOTALL)
+_CONTROL = late_pattern(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_ODD_IN_BRACKETS = late_pattern(r"[\[\\]|--|&&|~~|\|\|")
+_RANGE = late_pattern(r"(.)(?:-(.))?", re.DOTALL)
 # A class of more characters is not listed: it is taken to share one with any other of its kind.
 _MOST_LISTED = 600
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError
 
 from chargehand.core.errors import nearest
 from chargehand.core.plans import Plan, Task, predecessors
+from chargehand.core.text import late_pattern
 from chargehand.missions.planning.expansion import to_id
 from chargehand.missions.planning.patterns import compile_pattern, patterns_meet
 from chargehand.missions.planning.problems import PlanProblems, quote_value
 from chargehand.missions.planning.reading import DraftPlan
 
-PLAN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_PLAIN_PATH = re.compile(r"[^*?\[\\]+")
+PLAN_ID = late_pattern(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PLAIN_PATH = late_pattern(r"[^*?\[\\]+")
 # Without a slash at its end, and with an ending: whoever means a directory writes the slash.
-_FILE = re.compile(r"[^/]\.[^./]+\Z")
+_FILE = late_pattern(r"[^/]\.[^./]+\Z")
 
 
 def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +26,7 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import ChangesReverted, SetupDetected
 from chargehand.core.records import Base, Finding, Reverted, Verdict
-from chargehand.core.text import printable
+from chargehand.core.text import late_pattern, printable
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import SETUP, EventSink, Journal
 from chargehand.missions.sandboxes.provisioning import (
@@ -51,9 +50,9 @@ from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
 _PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
 # Files at the top of a base that show which package clients it is for.
 _CARGO_FILES, _GO_FILES, _MAVEN_FILES = ("Cargo.toml",), ("go.mod", "go.work"), ("pom.xml",)
-_PYTHON_COMMAND = re.compile(r"\b(pip3?|python3?)\b")
-_CARGO_COMMAND, _GO_COMMAND = re.compile(r"\bcargo\b"), re.compile(r"\bgo\b")
-_MAVEN_COMMAND = re.compile(r"\bmvnw?\b")
+_PYTHON_COMMAND = late_pattern(r"\b(pip3?|python3?)\b")
+_CARGO_COMMAND, _GO_COMMAND = late_pattern(r"\bcargo\b"), late_pattern(r"\bgo\b")
+_MAVEN_COMMAND = late_pattern(r"\bmvnw?\b")
 _VENV_SECONDS = 120.0
 # Package clients wait and try again, for minutes and for each package, where there is no network to wait for.
 _FAIL_AT_ONCE = {

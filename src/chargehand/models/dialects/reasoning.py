@@ -7,10 +7,10 @@ https://ai.google.dev/gemini-api/docs/thinking.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from chargehand.core.text import late_pattern
 from chargehand.models._json import as_limit
 from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest
 
@@ -28,12 +28,12 @@ GEMINI_LEVELS: Mapping[str, str] = {
 }
 LEAST_ANTHROPIC_BUDGET = EFFORT_BUDGETS["minimal"]
 # Claude before 4.6 takes budgets only, later ones an effort; those before 3.7 do not reason.
-_BUDGET_CLAUDE = re.compile(r"claude-(3[.-]7|(opus|sonnet|haiku)-4([.-][0-5](?!\d)|-\d{8}|@|-latest|$))")
-_PLAIN_CLAUDE = re.compile(r"claude-(2|instant|3[.-](?!7))")
+_BUDGET_CLAUDE = late_pattern(r"claude-(3[.-]7|(opus|sonnet|haiku)-4([.-][0-5](?!\d)|-\d{8}|@|-latest|$))")
+_PLAIN_CLAUDE = late_pattern(r"claude-(2|instant|3[.-](?!7))")
 # Models that OpenAI makes: it refuses fields that others take, and others refuse some of its own.
-_OPENAI = re.compile(r"(^|/)(o\d|gpt-(?!oss)|chatgpt-|codex)")
-_LEVEL_GEMINI = re.compile(r"gemini-([3-9]|\d\d)")
-_PLAIN_OPENAI = re.compile(r"(^|/)(gpt-(3|4)|chatgpt-4)")
+_OPENAI = late_pattern(r"(^|/)(o\d|gpt-(?!oss)|chatgpt-|codex)")
+_LEVEL_GEMINI = late_pattern(r"gemini-([3-9]|\d\d)")
+_PLAIN_OPENAI = late_pattern(r"(^|/)(gpt-(3|4)|chatgpt-4)")
 
 
 def takes_effort(model: str) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\x00\n\v\f\r]*)?")
-_VALUE = re.compile(rb"[^\x00\n\v\f\r]*")
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
-_END = re.compile(rb"\n\r?\n")
+from chargehand.core.text import late_pattern
+
+_STATUS = late_pattern(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: [^\x00\n\v\f\r]*)?")
+_VALUE = late_pattern(rb"[^\x00\n\v\f\r]*")
+_NAME = late_pattern(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_SIZE = late_pattern(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
+_END = late_pattern(rb"\n\r?\n")
 _HEAD_BYTES = 65_536
 # Of a chunk's size with its extensions, and of all trailers together.
 _LINE_BYTES = 4_096

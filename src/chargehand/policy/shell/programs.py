@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
 from chargehand.policy.shell.lines import find_roots
 from chargehand.policy.shell.wrappers import below
 
@@ -32,8 +32,8 @@ _VALUED = {
 _SIZED = {"truncate": "-s -r", "touch": "-d -t -r", "mkdir": "-m", "chmod": "", "install": "-m -o -g -t",
           "cp": "-t", "mv": "-t", "ln": "-t", "shred": "-n -s", "tee": "", "rm": ""}  # fmt: skip
 _LONGEST_PATH = 4096
-_URL = re.compile(r"(?:https?|ftps?|git|ssh|wss?|svn|rsync)://\S+")
-_SCP = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+|localhost):(?!//)\S*")
+_URL = late_pattern(r"(?:https?|ftps?|git|ssh|wss?|svn|rsync)://\S+")
+_SCP = late_pattern(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+|localhost):(?!//)\S*")
 
 _CALLERS = {
     "curl": "-o -X -H -d -u -A -e -b -c -F -T -m -w --output --request --header --data --user --max-time "

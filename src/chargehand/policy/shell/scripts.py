@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from chargehand.core.text import late_pattern
 from chargehand.policy.shell.programs import positionals
 from chargehand.policy.shell.wrappers import SHELLS, Argv
 
@@ -25,9 +26,9 @@ _DIRECTORY = {
     "bun": ("--cwd",),
 }
 _MAKE_VALUED = "-f --file --makefile -C --directory -I -o -W"
-_RULE = re.compile(r"([^\s#:=][^:=#]*)::?(?!=)([^;]*);?(.*)")
-_ASSIGNMENT = re.compile(r"(?:export\s+|override\s+)*([\w.-]+)\s*(?::{0,3}|[?+])=\s*(.*)")
-_REFERENCE = re.compile(r"\$(?:\(([\w.-]+)\)|\{([\w.-]+)\}|\((shell) )|\$(.)")
+_RULE = late_pattern(r"([^\s#:=][^:=#]*)::?(?!=)([^;]*);?(.*)")
+_ASSIGNMENT = late_pattern(r"(?:export\s+|override\s+)*([\w.-]+)\s*(?::{0,3}|[?+])=\s*(.*)")
+_REFERENCE = late_pattern(r"\$(?:\(([\w.-]+)\)|\{([\w.-]+)\}|\((shell) )|\$(.)")
 _IMPLICIT = {"CC": "cc", "CXX": "g++", "MAKE": "make", "RM": "rm -f", "AR": "ar", "LD": "ld", "CURDIR": "."}
 # What stands in a line for text that is made as it runs.
 _UNKNOWN = "$1"

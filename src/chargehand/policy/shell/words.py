@@ -6,6 +6,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+from chargehand.core.text import late_pattern
 from chargehand.policy.actions import HOME
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ UNKNOWN: Values = ()
 # Texts that one word may be at most: `{a,b}{a,b}{a,b}…` grows without end, and more are not known.
 _MOST = 16
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b", "E": "\x1b"}
-_ANSI = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
-_IN_QUOTES = re.compile(r"\\([\\\"$`\n])")
-_BARE = re.compile(r"\\(.)", re.DOTALL)
-_BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
-_OPAQUE_BRACE = re.compile(r"(?<![$\\])\{[^}]*(?:,|\.\.)")
+_ANSI = late_pattern(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
+_IN_QUOTES = late_pattern(r"\\([\\\"$`\n])")
+_BARE = late_pattern(r"\\(.)", re.DOTALL)
+_BRACES = late_pattern(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
+_OPAQUE_BRACE = late_pattern(r"(?<![$\\])\{[^}]*(?:,|\.\.)")
 _READERS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _LITERAL = frozenset(
     {"word", "number", "test_operator", "extglob_pattern", "regex", "variable_name", "file_descriptor"}

@@ -7,11 +7,12 @@ import re
 
 from msgspec import Struct
 
+from chargehand.core.text import late_pattern
 from chargehand.policy.shell.lines import Simple, find_roots
 
 Argv = tuple[str | None, ...]
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_VERSIONED = re.compile(r"(python|pip|node|ruby|perl|php|lua|bash)[\d.]+")
+_ASSIGNMENT = late_pattern(r"[A-Za-z_]\w*\+?=")
+_VERSIONED = late_pattern(r"(python|pip|node|ruby|perl|php|lua|bash)[\d.]+")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash"})
 INTERPRETERS = frozenset({"python", "node", "ruby", "perl", "php", "lua", "deno", "bun", "fish", "tclsh"})
 # Commands that xargs, parallel and `find -exec` are taken to run at most, with what they are given put in.

@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from chargehand.core.records import Change, Finding
-from chargehand.core.text import shown_path
+from chargehand.core.text import late_pattern, shown_path
 from chargehand.workspace.tree.conversion import Conversion, ConversionError
 from chargehand.workspace.tree.ignore import PathPattern, parse_path_pattern
 from chargehand.workspace.tree.objects import EXECUTABLE, FILE, ObjectReader, TreeEntry
@@ -29,8 +29,8 @@ _WANTED = frozenset((b"text", b"crlf", b"eol", b"ident", b"filter", b"working-tr
 _BUILT_IN: _Macros = ((b"binary", ((b"diff", False), (b"merge", False), (b"text", False))),)
 _MACRO = b"[attr]"
 _BLANK = b" \t\r\n"
-_NAME = re.compile(rb"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
-_ESCAPE = re.compile(rb'\\([abtnvfr"\\]|[0-3][0-7]{2})|([^"\\]+)')
+_NAME = late_pattern(rb"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
+_ESCAPE = late_pattern(rb'\\([abtnvfr"\\]|[0-3][0-7]{2})|([^"\\]+)')
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 _MAX_LINE = 2048  # git ignores lines that are longer
 _LARGEST_POINTER = 1024  # bytes, as Git LFS has it

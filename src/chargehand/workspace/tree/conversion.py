@@ -12,11 +12,13 @@ from functools import cache
 
 from msgspec import Struct
 
-_LONE_LF = re.compile(rb"(?<!\r)\n")
-_EXPANDED_ID = re.compile(rb"\$Id:[^$\n]*\$")
+from chargehand.core.text import late_pattern
+
+_LONE_LF = late_pattern(rb"(?<!\r)\n")
+_EXPANDED_ID = late_pattern(rb"\$Id:[^$\n]*\$")
 _CONTROL = bytes(code for code in range(32) if code not in b"\b\t\n\f\r\x1b") + b"\x7f"
 _TEXT = bytes(code for code in range(256) if code not in _CONTROL and code not in b"\r\n")
-_UTF = re.compile(r"(?i)utf-?")
+_UTF = late_pattern(r"(?i)utf-?")
 _BOM16 = (b"\xfe\xff", b"\xff\xfe")
 _BOM32 = (b"\x00\x00\xfe\xff", b"\xff\xfe\x00\x00")
 

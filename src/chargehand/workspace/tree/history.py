@@ -7,7 +7,6 @@ without comparing, so of two at once one would lose its note.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from msgspec import Struct, field
 
 from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.core.records import Checkpoint
+from chargehand.core.text import late_pattern
 from chargehand.workspace.errors import Fault, GitError, RefMovedError, no_fault
 from chargehand.workspace.host.files import sync_file_system
 from chargehand.workspace.host.git import ZERO, Git
@@ -24,10 +24,10 @@ from chargehand.workspace.tree.objects import EMPTY_TREE, FILE, ObjectReader, Ob
 
 _SUBJECT = "checkpoint: "
 _CHANGED = "changed: "
-_ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_ID = late_pattern(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NEAR = 64  # commits; a mission makes tens of checkpoints
 # What would end a name, an address or the whole line in the head of a commit.
-_UNSAFE = re.compile(r"[<>\n\0]")
+_UNSAFE = late_pattern(r"[<>\n\0]")
 
 
 class Author(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,9 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-_SPECIAL = re.compile(rb"[*?\[\\]")
+from chargehand.core.text import late_pattern
+
+_SPECIAL = late_pattern(rb"[*?\[\\]")
 _NEVER = rb"(?!)"
 # By git's own table, not C's: ASCII alone, and neither vertical tab nor form feed is a space.
 _MEMBERS: dict[bytes, Callable[[str], bool]] = {

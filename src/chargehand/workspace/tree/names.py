@@ -14,15 +14,15 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct, field
 
 from chargehand.core.records import Change, Finding, Severity
-from chargehand.core.text import printable, shown_path
+from chargehand.core.text import late_pattern, printable, shown_path
 from chargehand.workspace.tree.objects import EXECUTABLE
 
 STEERING = (b"config", b"config.worktree", b"commondir", b"hooks")
 """What in a repository tells git which programs to run, itself or by naming where that is told."""
 # Code points that HFS+ ignores in names, as git lists them.
-_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+_IGNORED = late_pattern("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 # NTFS drops trailing dots and spaces, reads `:` as the start of a stream, and knows `git~1` as a short name.
-_NTFS_GIT = re.compile(r"(\.git|git~1)[. ]*(:.*)?", re.IGNORECASE | re.DOTALL)
+_NTFS_GIT = late_pattern(r"(\.git|git~1)[. ]*(:.*)?", re.IGNORECASE | re.DOTALL)
 _MAX_NAME = 255
 _MAX_FINDINGS = 1000
 

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 
 from chargehand.core.errors import InfrastructureError, NotFoundError, RepositoryError
 from chargehand.core.records import Change, ChangeKind
+from chargehand.core.text import late_pattern
 from chargehand.workspace.errors import disk_errors
 from chargehand.workspace.host.files import write_all
 
@@ -42,8 +43,8 @@ _TYPES: dict[ObjectKind, int] = {
     "tag": 4,
 }  # git's numbers, in packs and in libgit2
 _KINDS: dict[bytes, ObjectKind] = {kind.encode(): kind for kind in _TYPES}
-_ENTRY = re.compile(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
-_LOOSE = re.compile(rb"([a-z]{3,9}) (\d{1,19})\0")
+_ENTRY = late_pattern(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
+_LOOSE = late_pattern(rb"([a-z]{3,9}) (\d{1,19})\0")
 # The tables of a packed block take up to 290 bytes, and nothing of it is readable before them.
 _HEADER_BYTES = 512
 _CACHED_TREES = 8192
