@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -160,41 +160,49 @@ async def probe_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -
     # Containers and machines one after another: engines lock their store, and machines compute.
     turns = asyncio.Semaphore(at_once)
 
-    parts = await asyncio.gather(*(_try_driver(driver, tier, scratch, turns) for driver in DRIVERS))
-    best = next((driver for driver, part in zip(DRIVERS, parts, strict=True) if part.ok), None)
-    if best is None:
-        return parts
-    with scratch_plan(scratch, best) as plan:
-        sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
-        try:
-            return [*parts, *[await _try_promise(promise, sandbox) for promise in _PROMISES]]
-        finally:
-            await sandbox.close()
+    # The promises in the sandbox of the driver that mostly works: a container or machine takes long to start.
+    first, *others = DRIVERS
+    tried = await asyncio.gather(
+        _try_driver(first, tier, scratch, turns, _PROMISES),
+        *(_try_driver(driver, tier, scratch, turns) for driver in others),
+    )
+    found = dict(zip(DRIVERS, tried, strict=True))
+    best = next((driver for driver, parts in found.items() if parts[0].ok), first)
+    if best != first:
+        found[best] = await _try_driver(best, tier, scratch, turns, _PROMISES)
+    return [*(parts[0] for parts in found.values()), *found[best][1:]]
 
 
 async def _try_driver(
-    driver: DriverName, tier: OpensSandboxes, scratch: Path, turns: asyncio.Semaphore
-) -> ProbePart:
-    """Make a small workspace of a driver's kind, mount it and work in it."""
+    driver: DriverName,
+    tier: OpensSandboxes,
+    scratch: Path,
+    turns: asyncio.Semaphore,
+    promises: Sequence[_Promise] = (),
+) -> list[ProbePart]:
+    """Make a small workspace of a driver's kind, mount it and work in it; if that works, try `promises` in it."""
+    kept: list[ProbePart] = []
     try:
         async with turns:
             with scratch_plan(scratch, driver) as plan:
-                sandbox = await tier.open(SandboxSpec(mounts=plan))
+                sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_SMALL))
                 try:
                     # A mount proves little: an overlay without `userxattr` fails only here, with EIO.
                     made = "rm -r lower && mkdir lower && echo new > lower/file"
                     result = await sandbox.exec(["sh", "-c", made])
+                    if result.exit_code == 0:
+                        kept = [await _try_promise(promise, sandbox) for promise in promises]
                 finally:
                     await sandbox.close()
     except ChargehandError as error:
-        return ProbePart(name=driver, ok=False, detail=error.message, mend=error.hint)
+        return [ProbePart(name=driver, ok=False, detail=error.message, mend=error.hint)]
     except OSError as error:
         detail = f"{scratch}: {error.strerror}"
-        return ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))
+        return [ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))]
     if result.exit_code == 0:
-        return ProbePart(name=driver, ok=True, detail=_OBSERVED[driver])
+        return [ProbePart(name=driver, ok=True, detail=_OBSERVED[driver]), *kept]
     detail = result.stderr.decode().strip()
-    return ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))
+    return [ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))]
 
 
 @contextlib.contextmanager
