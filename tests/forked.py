@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import ctypes
 import functools
 import gc
 import json
@@ -27,14 +28,34 @@ from typing import IO, Any
 
 _ROOT = Path(__file__).parents[1]
 _SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.forked import serve; serve(int(sys.argv[1]))"
+# What nearly every command comes to; libraries that are heavy to import each command imports where it uses them.
 _IMPORTED = (
-    "chargehand.cli.main",
-    "chargehand.cli.run",
-    "chargehand.cli.mission",
-    "chargehand.app.worker",
-    "chargehand.app.composition",
+    "cedarpy",
     "chargehand.agents.opening",
+    "chargehand.agents.programs.command",
+    "chargehand.app.checkpoints",
+    "chargehand.app.composition",
+    "chargehand.app.missions",
+    "chargehand.app.projects",
+    "chargehand.app.runs",
+    "chargehand.app.storage",
+    "chargehand.app.worker",
+    "chargehand.cli.audit",
+    "chargehand.cli.main",
+    "chargehand.cli.mission",
+    "chargehand.cli.run",
+    "chargehand.cli.storage",
+    "chargehand.cli.terminal.menu",
+    "chargehand.cli.terminal.progress",
+    "chargehand.credentials.credentials",
+    "chargehand.durable.actions",
     "chargehand.durable.engine",
+    "chargehand.durable.supervisor",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "dbos",
+    "psycopg",
+    "pygit2",
+    "tree_sitter_bash",
 )
 _LOOKS = 0.004
 
@@ -52,6 +73,7 @@ class ForkedProcess:
         stderr: IO[bytes],
         module: str = "chargehand",
         session: bool = False,
+        mounts: int | None = None,
     ) -> None:
         self.returncode: int | None = None
         request = {
@@ -60,6 +82,7 @@ class ForkedProcess:
             "cwd": str(cwd),
             "environ": dict(environ),
             "session": session,
+            "mounts": mounts,
         }
         with tempfile.TemporaryFile() as told, open(os.devnull, "rb") as none:
             told.write(json.dumps(request).encode())
@@ -102,10 +125,15 @@ class ForkedProcess:
         self.wait()
 
 
-def run(words: Sequence[str], *, cwd: Path, environ: Mapping[str, str]) -> tuple[int, str, str]:
-    """Run one command to its end; return its exit code (negative: the signal), and what it wrote."""
+def run(
+    words: Sequence[str], *, cwd: Path, environ: Mapping[str, str], mounts: int | None = None
+) -> tuple[int, str, str]:
+    """Run one command to its end; return its exit code (negative: the signal), and what it wrote.
+
+    `mounts` is a process whose mount namespace it runs in.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        code = ForkedProcess(words, cwd=cwd, environ=environ, stdout=out, stderr=err).wait()
+        code = ForkedProcess(words, cwd=cwd, environ=environ, stdout=out, stderr=err, mounts=mounts).wait()
         return code, _text(out), _text(err)
 
 
@@ -151,6 +179,7 @@ def serve(number: int) -> None:
     """Fork a command for each request, and say how it ended, until the other side closes."""
     for module in _IMPORTED:
         __import__(module)
+    _compile_patterns()
     gc.collect()
     gc.freeze()  # or each fork's first collection would touch, and so copy, every page of what was imported
     channel = socket.socket(fileno=number)
@@ -172,6 +201,16 @@ def serve(number: int) -> None:
                 channel.send(f"{status if found else ''}.".encode())
 
 
+def _compile_patterns() -> None:
+    """Compile what each fork would compile again at its first use of it."""
+    from chargehand.core.text import late_pattern
+
+    kind = type(late_pattern(""))
+    for each in gc.get_objects():
+        if type(each) is kind:
+            each.match  # noqa: B018 (to ask for it is to compile it)
+
+
 def _become_program(descriptors: Sequence[int]) -> None:
     with open(descriptors[3], "rb", closefd=False) as told:
         told.seek(0)
@@ -181,6 +220,9 @@ def _become_program(descriptors: Sequence[int]) -> None:
     os.closerange(3, max(descriptors) + 1)
     if request["session"]:
         os.setsid()
+    if request["mounts"] is not None:
+        with open(f"/proc/{request['mounts']}/ns/mnt") as namespace:
+            assert ctypes.CDLL(None).setns(namespace.fileno(), 0) == 0
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["cwd"])

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from desk import MEND, PASSES, Desk, Said, finish, repository, shell
 from test_crashes import descendants, survivors, wait_until
+from tests import forked
 from tests.conftest import git, repository_state, write_files
 
 pytestmark = pytest.mark.needs_bwrap
@@ -190,25 +190,6 @@ class TestAtOnce:
         assert [name for name in bases if not name.startswith(".")] == [git(repo, "rev-parse", "main")]
 
 
-FILL = """
-import json, os, subprocess, sys
-
-place, spare, *argv = sys.argv[1:]
-ballast = os.path.join(place, "ballast")
-if spare != "-":
-    free = os.statvfs(place)
-    try:
-        with open(ballast, "wb", buffering=0) as file:
-            file.write(bytes(max(0, free.f_bavail * free.f_bsize - int(spare) * 1024)))
-    except OSError:  # a worker of the mission before wrote meanwhile: the disk is as full all the same
-        pass
-done = subprocess.run(argv, capture_output=True, text=True)
-if spare != "-":
-    os.unlink(ballast)
-print(json.dumps([done.returncode, done.stdout, done.stderr]))
-"""
-
-
 class FullDesk(Desk):
     """A desk whose state directory is a small disk of its own, in a mount namespace that a process keeps open."""
 
@@ -222,10 +203,18 @@ class FullDesk(Desk):
 
     def say_with_spare(self, spare: int | None, repo: Path, *words: str) -> Said:
         """Give a command while the disk has so many KiB to spare, and then give it all its room again."""
-        argv = self.argv("--json", *words)
-        fill = [sys.executable, "-c", FILL, str(self.home), "-" if spare is None else str(spare)]
-        code, stdout, stderr = json.loads(self._inside(f"--wd={repo}", *fill, *argv))
-        return Said(code=code, stdout=stdout, stderr=stderr)
+        seen = Path(f"/proc/{self._holder}/root{self.home}")
+        ballast = seen / "ballast"
+        if spare is not None:
+            free = os.statvfs(seen)
+            # A worker of the mission before may write meanwhile: the disk is as full all the same.
+            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+                file.write(bytes(max(0, free.f_bavail * free.f_bsize - spare * 1024)))
+        try:
+            return self.within("--json", *words, cwd=repo)
+        finally:
+            if spare is not None:
+                ballast.unlink()
 
     def age_bases(self) -> None:
         """Let all bases look unused for years: what was used within a minute is never collected."""
@@ -235,11 +224,11 @@ class FullDesk(Desk):
         """Let nobody write."""
         self._inside("mount", "-o", "remount,ro", str(self.home))
 
-    def within(self, *words: str) -> Said:
+    def within(self, *words: str, cwd: Path | None = None) -> Said:
         """Run the program to its end where the small disk is seen."""
-        enter = ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *self.argv(*words)]
-        done = subprocess.run(enter, env=self.environ, capture_output=True, text=True, check=False)
-        return Said(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        where = cwd or self.place
+        code, stdout, stderr = forked.run(words, cwd=where, environ=self.environ, mounts=self._holder)
+        return Said(code=code, stdout=stdout, stderr=stderr)
 
     def go_on(self) -> str:
         """Let the only mission that did not end go on, now that there is room, and return its status."""
