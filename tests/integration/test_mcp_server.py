@@ -102,7 +102,9 @@ async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(shop: S
         twice = await refused(client, "promote", mission=view["mission"])
         assert twice["code"] == "promoted"
         listed = await call(client, "list_missions", limit=1)
-        assert [line["mission"] for line in listed["missions"]] == [view["mission"]]
+        assert [(line["mission"], line["parent"], line["task"]) for line in listed["missions"]] == [
+            (view["mission"], None, None)
+        ]
         listed = await call(client, "list_missions", limit=1, cursor=listed["next_cursor"])
         assert ([line["mission"] for line in listed["missions"]], listed["next_cursor"]) == ([mission], None)
     assert git(plain, "show", f"{view['branch']}:evil.txt").startswith("a")
@@ -143,6 +145,13 @@ async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_tol
             assert view["status"] == "cancelled"
             with pytest.raises(MCPError, match="there is no mission"):
                 await client.read_resource("mission://m-none/diff")
+            plan = tmp_path / "plan.json"
+            plan.write_text(json.dumps({"tasks": [{"id": name, "text": name} for name in ("a", "b")]}))
+            words = ("run", "both", "--plan", str(plan), "--agent", "command:true", "--only-check", "true")
+            said = await asyncio.to_thread(desk.say, *words, cwd=repo)
+            listed = (await call(client, "list_missions", limit=3))["missions"]
+            parents = {line["task"]: line["parent"] for line in listed}
+            assert parents == {None: None, "a": said.document["mission"], "b": said.document["mission"]}
     finally:
         assert service.stop(signal.SIGINT) == 0
 

@@ -329,7 +329,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
         show_header(out, app.mission_reader.state(mission))
     try:
         with watch_menu(out, mission, watching=False) as menu:
-            state = follow(app, out, mission, menu)
+            state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
     except KeyboardInterrupt:
         print_result(out, cancel_mission(app, mission), app.store)
         return INTERRUPTED

@@ -107,6 +107,8 @@ def listed(state: MissionSummary) -> MissionLine:
         "request": _shorten_request(state),
         "branch": exported_branch(state),
         "question": state.open_question is not None,
+        "parent": state.parent or None,
+        "task": state.task or None,
     }
     return _record(line, MissionLine)
 

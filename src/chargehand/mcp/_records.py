@@ -188,7 +188,7 @@ class Started(McpResult, frozen=True):
 
 
 class MissionLine(McpResult, frozen=True):
-    """One line of the list."""
+    """One line of the list; `parent` is the mission whose `task` it does, null for one that was asked for."""
 
     mission: str
     status: str
@@ -198,6 +198,8 @@ class MissionLine(McpResult, frozen=True):
     request: str
     branch: str | None
     question: bool
+    parent: str | None
+    task: str | None
 
 
 class MissionList(McpResult, frozen=True):

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from chargehand.durable.actions import OutputLine
 
 
-def follow(reader: StateReader, out: Output, mission: str, menu: WatchMenu | None) -> MissionState | None:
+def follow(
+    reader: StateReader, out: Output, mission: str, menu: WatchMenu | None, *, events: bool = True
+) -> MissionState | None:
     """Show a mission until it is settled, and return how it stands; `None` where nobody reads any more.
 
-    One with a plan is a picture on a terminal that can show one, else there are lines.
+    One with a plan is a picture on a terminal that can show one, else there are lines: with --json its `events`,
+    or nothing where only the end is wanted.
     """
     if can_draw(out) and reader.mission_reader.state(mission).plan is not None:
         watch_crew(reader, out, mission, menu)
@@ -33,7 +36,7 @@ def follow(reader: StateReader, out: Output, mission: str, menu: WatchMenu | Non
     for seen in follow_mission(reader, mission, with_output=not out.as_json):
         if not out.as_json:
             _show(out, seen, story)
-        elif isinstance(seen, Event):
+        elif events and isinstance(seen, Event):
             out.document(event_document(seen))
         if out.closed:  # as after `| head`: following for nobody would never end
             return None
