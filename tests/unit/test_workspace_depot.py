@@ -379,6 +379,31 @@ def test_a_later_base_links_what_is_alike_and_writes_the_rest(yard: Yard, tmp_pa
     assert shown(first.tree)["deep/down/c.txt"] == ("-", b"deep/down/c.txt\nsecond line\n")
 
 
+@pytest.mark.parametrize("meta", ["of another version", "damaged"])
+def test_nothing_is_linked_from_a_base_that_may_have_other_files(yard: Yard, meta: str) -> None:
+    first = yard.depot().base_layers(yard.base())
+    (first.tree / "README.md").write_text("as an older version wrote it\n")
+    file = first.tree.parent / "meta.json"
+    file.write_bytes(b"{" if meta == "damaged" else file.read_bytes().replace(b'"version":2', b'"version":1'))
+    (yard.repository / "more.txt").write_text("more\n")
+    yard.commit()
+    second = yard.depot().base_layers(yard.base())
+    assert (second.tree / "README.md").read_bytes() == (yard.repository / "README.md").read_bytes()
+    assert (second.tree / "README.md").stat().st_nlink == 1
+
+
+def test_a_base_of_which_files_are_gone_harms_no_later_one(yard: Yard) -> None:
+    (yard.repository / "deep").mkdir()
+    (yard.repository / "deep/a.txt").write_text("a\n")
+    yard.commit()
+    first = yard.depot().base_layers(yard.base())
+    shutil.rmtree(first.tree / "deep")
+    (yard.repository / "more.txt").write_text("more\n")
+    yard.commit()
+    second = yard.depot().base_layers(yard.base())
+    assert (second.tree / "deep/a.txt").read_text() == "a\n"
+
+
 def test_trees_are_read_compared_and_edited(yard: Yard) -> None:
     depot, old = yard.depot(), yard.base().tree
     (yard.repository / "README.md").write_text("changed\n")

@@ -194,7 +194,13 @@ class Bases:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 check_depth(self._reader, bytes.fromhex(base.tree))
                 earlier = self._ensure_room(base)
-                self._fill(fresh, base, shallow, earlier)
+                try:
+                    self._fill(fresh, base, shallow, earlier)
+                except FileNotFoundError:  # something of the earlier one is gone, which harms that one alone
+                    if earlier is None:
+                        raise
+                    remove_tree(fresh)
+                    self._fill(fresh, base, shallow, None)
                 self._fault("base:filled")
                 fresh.rename(place)
         except BaseException:
@@ -224,7 +230,9 @@ class Bases:
 
     def _nearest(self, commit: str) -> str | None:
         """Return the base nearest to `commit` among its ancestors whose packs can be built upon."""
-        usable = {place.name for place in self.directory.iterdir() if _can_be_built_upon(place)}
+        # Those of another version have other files, and of a damaged one nobody knows.
+        whole = (place for place in self.directory.iterdir() if self._load(place) is not None)
+        usable = {place.name for place in whole if _can_be_built_upon(place)}
         if not usable:
             return None
         # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away. First one
@@ -347,7 +355,7 @@ class Bases:
 
 def _can_be_built_upon(place: Path) -> bool:
     """Tell whether another base may link the packs and files of the one there."""
-    if not (place / "meta.json").exists() or len(list((place / "objects/pack").glob("*.pack"))) >= _MAX_PACKS:
+    if len(list((place / "objects/pack").glob("*.pack"))) >= _MAX_PACKS:
         return False
     with suppress(OSError):
         # A history that ends at the base itself: nothing can build on it.
