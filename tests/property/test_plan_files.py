@@ -9,6 +9,7 @@ import msgspec
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chargehand.core.errors import UsageError
 from chargehand.core.plans import (
@@ -21,7 +22,7 @@ from chargehand.core.plans import (
     order_tasks,
     predecessors,
 )
-from chargehand.missions.plan_documents import parse_plan
+from chargehand.missions.plan_documents import outside_areas, parse_plan
 
 IDS = st.from_regex(r"\A[a-z0-9][a-z0-9._-]{0,6}\Z")
 TEXTS = st.one_of(
@@ -76,7 +77,11 @@ def plans(draw: st.DrawFn) -> Plan:
             risk=st.sampled_from(["low", "medium", "high"]),
             estimate=st.none() | st.builds(Estimate, usd=amounts, seconds=amounts),
         )
-        tasks.append(draw(made))
+        task = draw(made)
+        # Nobody could do a task that contradicts itself.
+        if outside_areas(task, task.areas) is not None:
+            task = replace(task, areas=())
+        tasks.append(replace(task, done_when="") if task.when == task.done_when else task)
     ambiguities = st.lists(
         st.builds(Ambiguity, id=IDS, question=TEXTS, options=lists(TEXTS)),
         max_size=2,
