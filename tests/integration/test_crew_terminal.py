@@ -143,7 +143,7 @@ def test_it_follows_the_size_of_the_terminal(desk: Desk) -> None:
     for width, height in ((100, 40), (60, 12)):
         resize(shown, width, height)
         wait_for(lambda: shown._read() and "agent working" in shown.shown.rpartition("0 of 31 merged")[2])
-        wait_for(lambda: shown._read() and len(last_picture(shown)) == height)  # noqa: B023
+        wait_for(lambda height=height: shown._read() and len(last_picture(shown)) == height)
         rows = last_picture(shown)
         assert {len(row.rstrip()) <= width for row in rows} == {True}
         assert any(row.startswith("  and ") for row in rows) is (height < 32)

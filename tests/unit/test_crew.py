@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -48,23 +48,23 @@ PLAN = Plan(
 HELD = Reason(code="collision_file", message="both change x.txt")
 
 
-def started(task: str, mission: str, round: int = 1, **more: object) -> TaskStarted:
-    return TaskStarted(task=task, mission=mission, round=round, rung="first", base="0", why="", **more)  # type: ignore[arg-type]
+def started(task: str, mission: str, round: int = 1, **more: Any) -> TaskStarted:
+    return TaskStarted(task=task, mission=mission, round=round, rung="first", base="0", why="", **more)
 
 
-def child(id: str, task: str, status: str = "running", **more: object) -> MissionSummary:
+def child(id: str, task: str, status: str = "running", **more: Any) -> MissionSummary:
     attempts = [AttemptState(id="a", number=1, agent="x", workspace="w")] if status == "running" else []
-    known: dict[str, object] = {"attempts": attempts, "request": ASKED, "created": "2026-01-02T03:00:00+00:00"}
-    return MissionSummary(id=id, parent="m", task=task, status=status, **(known | more))  # type: ignore[arg-type]
+    known: dict[str, Any] = {"attempts": attempts, "request": ASKED, "created": "2026-01-02T03:00:00+00:00"}
+    return MissionSummary(id=id, parent="m", task=task, status=status, **(known | more))
 
 
-def describe(events: list[Payload], *children: MissionSummary, **more: object) -> Crew:
+def describe(events: list[Payload], *children: MissionSummary, **more: Any) -> Crew:
     progress = PlanProgress().after(PlanMade(plan=PLAN, identity="os:me"))
     for event in events:
         progress = progress.after(event)
     questions = more.pop("questions", {})
-    state = MissionState(id="m", status="running", request=ASKED, plan=progress, questions=questions)  # type: ignore[arg-type]
-    facts = CrewFacts(state=state, children={each.id: each for each in children}, **more)  # type: ignore[arg-type]
+    state = MissionState(id="m", status="running", request=ASKED, plan=progress, questions=questions)
+    facts = CrewFacts(state=state, children={each.id: each for each in children}, **more)
     return describe_crew(facts)
 
 
@@ -188,7 +188,7 @@ def test_while_there_is_no_plan_its_planner_is_the_crew() -> None:
 
 
 def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> None:
-    def paid(known: bool, usd: float | None, **more: object) -> list[AttemptState]:
+    def paid(known: bool, usd: float | None, **more: Any) -> list[AttemptState]:
         attempt = AttemptState(
             id="a",
             number=1,
@@ -197,7 +197,7 @@ def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> Non
             calls=2,
             cost_known=known,
             cost_usd=usd,
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         return [attempt]
 
@@ -224,8 +224,7 @@ def test_what_is_offered_after_the_roll_back_of_a_plan_is_not_refused() -> None:
 @pytest.mark.parametrize("pause", [None, 5])
 def test_a_wait_is_told_once_it_lasts(monkeypatch: pytest.MonkeyPatch, pause: int | None) -> None:
     moments = itertools.count()
-    clock: Callable[[], float] = lambda: float(next(moments))  # noqa: E731
-    monkeypatch.setattr(live_output.time, "monotonic", clock)
+    monkeypatch.setattr(live_output.time, "monotonic", lambda: float(next(moments)))
     patience = live_output.Patience()
     reason = Reason(code="no_worker", message="no worker is running")
     told = [patience.lasting(None if number == pause else reason) for number in range(12)]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -282,17 +282,17 @@ def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> lis
     Projects take turns, and in a project the missions that were asked for, each with all its tasks: a plan of many
     tasks keeps nobody else waiting. What runs counts as its own.
     """
-    families = Counter((row.project, row.parent or row.id) for row in running)
-    projects = Counter(row.project for row in running)
+    in_projects = _in_turns(free, running, lambda row: (row.project, row.parent or row.id))
+    return _in_turns(in_projects, running, lambda row: row.project)
 
-    def turn(row: MissionRow) -> int:
-        family = (row.project, row.parent or row.id)
-        families[family] += 1
-        return families[family]
 
-    def turn_of_project(row: MissionRow) -> int:
-        projects[row.project] += 1
-        return projects[row.project]
-
-    # Sorting is stable, and asks for each key once, in order: within a turn the oldest goes first.
-    return sorted(sorted(free, key=turn), key=turn_of_project)
+def _in_turns(
+    rows: Sequence[MissionRow], running: Sequence[MissionRow], share: Callable[[MissionRow], Hashable]
+) -> list[MissionRow]:
+    """Return rows so that who has fewest goes first; in a turn they stay in their order."""
+    taken = Counter(map(share, running))
+    turns: list[tuple[int, MissionRow]] = []
+    for row in rows:
+        taken[share(row)] += 1
+        turns.append((taken[share(row)], row))
+    return [row for _, row in sorted(turns, key=lambda each: each[0])]

@@ -162,15 +162,9 @@ class Bases:
             if (place / "meta.json").exists():
                 replace_file(place / name, content)
 
-    def _read_meta(self, commit: str) -> _Meta:
-        return decode_as((self.directory / commit / "meta.json").read_bytes(), _Meta)
-
     def _load(self, place: Path) -> BaseLayers | None:
-        try:
-            meta = self._read_meta(place.name)
-        except (OSError, msgspec.MsgspecError):
-            return None
-        if meta.version != _VERSION:
+        meta = _read_meta(place)
+        if meta is None:
             return None
         return BaseLayers(
             tree=place / "tree",
@@ -208,13 +202,13 @@ class Bases:
             raise
         self._fault("base:made")
 
-    def _ensure_room(self, base: Base) -> str | None:
-        """Ensure that there is room; return the older base whose packs are to be linked, if any."""
+    def _ensure_room(self, base: Base) -> _Meta | None:
+        """Ensure that there is room; return the older base whose packs and files are to be linked, if any."""
         earlier = self._nearest(base.commit)
         if earlier is not None:
             # It counts as used, so that no `gc` removes it meanwhile. Where it stands in the way of the new one,
             # it may go after all, and what it has is copied from the depot.
-            meta = self.directory / earlier / "meta.json"
+            meta = self.directory / earlier.commit / "meta.json"
             before = meta.stat()
             os.utime(meta)
             try:
@@ -228,48 +222,47 @@ class Bases:
         self._room(self.directory, self._need(base, None), _WHAT)
         return None
 
-    def _nearest(self, commit: str) -> str | None:
-        """Return the base nearest to `commit` among its ancestors whose packs can be built upon."""
+    def _nearest(self, commit: str) -> _Meta | None:
+        """Return the base nearest to `commit` among its ancestors that can be built upon."""
         # Those of another version have other files, and of a damaged one nobody knows.
-        whole = (place for place in self.directory.iterdir() if self._load(place) is not None)
-        usable = {place.name for place in whole if _can_be_built_upon(place)}
+        found = {place.name: _read_meta(place) for place in self.directory.iterdir() if _lends_packs(place)}
+        usable = {name: meta for name, meta in found.items() if meta is not None}
         if not usable:
             return None
         # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away. First one
         # look at the near ones: bases are many where each of many commits becomes one.
         near = self._git.run("rev-list", f"--max-count={_NEAR}", commit)
         listed = near.text.split() if near.code == 0 else []
-        found = next((each for each in listed if each in usable), None)
-        if found is not None or 0 < len(listed) < _NEAR:
-            return found
+        nearest = next((usable[each] for each in listed if each in usable), None)
+        if nearest is not None or 0 < len(listed) < _NEAR:
+            return nearest
         best: tuple[int, str] | None = None
         for name in usable:
             if self._git.run("merge-base", "--is-ancestor", name, commit).code:
                 continue
             distance = int(self._git("rev-list", "--count", f"{name}..{commit}").text)
             best = min(best, (distance, name)) if best else (distance, name)
-        return best[1] if best else None
+        return usable[best[1]] if best else None
 
-    def _need(self, base: Base, earlier: str | None) -> Need:
-        """Return what a base will take: its files, and the objects that no older base has."""
-        older = None if earlier is None else bytes.fromhex(self._read_meta(earlier).tree)
+    def _need(self, base: Base, earlier: _Meta | None) -> Need:
+        """Return what a base will take: the files and objects that no older base has."""
+        older = None if earlier is None else bytes.fromhex(earlier.tree)
         files = tree_need(self._reader, bytes.fromhex(base.tree), besides=older, linked=older is not None)
         if earlier is None:
             # An upper bound, without a walk over the history: the depot holds more than this base reaches.
             objects = tree_bytes(self._root / "depot.git" / "objects")[1]
         else:
-            asked = self._git.run("rev-list", "--objects", "--disk-usage", base.commit, f"^{earlier}")
+            asked = self._git.run("rev-list", "--objects", "--disk-usage", base.commit, f"^{earlier.commit}")
             objects = int(asked.text) if asked.code == 0 else 0  # a history with holes: only the commit is packed
         return Need(bytes=files.bytes + objects, files=files.files)
 
-    def _fill(self, fresh: Path, base: Base, shallow: bytes, earlier: str | None) -> None:
+    def _fill(self, fresh: Path, base: Base, shallow: bytes, earlier: _Meta | None) -> None:
         from concurrent.futures import ThreadPoolExecutor  # brings `logging` along; most runs make no base
 
         make_owned(fresh)
         mtime = base_mtime(base.commit)
         tree = bytes.fromhex(base.tree)
         attributes = TreeAttributes(self._reader, tree)
-        before = None if earlier is None else self._read_meta(earlier)
         # Git packs the objects in a process of its own while the files are written: each takes half of the time.
         with ThreadPoolExecutor(1) as pool:
             packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
@@ -280,7 +273,7 @@ class Bases:
                 files.append(IndexEntry(path, entry.mode, size, entry.id, seconds))
 
             writer = TreeWriter(self._reader, attributes=attributes, mtime=mtime, on_file=record)
-            self._write_files(fresh / "tree", writer, tree, None if before is None else before.tree, earlier)
+            self._write_files(fresh / "tree", writer, tree, earlier)
             self._fault("base:tree")
             # Opened anew: a directory of btrfs lists what it held when it was opened, nothing that came since.
             with open_directory(fresh / "tree") as fd:
@@ -304,26 +297,24 @@ class Bases:
                 if entry.path.rpartition(b"/")[2] == b".gitattributes" and stat.S_ISREG(entry.mode)
             ),
             disk=disk,
-            linked={} if before is None or earlier is None else {**before.linked, earlier: before.disk},
+            linked={} if earlier is None else {**earlier.linked, earlier.commit: earlier.disk},
         )
         replace_file(fresh / "meta.json", msgspec.json.encode(meta))
 
-    def _write_files(
-        self, place: Path, writer: TreeWriter, tree: bytes, older: str | None, earlier: str | None
-    ) -> None:
-        """Write the files of a tree; what an earlier base of the tree `older` has alike gets one more name."""
+    def _write_files(self, place: Path, writer: TreeWriter, tree: bytes, earlier: _Meta | None) -> None:
+        """Write the files of a tree; what an earlier base has alike gets one more name."""
         reader = self._reader
         make_owned(place)
         with open_directory(place) as fd:
-            if older is None or earlier is None:
+            if earlier is None:
                 writer.tree(fd, reader.tree(tree))
                 return
-            before = bytes.fromhex(older)
-            with open_directory(self.directory / earlier / "tree") as source:
-                attributes = TreeAttributes(reader, before)
-                writer.tree_linked(fd, reader.tree(tree), source, attributes, reader.tree(before))
+            older = bytes.fromhex(earlier.tree)
+            with open_directory(self.directory / earlier.commit / "tree") as source:
+                attributes = TreeAttributes(reader, older)
+                writer.tree_linked(fd, reader.tree(tree), source, attributes, reader.tree(older))
 
-    def _write_objects(self, objects: Path, commit: str, earlier: str | None) -> bool:
+    def _write_objects(self, objects: Path, commit: str, earlier: _Meta | None) -> bool:
         """Write the objects; return whether that is the whole history: one with holes in it is left out."""
         make_owned(objects)
         pack = objects / "pack"
@@ -331,9 +322,9 @@ class Bases:
         make_owned(objects / "info")
         wanted = commit
         if earlier is not None:  # hard links, so a base costs only what is new since the nearest older one
-            for file in (self.directory / earlier / "objects" / "pack").iterdir():
+            for file in (self.directory / earlier.commit / "objects" / "pack").iterdir():
                 os.link(file, pack / file.name)
-            wanted = f"{commit}\n^{earlier}"
+            wanted = f"{commit}\n^{earlier.commit}"
         whole = self._pack(pack, wanted).code == 0
         # A `--shallow ID` among the revisions ends the history there, so that its holes are not met.
         if not whole and self._pack(pack, f"--shallow {commit}\n{commit}").code:
@@ -353,8 +344,17 @@ class Bases:
         )
 
 
-def _can_be_built_upon(place: Path) -> bool:
-    """Tell whether another base may link the packs and files of the one there."""
+def _read_meta(place: Path) -> _Meta | None:
+    """Return what is known of the base there, `None` where that is damaged or of another version."""
+    try:
+        meta = decode_as((place / "meta.json").read_bytes(), _Meta)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return meta if meta.version == _VERSION and meta.commit == place.name else None
+
+
+def _lends_packs(place: Path) -> bool:
+    """Tell whether another base may link the packs of the one there."""
     if len(list((place / "objects/pack").glob("*.pack"))) >= _MAX_PACKS:
         return False
     with suppress(OSError):

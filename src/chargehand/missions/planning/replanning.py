@@ -84,10 +84,8 @@ def events_of_permission(state: MissionState, task: str, *, identity: str) -> tu
         what = "has ended" if known.end is not None else "was begun" if known.runs else "waits for no collision"
         hint = f"chargehand mission plan {state.id} says what it waits for"
         raise RefusedError(f"task {task!r} {what}", code="not_held", hint=hint)
-    working = (
-        each.id for each in progress.plan.tasks if (now := progress.tasks[each.id]).runs and now.end is None
-    )
-    beside = {name: task_digest(other) for name in working if (other := progress.plan.task(name)) is not None}
+    others = ((each, progress.tasks[each.id]) for each in progress.plan.tasks)
+    beside = {other.id: task_digest(other) for other, now in others if now.runs and now.end is None}
     allowed = TaskAllowed(task=task, identity=identity, digest=task_digest(wanted), beside=beside)
     return (allowed, *_waking(state))
 
