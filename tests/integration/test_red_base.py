@@ -116,6 +116,7 @@ def test_what_was_promoted_is_judged_already_as_the_next_ones_base(desk: Desk, t
     assert run("on what the first one left")
     # Its checks ran with a file that is not in the tree: what that tree does without it nobody knows.
     assert not run("with a file of its own", *accept)
+    assert not run("with that file again: the tree was judged with it, as a base it is not", *accept)
     assert not run("on what was judged with more than it has")
     other = shell("echo '# other' >> calc.py")
     said = desk.say("run", "other", "--agent", other, "--only-check", "true", "--apply", cwd=repo)
