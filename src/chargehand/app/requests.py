@@ -235,7 +235,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     `via` tells the interfaces apart, so that no two callers mean one mission by chance.
     """
 
-    via: Literal["mcp", "run"]
+    via: Literal["mcp", "rest", "run"]
     key: str
     asked: str
 
