@@ -232,6 +232,17 @@ class StateReader:
         return StillNeeded(self.mission_reader.summaries())
 
 
+def repository_of(state: MissionState) -> Path:
+    """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
+    if not Path(state.repository).is_dir():
+        raise RepositoryError(
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
+            code="repository_gone",
+            hint="move it back to that path",
+        )
+    return Path(state.repository)
+
+
 def parse_since(text: str, *, now: datetime) -> datetime:
     """Return the moment that `7d`, `12h`, `30m`, `2w` before `now`, or a date in ISO 8601 (UTC by default), means.
 

@@ -28,7 +28,7 @@ _HEADERS = {
 _CALLERS = 2000
 
 
-class Guard:
+class RequestGuard:
     """Lets only requests through that were meant for this server; adds to responses what browsers heed."""
 
     def __init__(self, app: ASGIApp, *, hosts: Callable[[], frozenset[str]], secure: bool) -> None:

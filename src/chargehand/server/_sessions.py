@@ -35,7 +35,7 @@ _ADDRESSES = 2000
 _BEARER = "bearer "
 
 
-class Credentials(RestArguments, frozen=True):
+class LoginBody(RestArguments, frozen=True):
     """What opens a session: a code that `chargehand up` prints, or an account's name and password."""
 
     code: Annotated[str, Meta(max_length=200)] | None = None
@@ -77,7 +77,7 @@ class Sessions:
 
     def log_in(self, request: Request, body: Mapping[str, Any]) -> Response:
         """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
-        given = read_arguments(Credentials, path={}, query=(), body=body)
+        given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
         self._limit(address).take()
         before = request.cookies.get(COOKIE)
