@@ -86,8 +86,9 @@ class App(StateReader):
         clock: Clock | None = None,
         role: Role = "command",
         actor: str = "",
+        starts_workers: bool = True,
     ) -> None:
-        super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor)
+        super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor, starts_workers=starts_workers)
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role

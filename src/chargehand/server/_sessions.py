@@ -79,7 +79,8 @@ class Sessions:
         """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
         given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
-        self._limit(address).take()
+        limit = self._limit(address)
+        limit.take()
         before = request.cookies.get(COOKIE)
         if given.code is not None:
             opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
@@ -87,6 +88,7 @@ class Sessions:
             opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
+        limit.put_back()  # who knows the password guesses nothing
         response = document_response(session_document(self._reader, opened.caller))
         # Strict: no link of another site opens a page with the session; the page itself asks again with it.
         response.set_cookie(

@@ -124,24 +124,22 @@ class ChargehandServer:
         return response
 
     async def _call(self, route: Route, request: Request) -> Response:
-        caller = await self._authenticate(request)
+        caller = await self._in_thread(lambda: self._authorise(request, route.action))
         body = await _read_body(request) if request.method not in SAFE_METHODS else {}
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )
 
+        if route.may_take_long:
+            return await self._work_on(route, call, caller)
+
         def work() -> Any:
-            require_access(self._shared, caller, route.action, request.path_params.get("mission", ""))
             if route.method == "GET":
                 return route.call(self._shared, call, caller)
-            if route.may_take_long:
-                return None
             with contextlib.closing(self._app(caller)) as app:
                 return route.call(app, call, caller)
 
         result = await self._in_thread(work)
-        if route.may_take_long:
-            return await self._work_on(route, call, caller)
         return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
 
     async def _work_on(self, route: Route, call: Any, caller: Caller) -> Response:
@@ -165,13 +163,24 @@ class ChargehandServer:
 
     def _app(self, caller: Caller) -> App:
         own = caller.user == self._shared.identity()
-        return App(environ=self._environ, cwd=self._cwd, actor="" if own else f"account:{caller.user}")
+        actor = "" if own else f"account:{caller.user}"
+        # A worker runs beside the server, or somebody chose that none does.
+        return App(environ=self._environ, cwd=self._cwd, actor=actor, starts_workers=False)
 
-    async def _authenticate(self, request: Request) -> Caller:
-        return await self._in_thread(lambda: self._sessions.authenticate(request))
+    def _authorise(self, request: Request, action: str) -> Caller:
+        """Return who calls, if they may do this; nothing else of the request was looked at before."""
+        caller = self._sessions.authenticate(request)
+        require_access(self._shared, caller, action, request.path_params.get("mission", ""))
+        return caller
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        def finish() -> _T:
+            try:
+                return work()
+            except StopIteration as error:  # no future takes it: the request would never end
+                raise RuntimeError("an iterator ended early") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, finish)
 
     # --- sessions, feed, health, pages
 
@@ -184,20 +193,19 @@ class ChargehandServer:
 
     async def _log_out(self, request: Request) -> Response:
         async def work() -> Response:
-            caller = await self._authenticate(request)
+            caller = await self._in_thread(lambda: self._authorise(request, "session.close"))
             return await self._in_thread(lambda: self._sessions.log_out(request, caller))
 
         return await self._answer_safely(work)
 
     async def _follow(self, request: Request) -> Response:
         async def work() -> Response:
-            caller = await self._authenticate(request)
+            await self._in_thread(lambda: self._authorise(request, "event.follow"))
             call = read_arguments(FeedQuery, path={}, query=request.query_params.multi_items(), body={})
             last = request.headers.get("last-event-id", "")
             after = int(last) if last.isascii() and last.isdecimal() and len(last) < 17 else call.after
 
             def wanted() -> FeedFilter:
-                require_access(self._shared, caller, "event.follow")
                 log = self._shared.store
                 return FeedFilter(
                     mission=None if call.mission is None else log.log.find(call.mission),
@@ -207,7 +215,7 @@ class ChargehandServer:
 
             async def is_valid() -> bool:
                 with contextlib.suppress(ChargehandError):
-                    await self._authenticate(request)
+                    await self._in_thread(lambda: self._authorise(request, "event.follow"))
                     return True
                 return False
 
