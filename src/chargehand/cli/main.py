@@ -48,6 +48,8 @@ _COMMANDS = {
     "stats": ("chargehand.cli.stats", "stats"),
     "store": ("chargehand.cli.storage", "store"),
     "team": ("chargehand.cli.role", "team"),
+    "token": ("chargehand.cli.account", "token"),
+    "user": ("chargehand.cli.account", "user"),
     "worker": ("chargehand.cli.run", "worker"),
 }
 _AGAIN_SECONDS = 0.002
