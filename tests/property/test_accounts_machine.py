@@ -41,7 +41,7 @@ class AccountsMachine(RuleBasedStateMachine):
         self.open()
         self.users: dict[str, Account] = {}
         # secret: whose ("" for the owner), when opened, when last seen
-        self.sessions: dict[str, list[object]] = {}
+        self.sessions: dict[str, tuple[str, float, float]] = {}
         self.closed: list[str] = []
         self.codes: dict[str, float] = {}
         self.void: list[str] = []
@@ -71,6 +71,7 @@ class AccountsMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([30, 61, 300, 601, 3600, 11 * 3600, 3 * 86400]))
     def wait(self, seconds: int) -> None:
         self.clock.advance(seconds)
+        self.close_expired()
 
     @rule(name=NAMES, role=st.sampled_from(ROLES))
     def add(self, name: str, role: str) -> None:
@@ -151,7 +152,7 @@ class AccountsMachine(RuleBasedStateMachine):
         )
         assert row is not None
         user.failures, user.locked_until = 0, 0.0
-        self.sessions[secret] = [name, self.now, self.now]
+        self.sessions[secret] = (name, self.now, self.now)
 
     @rule()
     def make_code(self) -> None:
@@ -166,7 +167,7 @@ class AccountsMachine(RuleBasedStateMachine):
                 accounts.redeem_login_code(self.reader, code)
         else:
             secret = accounts.redeem_login_code(self.reader, code).secret
-            self.sessions[secret] = ["", self.now, self.now]
+            self.sessions[secret] = ("", self.now, self.now)
             del self.codes[code]
             self.void.append(code)
 
@@ -212,21 +213,19 @@ class AccountsMachine(RuleBasedStateMachine):
 
     @rule()
     def use_sessions(self) -> None:
-        for secret, session in list(self.sessions.items()):
-            name, opened, seen = session
-            assert isinstance(opened, float)
-            assert isinstance(seen, float)
+        for secret, (name, opened, seen) in self.sessions.items():
             found = accounts.resolve_session(self.reader, secret)
-            if self.now >= min(seen + IDLE, opened + LONGEST):
-                assert found is None
-                del self.sessions[secret]
-                self.closed.append(secret)
-                continue
             assert found is not None
             assert found.user == (name or self.owner.user)
-            assert found.role == (self.users[str(name)].role if name else "admin")
+            assert found.role == (self.users[name].role if name else "admin")
             if self.now >= seen + 60:  # use within a minute is not noted
-                session[2] = self.now
+                self.sessions[secret] = (name, opened, self.now)
+
+    def close_expired(self) -> None:
+        for secret, (_, opened, seen) in list(self.sessions.items()):
+            if self.now >= min(seen + IDLE, opened + LONGEST):
+                del self.sessions[secret]
+                self.closed.append(secret)
 
     @invariant()
     def what_is_void_stays_void(self) -> None:
