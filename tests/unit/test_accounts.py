@@ -115,7 +115,7 @@ def test_what_ends_all_sessions_of_a_user(opened: Opened, end: str) -> None:
     opened.add("bob")
     sessions = [opened.log_in(), opened.log_in()]
     other = opened.log_in("bob")
-    mine = accounts.redeem_login_code(opened.reader, accounts.create_login_code(opened.reader).code)
+    mine = accounts.redeem_login_code(opened.reader, accounts.create_login_code(opened.reader).secret)
     match end:
         case "disable":
             accounts.set_user_disabled(opened.reader, "ann", True, by=opened.owner)
@@ -204,13 +204,13 @@ def test_an_account_that_changes_during_the_comparison_is_not_opened(opened: Ope
 
 
 def test_a_code_is_used_once_within_ten_minutes(opened: Opened) -> None:
-    code = accounts.create_login_code(opened.reader).code
+    code = accounts.create_login_code(opened.reader).secret
     session = accounts.redeem_login_code(opened.reader, code, address="127.0.0.1")
     assert (session.caller.user, session.caller.role) == (opened.owner.user, "admin")
     found = opened.session(session.secret)
     assert found is not None
     assert not accounts.session_document(opened.reader, found).accounts
-    late = accounts.create_login_code(opened.reader).code
+    late = accounts.create_login_code(opened.reader).secret
     opened.clock.advance(10 * MINUTE)
     for wrong in (code, late, "", "x", session.secret):
         with pytest.raises(RefusedError) as caught:
@@ -386,7 +386,7 @@ def test_strangers_cannot_fill_the_log_nor_push_out_what_was_done(opened: Opened
 def test_nothing_that_grants_access_is_in_the_files(opened: Opened) -> None:
     opened.add()
     session = opened.log_in()
-    code = accounts.create_login_code(opened.reader).code
+    code = accounts.create_login_code(opened.reader).secret
     token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
     kept = b"".join(path.read_bytes() for path in opened.reader.home.rglob("*") if path.is_file())
     assert b"192.0.2.1" in kept
