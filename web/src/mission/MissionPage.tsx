@@ -1,0 +1,1 @@
+export default function MissionPage() { return <p>Soon.</p>; }

@@ -1,0 +1,1 @@
+export default function AgentsPage() { return <p>Soon.</p>; }

@@ -1,0 +1,1 @@
+export default function ProjectsPage() { return <p>Soon.</p>; }

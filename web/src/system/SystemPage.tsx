@@ -1,0 +1,1 @@
+export default function SystemPage() { return <p>Soon.</p>; }
