@@ -11,7 +11,7 @@ from chargehand.core.codec import json_schema
 
 MODULES = (
     *("agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
-    *("policy", "projects", "storage"),
+    *("projects", "storage"),
 )
 DOCUMENTS = [
     kind

@@ -79,9 +79,15 @@ class App(StateReader):
     """
 
     def __init__(
-        self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None, role: Role = "command"
+        self,
+        *,
+        environ: Mapping[str, str],
+        cwd: Path,
+        clock: Clock | None = None,
+        role: Role = "command",
+        actor: str = "",
     ) -> None:
-        super().__init__(environ=environ, cwd=cwd, clock=clock)
+        super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor)
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role

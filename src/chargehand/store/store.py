@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import StoreError, UsageError
+from chargehand.store.accounts import AccessLog, Accounts, Grants
 from chargehand.store.artifacts import Artifacts
 from chargehand.store.database import summaries
 from chargehand.store.database.caches import Inspections, Verdicts
@@ -65,6 +66,9 @@ class Store:
         self.inspections = Inspections(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
         self.spending = Spending(database, clock=clock)
+        self.access_log = AccessLog(database, clock=clock)
+        self.accounts = Accounts(database, self.access_log)
+        self.grants = Grants(database, self.access_log, clock=clock)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.
