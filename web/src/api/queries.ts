@@ -2,15 +2,15 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "./client";
 import type {
-  ChangedFile,
-  Changes,
   CheckpointsDocument,
+  DiffDocument,
   EventPage,
-  FileChange,
+  FileDifference,
   MissionDetails,
   MissionPage,
   MissionReport,
   PlanDocument,
+  RollbackPreview,
   Session,
   TranscriptPage,
 } from "./contract";
@@ -49,7 +49,7 @@ export const missionsQuery = (filter: MissionFilter) =>
     getNextPageParam: (last) => last.next,
   });
 
-const missionPath = (mission: string) => `/missions/${encodeURIComponent(mission)}`;
+export const missionPath = (mission: string) => `/missions/${encodeURIComponent(mission)}`;
 
 export const missionQuery = (mission: string) =>
   queryOptions({
@@ -78,15 +78,39 @@ export const checkpointsQuery = (mission: string) =>
 export const changesQuery = (mission: string, from: string, to: string) =>
   queryOptions({
     queryKey: ["mission", mission, "changes", from, to],
-    queryFn: ({ signal }) => get<Changes>(`${missionPath(mission)}/diff?${search({ old: from, new: to, patch: "false" })}`, signal),
+    queryFn: ({ signal }) => get<DiffDocument>(`${missionPath(mission)}/diff?${search({ old: from, new: to, patch: "false" })}`, signal),
   });
 
-export const fileChangeQuery = (mission: string, file: ChangedFile, from: string, to: string) =>
+export const fileChangeQuery = (mission: string, path: string, from: string, to: string) =>
   queryOptions({
-    queryKey: ["mission", mission, "changes", from, to, file.path],
+    queryKey: ["mission", mission, "changes", from, to, path],
     queryFn: ({ signal }) =>
-      get<FileChange>(`${missionPath(mission)}/diff/file?${search({ path: file.path, old: from, new: to })}`, signal),
+      get<FileDifference>(`${missionPath(mission)}/diff/file?${search({ path, old: from, new: to })}`, signal),
   });
+
+export const rollbackQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "rollback"],
+    queryFn: ({ signal }) => get<RollbackPreview>(`${missionPath(mission)}/rollback`, signal),
+    retry: false,
+  });
+
+/** The USD that a mission might cost when it was asked for, as its first event has it; null where none were set. */
+export const requestedBudgetQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["log", mission, "budget"],
+    queryFn: async ({ signal }) => {
+      const page = await get<EventPage>(`${missionPath(mission)}/events?${search({ limit: 1 })}`, signal);
+      return { usd: readBudget(page.events[0]?.payload) };
+    },
+    staleTime: Infinity,
+  });
+
+function readBudget(payload: unknown): number | null {
+  const created = payload as { config?: { values?: { limits?: { budget_usd?: unknown } } } } | null | undefined;
+  const usd = created?.config?.values?.limits?.budget_usd;
+  return typeof usd === "number" ? usd : null;
+}
 
 // A log only grows: its pages are kept, and what is new comes as one more page.
 export const eventsQuery = (mission: string) =>

@@ -3,59 +3,930 @@
  * Do not make direct changes to the file.
  */
 
-export type paths = Record<string, never>;
+export interface paths {
+    "/api/v1/missions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List missions, the newest first.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission list`.
+         */
+        get: operations["get_missions"];
+        put?: never;
+        /**
+         * Start a mission; a worker runs it.
+         * @description Needs the role operator and the scope steer. Like `chargehand run`.
+         */
+        post: operations["post_missions"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show everything about a mission.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission show`.
+         */
+        get: operations["get_missions_mission"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a page of a mission's log.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission log`.
+         */
+        get: operations["get_missions_mission_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/transcript": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a page of what its agents said and did.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission log`.
+         */
+        get: operations["get_missions_mission_transcript"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/plan": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the tasks of a mission and how far each is.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission plan`.
+         */
+        get: operations["get_missions_mission_plan"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/plan/start": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Start a held task beside the others.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission plan`.
+         */
+        post: operations["post_missions_mission_plan_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Report what was asked, done, decided and spent.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission report`.
+         */
+        get: operations["get_missions_mission_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what changed between two of its trees.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission diff`, `chargehand checkpoint diff`, `chargehand checkpoint show`.
+         */
+        get: operations["get_missions_mission_diff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/diff/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show one file of two trees.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_missions_mission_diff_file"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List its checkpoints, the oldest first.
+         * @description Needs the role viewer and the scope read. Like `chargehand checkpoint list`.
+         */
+        get: operations["get_missions_mission_checkpoints"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/artifacts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the artifacts of a mission.
+         * @description Needs the role viewer and the scope read. Like `chargehand artifact list`.
+         */
+        get: operations["get_missions_mission_artifacts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/artifacts/{artifact}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read an artifact.
+         * @description Needs the role viewer and the scope read. Like `chargehand artifact show`.
+         */
+        get: operations["get_artifacts_artifact"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Freeze a mission where it is.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission pause`.
+         */
+        post: operations["post_missions_mission_pause"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume it from its last recorded step.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission resume`.
+         */
+        post: operations["post_missions_mission_resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop a mission, or close one that waits.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission cancel`.
+         */
+        post: operations["post_missions_mission_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/send": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send the agent a message.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission send`.
+         */
+        post: operations["post_missions_mission_send"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/answer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Answer what a mission asks.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission answer`.
+         */
+        post: operations["post_missions_mission_answer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Approve a waiting mission and promote it.
+         * @description Needs the role operator and the scope decide. Like `chargehand mission promote`.
+         */
+        post: operations["post_missions_mission_promote"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Settle a mission as not wanted.
+         * @description Needs the role operator and the scope decide. Like `chargehand mission discard`.
+         */
+        post: operations["post_missions_mission_discard"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what rolling it back would do.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission rollback`.
+         */
+        get: operations["get_missions_mission_rollback"];
+        put?: never;
+        /**
+         * Undo its promotion by a new commit.
+         * @description Needs the role operator and the scope decide. Like `chargehand mission rollback`.
+         */
+        post: operations["post_missions_mission_rollback"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Start a mission from one of its replies.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission fork`.
+         */
+        post: operations["post_missions_mission_fork"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/continue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let it go on with what you add.
+         * @description Needs the role operator and the scope steer. Like `chargehand mission continue`.
+         */
+        post: operations["post_missions_mission_continue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restore an earlier checkpoint as a new one.
+         * @description Needs the role operator and the scope steer. Like `chargehand checkpoint restore`, `chargehand checkpoint undo`.
+         */
+        post: operations["post_missions_mission_restore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the registered repositories.
+         * @description Needs the role viewer and the scope read. Like `chargehand project list`.
+         */
+        get: operations["get_projects"];
+        put?: never;
+        /**
+         * Register a repository of this machine.
+         * @description Needs the role admin and the scope administer.
+         */
+        post: operations["post_projects"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what would be in force for a mission.
+         * @description Needs the role viewer and the scope read. Like `chargehand project show`.
+         */
+        get: operations["get_projects_project"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/agents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List agents and what else is installed.
+         * @description Needs the role viewer and the scope read. Like `chargehand agent list`.
+         */
+        get: operations["get_agents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/roles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List roles.
+         * @description Needs the role viewer and the scope read. Like `chargehand role list`.
+         */
+        get: operations["get_roles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/teams": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List teams.
+         * @description Needs the role viewer and the scope read. Like `chargehand team list`.
+         */
+        get: operations["get_teams"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List models.
+         * @description Needs the role viewer and the scope read. Like `chargehand model list`.
+         */
+        get: operations["get_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show how missions ended, and what checks found.
+         * @description Needs the role viewer and the scope read. Like `chargehand stats`.
+         */
+        get: operations["get_stats"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/stats/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show how each model did.
+         * @description Needs the role viewer and the scope read. Like `chargehand model stats`.
+         */
+        get: operations["get_stats_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/config": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the configuration and where it comes from.
+         * @description Needs the role admin and the scope administer. Like `chargehand config show`.
+         */
+        get: operations["get_config"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/system": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show workers, queue and disk.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_system"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Check the log against its hashes and signatures.
+         * @description Needs the role operator and the scope read. Like `chargehand audit verify`.
+         */
+        post: operations["post_audit_verify"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show who you are, and what you may do.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_session"];
+        put?: never;
+        /** Log in with a code of `chargehand up`, or with a name and password. */
+        post: operations["post_session"];
+        /** Log out. */
+        delete: operations["delete_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change your own password.
+         * @description Needs the role viewer and the scope administer. Like `chargehand user password`.
+         */
+        post: operations["post_session_password"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List accounts.
+         * @description Needs the role admin and the scope administer. Like `chargehand user list`.
+         */
+        get: operations["get_users"];
+        put?: never;
+        /**
+         * Make an account.
+         * @description Needs the role admin and the scope administer. Like `chargehand user add`.
+         */
+        post: operations["post_users"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Remove an account.
+         * @description Needs the role admin and the scope administer. Like `chargehand user remove`.
+         */
+        delete: operations["delete_users_user"];
+        options?: never;
+        head?: never;
+        /**
+         * Change an account.
+         * @description Needs the role admin and the scope administer. Like `chargehand user role`, `chargehand user password`, `chargehand user disable`, `chargehand user enable`.
+         */
+        patch: operations["patch_users_user"];
+        trace?: never;
+    };
+    "/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List tokens.
+         * @description Needs the role viewer and the scope read. Like `chargehand token list`.
+         */
+        get: operations["get_tokens"];
+        put?: never;
+        /**
+         * Make a token; its secret is shown once.
+         * @description Needs the role viewer and the scope administer. Like `chargehand token create`.
+         */
+        post: operations["post_tokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens/{token}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Let a token count no more.
+         * @description Needs the role viewer and the scope administer. Like `chargehand token revoke`.
+         */
+        delete: operations["delete_tokens_token"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/access": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the log of logins, refusals and changes.
+         * @description Needs the role admin and the scope administer.
+         */
+        get: operations["get_access"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow the lines of all logs as they come.
+         * @description Server-sent events: `id` is a position, which `Last-Event-ID` or `after` goes on from; the data of a `message` is an EventLine. `reset` says that the log has no such position.
+         */
+        get: operations["get_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * ActionAsked
-         * @description A rule wants a person's word first; an answer holds for this `subject` alone, and once.
+         * Accepted
+         * @description Work that goes on: ask again, or follow the mission's events, to know what became of it.
          */
-        ActionAsked: {
-            action: string;
-            text: string;
-            rule: string;
-            /** @default {} */
-            subject: Record<string, never>;
+        Accepted: {
+            /** @default true */
+            accepted: boolean;
         };
         /**
-         * ActionDocument
-         * @description One action: what it does, how it stands and why, what came of it.
+         * AccessLogDocument
+         * @description Lines of the access log, the newest first; `next` goes on before the last of them, null at the end.
+         */
+        AccessLogDocument: {
+            entries: components["schemas"]["AccessRow"][];
+            next: number | null;
+        };
+        /**
+         * AccessRow
+         * @description One line of the access log: who did (or was refused) what, to whom or what, and from which address.
          *
-         *         Times are ISO 8601 in UTC, "" for not yet.
+         *         `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
          */
-        ActionDocument: {
+        AccessRow: {
+            seq: number;
+            time: string;
+            actor: string;
             action: string;
-            kind: ("commit" | "exec" | "fetch" | "merge" | "push" | "rebase") | null;
-            /** @enum {unknown} */
-            status: "cancelled" | "done" | "failed" | "lost" | "queued" | "running" | "timed_out" | "waiting";
-            project: string;
-            mission: string | null;
-            arguments: Record<string, never>;
-            limit_seconds: number;
-            identity: string;
-            detached: boolean;
-            created: string;
-            began: string;
-            finished: string;
-            question: components["schemas"]["ActionAsked"] | null;
-            answer: boolean | null;
-            exit_code: number | null;
-            seconds: number | null;
-            reasons: components["schemas"]["Reason"][];
-            result: Record<string, never>;
-            lines: number | null;
-            truncated: boolean;
+            subject: string;
+            address: string;
+            outcome: string;
         };
         /**
-         * ActionLineDocument
-         * @description One line that an action printed.
+         * AgentEntry
+         * @description One agent that can be named after `--agent`; `acknowledge`: it confirms that it read a critical message.
          */
-        ActionLineDocument: {
-            action: string;
-            time: string;
-            stream: string;
-            line: string;
+        AgentEntry: {
+            name: string;
+            kind: string;
+            cli: string | null;
+            command: string[];
+            model: string | null;
+            fallback: string[];
+            acknowledge: boolean;
+            mcp: string[];
+            origin: string;
+        };
+        /**
+         * AgentList
+         * @description The agents there are, and what else is installed.
+         */
+        AgentList: {
+            agents: components["schemas"]["AgentEntry"][];
+            found: components["schemas"]["InstalledProgram"][];
         };
         /**
          * Ambiguity
@@ -72,14 +943,6 @@ export interface components {
             default: string;
         };
         /**
-         * AppliedFiles
-         * @description Which files were written, and which were left because they differ from what was worked on.
-         */
-        AppliedFiles: {
-            written: string[];
-            left: string[];
-        };
-        /**
          * ArtifactEntry
          * @description One artifact of a mission; `size` in bytes, `time` in ISO 8601.
          */
@@ -88,6 +951,14 @@ export interface components {
             kind: string;
             size: number;
             time: string;
+        };
+        /**
+         * ArtifactList
+         * @description What a mission kept, the oldest first.
+         */
+        ArtifactList: {
+            mission: string;
+            artifacts: components["schemas"]["ArtifactEntry"][];
         };
         /**
          * AttemptDetails
@@ -199,6 +1070,18 @@ export interface components {
             message: string;
         };
         /**
+         * AuditView
+         * @description How much was checked, and where it is not what was written; `keys` made the signed heads that hold.
+         */
+        AuditView: {
+            ok: boolean;
+            missions: number;
+            events: number;
+            signed_heads: number;
+            keys: string[];
+            problems: components["schemas"]["AuditProblem"][];
+        };
+        /**
          * Base
          * @description The commit a mission starts from, as resolved in the user's repository.
          */
@@ -266,15 +1149,6 @@ export interface components {
             changed: number;
         };
         /**
-         * CheckpointDocument
-         * @description `checkpoint show`: one checkpoint, and the lines by which its files differ from the base.
-         */
-        CheckpointDocument: {
-            mission: string;
-            checkpoint: components["schemas"]["Checkpoint"];
-            files: components["schemas"]["LineCount"][];
-        };
-        /**
          * CheckpointStats
          * @description Checkpoints that were made, of any mission; older ones do not say how long they took.
          */
@@ -302,22 +1176,16 @@ export interface components {
             reason: components["schemas"]["Reason"];
         };
         /**
-         * CommitProvenance
-         * @description The provenance of one promoted commit: its signed statement, who signed it, and what is wrong with it.
-         *
-         *         `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
+         * ConfigurationView
+         * @description Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force.
          */
-        CommitProvenance: {
-            commit: string;
-            mission: string;
-            /** @default null */
-            key: string | null;
-            /** @default null */
-            envelope: components["schemas"]["Envelope"] | null;
-            /** @default null */
-            statement: unknown;
-            /** @default [] */
-            problems: components["schemas"]["AuditProblem"][];
+        ConfigurationView: {
+            values: Record<string, never>;
+            origins?: {
+                [key: string]: string;
+            };
+            untrusted: components["schemas"]["UntrustedKey"][];
+            notes: string[];
         };
         /**
          * Conflict
@@ -369,6 +1237,14 @@ export interface components {
             attempts: number;
         };
         /**
+         * CreatedTokenDocument
+         * @description A new token; `secret` is shown here and never again.
+         */
+        CreatedTokenDocument: {
+            token: components["schemas"]["TokenDocument"];
+            secret: string;
+        };
+        /**
          * DamagedLine
          * @description A line of a mission's log that is not what was written, and in what; `audit verify` tells more.
          */
@@ -399,22 +1275,13 @@ export interface components {
             reported_usd: number;
             computed_usd: number;
         };
-        /**
-         * Envelope
-         * @description A body in base64, its media type, and who signed both.
-         */
-        Envelope: {
-            payload: string;
-            payloadType: string;
-            signatures: components["schemas"]["EnvelopeSignature"][];
-        };
-        /**
-         * EnvelopeSignature
-         * @description Ed25519's signature in base64, and the id of the public key.
-         */
-        EnvelopeSignature: {
-            keyid: string;
-            sig: string;
+        /** @description What went wrong: a stable code, a message with the value, and the way out. */
+        Error: {
+            error: {
+                code: string;
+                message: string;
+                hint: string;
+            };
         };
         /**
          * Estimate
@@ -427,20 +1294,30 @@ export interface components {
             seconds: number | null;
         };
         /**
-         * EventDocument
-         * @description One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
-         *
-         *         `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
+         * EventLine
+         * @description One line of any log in words; `position` is its place among the lines of all logs, where that is asked.
          */
-        EventDocument: {
+        EventLine: {
             mission: string;
             seq: number;
             time: string;
             type: string;
             step: string | null;
+            text: string;
+            /** @default null */
             payload: unknown;
-            damaged: boolean;
-            hash: string;
+            /** @default null */
+            position: number | null;
+        };
+        /**
+         * EventPage
+         * @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all.
+         */
+        EventPage: {
+            mission: string;
+            events: components["schemas"]["EventLine"][];
+            next: number | null;
+            last_seq: number;
         };
         /**
          * Excerpt
@@ -454,21 +1331,6 @@ export interface components {
             cut: boolean;
         };
         /**
-         * ExecDocument
-         * @description `exec`: how a command ended; `limit` is the sandbox's limit that ended it, if one did.
-         */
-        ExecDocument: {
-            exit_code: number;
-            stdout: string;
-            stderr: string;
-            seconds: number;
-            truncated: boolean;
-            tier: string;
-            tier_reason: string;
-            limit: string | null;
-            judged: components["schemas"]["JudgementDocument"];
-        };
-        /**
          * Export
          * @description The state of writing the mission branch into the user's repository.
          */
@@ -478,6 +1340,14 @@ export interface components {
             state: "blocked" | "done" | "pending";
             /** @default  */
             reason: string;
+        };
+        /**
+         * FactView
+         * @description A value and who says so; both are null where nobody knows.
+         */
+        FactView: {
+            value: unknown;
+            source: string | null;
         };
         /**
          * FailingTestDocument
@@ -503,6 +1373,17 @@ export interface components {
             artifact: string | null;
         };
         /**
+         * FileDifference
+         * @description One file of two trees: both texts, null where there is none or more than 1 MB, and the patch.
+         */
+        FileDifference: {
+            mission: string;
+            path: string;
+            old: string | null;
+            new: string | null;
+            patch: string;
+        };
+        /**
          * Finding
          * @description What inspection says of one path.
          *
@@ -521,46 +1402,6 @@ export interface components {
             needs_person: boolean;
         };
         /**
-         * FormatDocument
-         * @description `format`: the tree before and after, what each formatter did, and which files it changes.
-         *
-         *         `mission` and `checkpoint` are there where what a mission left was formatted, and where that changed anything.
-         */
-        FormatDocument: {
-            /** @enum {unknown} */
-            source: "mission" | "staged";
-            mission?: string;
-            checkpoint?: string;
-            check: boolean;
-            tree: string;
-            result: string;
-            formatters: components["schemas"]["FormatterDocument"][];
-            runs: components["schemas"]["FormatRun"][];
-            changed: string[];
-            applied: components["schemas"]["AppliedFiles"] | null;
-        };
-        /**
-         * FormatRun
-         * @description The outcome of one formatter; `problem` is "" where it succeeded, its error output otherwise.
-         */
-        FormatRun: {
-            name: string;
-            files: number;
-            seconds: number;
-            /** @default  */
-            problem: string;
-            /** @default false */
-            missing: boolean;
-        };
-        /**
-         * FormatterDocument
-         * @description A formatter and what in the project names it.
-         */
-        FormatterDocument: {
-            name: string;
-            why: string;
-        };
-        /**
          * HunkPlan
          * @description One hunk and whether it stays.
          *
@@ -574,13 +1415,22 @@ export interface components {
             kept: boolean;
         };
         /**
-         * JudgementDocument
-         * @description What the policy decided, by which rule and why.
+         * InstalledProgram
+         * @description A coding agent found on PATH; `driven`: Chargehand knows how to run it.
          */
-        JudgementDocument: {
-            effect: string;
-            rule: string;
-            reason: string;
+        InstalledProgram: {
+            name: string;
+            path: string;
+            driven: boolean;
+        };
+        /**
+         * KeyView
+         * @description The key a model needs (null: none), whether it is there, and where in words; never its value.
+         */
+        KeyView: {
+            name: string | null;
+            found: boolean;
+            where: string;
         };
         /**
          * LineCount
@@ -590,6 +1440,15 @@ export interface components {
             path: string;
             added: number | null;
             removed: number | null;
+        };
+        /**
+         * ListPrice
+         * @description USD per million tokens, and who says so.
+         */
+        ListPrice: {
+            input: number;
+            output: number;
+            source: string;
         };
         /**
          * ListedMission
@@ -629,6 +1488,17 @@ export interface components {
             waits: components["schemas"]["Reason"] | null;
             waiting: components["schemas"]["WaitingTask"][];
             damaged: boolean;
+        };
+        /**
+         * LivingWorker
+         * @description A living process of this state directory, and how many missions it holds.
+         */
+        LivingWorker: {
+            id: string;
+            role: string;
+            pid: number;
+            version: string;
+            missions: number;
         };
         /**
          * Loop
@@ -796,14 +1666,18 @@ export interface components {
             next: string[];
         };
         /**
-         * MissionListDocument
-         * @description `mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out.
+         * MissionPage
+         * @description A page of missions, the newest first; `next` is the `before` of the page that follows.
          *
-         *         The missions of a listed coordinator's tasks are there with it, and do not count.
+         *         `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
          */
-        MissionListDocument: {
+        MissionPage: {
             missions: components["schemas"]["ListedMission"][];
-            left_out: number;
+            next: string | null;
+            counts: {
+                [key: string]: number;
+            };
+            position: number;
         };
         /**
          * MissionQueued
@@ -936,6 +1810,33 @@ export interface components {
             seconds: components["schemas"]["Percentiles"];
         };
         /**
+         * ModelFactsView
+         * @description All that is known of a model. Sizes in tokens; `takes` and `gives` are kinds of content, such as `image`.
+         */
+        ModelFactsView: {
+            context: components["schemas"]["FactView"];
+            max_output: components["schemas"]["FactView"];
+            tools: components["schemas"]["FactView"];
+            streams: components["schemas"]["FactView"];
+            reasoning: components["schemas"]["FactView"];
+            structured: components["schemas"]["FactView"];
+            embeddings: components["schemas"]["FactView"];
+            gives: components["schemas"]["FactView"];
+            released: components["schemas"]["FactView"];
+            status: components["schemas"]["FactView"];
+            takes: {
+                [key: string]: components["schemas"]["FactView"];
+            };
+            price: components["schemas"]["Price"] | null;
+        };
+        /**
+         * ModelList
+         * @description The models that are configured, else those that were found.
+         */
+        ModelList: {
+            models: components["schemas"]["ModelView"][];
+        };
+        /**
          * ModelStatisticsDocument
          * @description `model stats`: one entry for each model, provider and address that was asked.
          */
@@ -978,6 +1879,20 @@ export interface components {
             verdicts: {
                 [key: string]: number;
             };
+        };
+        /**
+         * ModelView
+         * @description One model that can be named after `--model`.
+         */
+        ModelView: {
+            name: string;
+            provider: string;
+            model: string;
+            base_url: string | null;
+            price: components["schemas"]["ListPrice"] | null;
+            key: components["schemas"]["KeyView"];
+            origin: string;
+            facts: components["schemas"]["ModelFactsView"];
         };
         /**
          * MoneyDocument
@@ -1077,19 +1992,6 @@ export interface components {
             team: components["schemas"]["TeamMember"][];
         };
         /**
-         * PlanChangeDocument
-         * @description `mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made.
-         */
-        PlanChangeDocument: {
-            mission: string;
-            status: string;
-            added: string[];
-            dropped: string[];
-            changed: string[];
-            replaced: string;
-            worker_started: boolean;
-        };
-        /**
          * PlanDocument
          * @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
          *
@@ -1106,6 +2008,83 @@ export interface components {
             collisions: components["schemas"]["CollisionDocument"][];
         };
         /**
+         * Price
+         * @description USD per million tokens, as in `PriceTier`, the highest where they depend on the length of the input.
+         *
+         *         `tiers` then has what each length costs, by `start`.
+         */
+        Price: {
+            input: number;
+            output: number;
+            /** @default null */
+            cached: number | null;
+            /** @default null */
+            cache_write: number | null;
+            /** @default null */
+            hour_write: number | null;
+            /** @default  */
+            source: string;
+            /** @default [] */
+            tiers: components["schemas"]["PriceTier"][];
+        };
+        /**
+         * PriceTier
+         * @description USD per million tokens, all tokens of a call, where its whole input is more than `start` tokens.
+         *
+         *         `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
+         *         there for an hour and not for minutes.
+         */
+        PriceTier: {
+            input: number;
+            output: number;
+            /** @default null */
+            cached: number | null;
+            /** @default null */
+            cache_write: number | null;
+            /** @default null */
+            hour_write: number | null;
+            /** @default 0 */
+            start: number;
+        };
+        /**
+         * ProjectEntry
+         * @description One registered repository and how many missions it has had.
+         */
+        ProjectEntry: {
+            id: string;
+            name: string;
+            path: string;
+            missions: number;
+        };
+        /**
+         * ProjectList
+         * @description All registered repositories.
+         */
+        ProjectList: {
+            projects: components["schemas"]["ProjectEntry"][];
+        };
+        /**
+         * ProjectView
+         * @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`.
+         *
+         *         Its agent would start in `directory`, "." at the top of the repository.
+         */
+        ProjectView: {
+            id: string;
+            name: string;
+            path: string;
+            base: components["schemas"]["Base"];
+            directory: string;
+            checks: string[];
+            checks_from: string;
+            setup: string | null;
+            digest: string | null;
+            trusted: boolean;
+            untrusted: components["schemas"]["UntrustedKey"][];
+            notes: string[];
+            missions: number;
+        };
+        /**
          * PromotedTree
          * @description What was promoted last, with the verdict on exactly that tree, null where the log no longer has one.
          *
@@ -1116,19 +2095,6 @@ export interface components {
             tree: string;
             verdict: components["schemas"]["Verdict"] | null;
             undone_by: string | null;
-        };
-        /**
-         * ProvenanceDocument
-         * @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
-         *
-         *         `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
-         *         commits.
-         */
-        ProvenanceDocument: {
-            ok: boolean;
-            mission: string | null;
-            commits: components["schemas"]["CommitProvenance"][];
-            problems: components["schemas"]["AuditProblem"][];
         };
         /**
          * Question
@@ -1164,30 +2130,6 @@ export interface components {
             default: string;
             /** @default false */
             expired: boolean;
-        };
-        /**
-         * QuestionDocument
-         * @description `mission answer` without an answer: what is asked.
-         */
-        QuestionDocument: {
-            mission: string;
-            question: string;
-            text: string;
-            options: string[];
-            /** @enum {unknown} */
-            kind: "clarification" | "decision" | "permission" | "risk";
-            closed: boolean;
-            expires: string;
-            default: string;
-        };
-        /**
-         * QueuedActionDocument
-         * @description The first line that a command prints whose work is an action.
-         */
-        QueuedActionDocument: {
-            action: string;
-            /** @enum {unknown} */
-            status: "queued";
         };
         /**
          * Rates
@@ -1290,6 +2232,33 @@ export interface components {
             proven: boolean;
         };
         /**
+         * Role
+         * @description One role as its file says it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
+         *
+         *         An empty `areas` is everything the mission may change. `models` is a chain, the first one to begin with, and
+         *         `agent` is what `--agent` would name; both may be left to the configuration.
+         */
+        Role: {
+            name: string;
+            summary: string;
+            prompt: string;
+            tools: string[];
+            writes: boolean;
+            /**
+             * @default change
+             * @enum {unknown}
+             */
+            output: "change" | "plan" | "report";
+            /** @default [] */
+            areas: string[];
+            /** @default [] */
+            models: string[];
+            /** @default null */
+            agent: string | null;
+            /** @default null */
+            must_add: ("decision_record" | "failing_test") | null;
+        };
+        /**
          * RoleChosen
          * @description The role that work is done in, with who works in it and why.
          *
@@ -1305,6 +2274,31 @@ export interface components {
             models: string[];
             writes: boolean;
             why: string;
+        };
+        /**
+         * RoleEntry
+         * @description A role with its file's place and digest; `hides` are files of that name not in force.
+         *
+         *         `problem` says what is wrong with the file, and then there is no `role`.
+         */
+        RoleEntry: {
+            name: string;
+            level: string;
+            place: string;
+            digest: string;
+            trusted: boolean;
+            hides: string[];
+            problem: string | null;
+            role?: components["schemas"]["Role"];
+        };
+        /**
+         * RoleList
+         * @description Every role, the directory of the user's own, and configured names that no role has.
+         */
+        RoleList: {
+            roles: components["schemas"]["RoleEntry"][];
+            directory: string;
+            unknown: string[];
         };
         /**
          * RollbackPlanDocument
@@ -1354,6 +2348,21 @@ export interface components {
             written: components["schemas"]["Percentiles"];
         };
         /**
+         * SessionDocument
+         * @description A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use.
+         *
+         *         `accounts` says whether there are any, so that a login page knows whether to ask for a name.
+         */
+        SessionDocument: {
+            user: string;
+            /** @enum {unknown} */
+            role: "admin" | "operator" | "viewer";
+            csrf: string;
+            expires: string;
+            version: string;
+            accounts: boolean;
+        };
+        /**
          * Side
          * @description What one side of a merge has at a path: git's mode and the hex id.
          */
@@ -1378,6 +2387,22 @@ export interface components {
             checkpoints: components["schemas"]["CheckpointStats"];
             sandboxes: components["schemas"]["SandboxStats"];
             network: components["schemas"]["NetworkStats"];
+        };
+        /**
+         * SystemView
+         * @description What is running: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB.
+         */
+        SystemView: {
+            version: string;
+            home: string;
+            workers: components["schemas"]["LivingWorker"][];
+            running: number;
+            queued: number;
+            sleeping: number;
+            open_questions: number;
+            disk_free_mb: number;
+            disk_total_mb: number;
+            position: number;
         };
         /**
          * Task
@@ -1514,6 +2539,37 @@ export interface components {
             failed: number;
         };
         /**
+         * Team
+         * @description A request goes through `steps`, roles in this order; `members` say who works in which role.
+         */
+        Team: {
+            summary: string;
+            steps: string[];
+            /** @default [] */
+            members: components["schemas"]["TeamMember"][];
+        };
+        /**
+         * TeamEntry
+         * @description A team that `--team` takes: a request goes through its `steps`, roles; `members` say who works in them.
+         *
+         *         `problem` says what is wrong with the file, and then there is no `team`.
+         */
+        TeamEntry: {
+            name: string;
+            shipped: boolean;
+            place: string;
+            problem: string | null;
+            team?: components["schemas"]["Team"];
+        };
+        /**
+         * TeamList
+         * @description Every team, and the directory of the user's own.
+         */
+        TeamList: {
+            teams: components["schemas"]["TeamEntry"][];
+            directory: string;
+        };
+        /**
          * TeamMember
          * @description Who works in a role: what its tasks, and its reviews, take where they say nothing themselves.
          */
@@ -1567,6 +2623,27 @@ export interface components {
             documentation: boolean;
         };
         /**
+         * TokenDocument
+         * @description A token without its secret; `last_used` and `revoked` are null for not yet.
+         */
+        TokenDocument: {
+            id: string;
+            user: string;
+            name: string;
+            scopes: string[];
+            created: string;
+            expires: string;
+            last_used: string | null;
+            revoked: string | null;
+        };
+        /**
+         * TokenListDocument
+         * @description Tokens, the oldest first, those that count no more too.
+         */
+        TokenListDocument: {
+            tokens: components["schemas"]["TokenDocument"][];
+        };
+        /**
          * Tokens
          * @description Tokens of the calls that reported them; `unknown` is how many were sent and did not.
          */
@@ -1593,12 +2670,59 @@ export interface components {
             own_word: boolean;
         };
         /**
+         * TranscriptPage
+         * @description A page of a mission's transcript; `next` is the `after` of the page that follows.
+         */
+        TranscriptPage: {
+            mission: string;
+            lines: components["schemas"]["TranscriptDocument"][];
+            next: number | null;
+            total: number;
+        };
+        /**
          * UndoAdvice
          * @description How to take back what the mission did, as it stands now; no commands where there is nothing to undo.
          */
         UndoAdvice: {
             text: string;
             commands: string[];
+        };
+        /**
+         * UntrustedKey
+         * @description A key of the repository's file that would widen what is allowed, and was passed over for want of trust.
+         */
+        UntrustedKey: {
+            key: string;
+            value: string;
+            place: string;
+            reason: string;
+        };
+        /**
+         * UserDocument
+         * @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC.
+         */
+        UserDocument: {
+            name: string;
+            role: string;
+            disabled: boolean;
+            has_password: boolean;
+            created: string;
+            locked_until: string | null;
+        };
+        /**
+         * UserListDocument
+         * @description All accounts by name.
+         */
+        UserListDocument: {
+            users: components["schemas"]["UserDocument"][];
+        };
+        /**
+         * UserRemovedDocument
+         * @description An account that was removed, with its sessions and tokens.
+         */
+        UserRemovedDocument: {
+            name: string;
+            removed: boolean;
         };
         /**
          * Verdict
@@ -1634,11 +2758,2157 @@ export interface components {
             message: string;
         };
     };
-    responses: never;
+    responses: {
+        /** @description The arguments are not what the route takes. */
+        400: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description A session or a token is needed. */
+        401: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The caller may not do this, or the request is not from our page. */
+        403: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description There is nothing of that name. */
+        404: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description It cannot be done now; the code says why. */
+        409: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The request itself is wrong. */
+        422: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description Too many requests. */
+        429: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The state directory, or the machine, cannot do it now. */
+        503: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+    };
     parameters: never;
     requestBodies: never;
     headers: never;
     pathItems: never;
 }
 export type $defs = Record<string, never>;
-export type operations = Record<string, never>;
+export interface operations {
+    get_missions: {
+        parameters: {
+            query?: {
+                status?: ("cancelled" | "discarded" | "exhausted" | "failed" | "paused" | "planned" | "promoted" | "refused" | "running" | "waiting")[];
+                project?: string | null;
+                user?: string | null;
+                since?: string | null;
+                q?: string;
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of missions, the newest first; `next` is the `before` of the page that follows. `counts` are over all missions of the project and user. `position` is where the feed of events goes on. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    request: string;
+                    repo: string;
+                    /** @default null */
+                    key?: string | null;
+                    /** @default null */
+                    directory?: string | null;
+                    /** @default null */
+                    base?: string | null;
+                    /** @default null */
+                    agent?: string | null;
+                    /** @default null */
+                    model?: string | null;
+                    /** @default null */
+                    role?: string | null;
+                    /** @default null */
+                    team?: string | null;
+                    /** @default [] */
+                    checks?: string[];
+                    /** @default [] */
+                    allow?: string[];
+                    /** @default [] */
+                    forbid?: string[];
+                    /** @default null */
+                    budget?: number | null;
+                    /** @default null */
+                    time?: string | null;
+                    /** @default null */
+                    attempts?: number | null;
+                    /** @default null */
+                    plan?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            201: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission show`: everything that is known of one mission; it begins with the keys of the result. With `damaged` lines it is what the others tell, and nobody goes on with the mission. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDetails"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_events: {
+        parameters: {
+            query?: {
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_transcript: {
+        parameters: {
+            query?: {
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of a mission's transcript; `next` is the `after` of the page that follows. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TranscriptPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_plan: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself. `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions` are what the plan alone says: what tasks really write counts too, once they do. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlanDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_plan_start: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    task: string;
+                };
+            };
+        };
+        responses: {
+            /** @description `mission plan --start`: a held `task` begins, `beside` those that work on what it touches. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskAllowedDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_report: {
+        parameters: {
+            query?: {
+                format?: string;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission report`: what a person files at the end. What is not known is null, never 0 or empty. `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionReport"];
+                    "text/markdown": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_diff: {
+        parameters: {
+            query?: {
+                old?: string;
+                new?: string;
+                patch?: boolean;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given. A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiffDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_diff_file: {
+        parameters: {
+            query: {
+                old?: string;
+                new?: string;
+                patch?: boolean;
+                path: string;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One file of two trees: both texts, null where there is none or more than 1 MB, and the patch. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileDifference"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_checkpoints: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `checkpoint list`: the oldest first. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointsDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_artifacts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What a mission kept, the oldest first. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ArtifactList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_artifacts_artifact: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                artifact: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Its bytes. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_pause: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default  */
+                    reason?: string;
+                    /** @default null */
+                    task?: string | null;
+                    /** @default  */
+                    tree?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_resume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default false */
+                    step?: boolean;
+                    /** @default false */
+                    to_end?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_send: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    text: string;
+                    /** @default false */
+                    critical?: boolean;
+                    /** @default null */
+                    task?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has. `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not, `no_attempt_left` where this is its last one, or `on_resume` of a mission that does not run. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_answer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    text: string;
+                    /** @default null */
+                    question?: string | null;
+                    /** @default null */
+                    task?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_promote: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default  */
+                    reason?: string;
+                    /** @default null */
+                    task?: string | null;
+                    /** @default  */
+                    tree?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            /** @description It goes on; the mission's events tell what becomes of it. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_discard: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default  */
+                    reason?: string;
+                    /** @default null */
+                    task?: string | null;
+                    /** @default  */
+                    tree?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_rollback: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission rollback --dry-run`: what a new commit on `ref` would do, to the whole or to these `tasks`. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RollbackPreviewDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_rollback: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            /** @description It goes on; the mission's events tell what becomes of it. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_fork: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    at?: string | null;
+                    /** @default null */
+                    model?: string | null;
+                    /** @default null */
+                    reply?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            201: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_continue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    request: string;
+                    /** @default null */
+                    attempts?: number | null;
+                    /** @default null */
+                    time?: string | null;
+                    /** @default null */
+                    budget?: number | null;
+                };
+            };
+        };
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_restore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    checkpoint: string;
+                    /** @default [] */
+                    files?: string[];
+                    /** @default [] */
+                    hunks?: string[];
+                    /** @default false */
+                    smart?: boolean;
+                    /** @default false */
+                    dry_run?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RestoreDocument"];
+                };
+            };
+            /** @description It goes on; the mission's events tell what becomes of it. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_projects: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All registered repositories. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_projects: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    path: string;
+                };
+            };
+        };
+        responses: {
+            /** @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
+            201: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_projects_project: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_agents: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The agents there are, and what else is installed. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_roles: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Every role, the directory of the user's own, and configured names that no role has. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RoleList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_teams: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Every team, and the directory of the user's own. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeamList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_models: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The models that are configured, else those that were found. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_stats: {
+        parameters: {
+            query?: {
+                project?: string | null;
+                since?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `stats`: the missions of one project (`project`), or of all, created at `since` or later. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StatisticsDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_stats_models: {
+        parameters: {
+            query?: {
+                project?: string | null;
+                since?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `model stats`: one entry for each model, provider and address that was asked. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelStatisticsDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_config: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConfigurationView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_system: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What is running: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SystemView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_audit_verify: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    mission?: string | null;
+                    /** @default false */
+                    deep?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description How much was checked, and where it is not what was written; `keys` made the signed heads that hold. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditView"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use. `accounts` says whether there are any, so that a login page knows whether to ask for a name. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    code?: string | null;
+                    /** @default null */
+                    user?: string | null;
+                    /** @default null */
+                    password?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description The session; its cookie is set. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            403: components["responses"]["403"];
+            409: components["responses"]["409"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The session has ended. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_session_password: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    current: string;
+                    password: string;
+                };
+            };
+        };
+        responses: {
+            /** @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_users: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All accounts by name. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserListDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_users: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    name: string;
+                    role: string;
+                    /** @default null */
+                    password?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC. */
+            201: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_users_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description An account that was removed, with its sessions and tokens. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserRemovedDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    patch_users_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    role?: string | null;
+                    /** @default null */
+                    password?: string | null;
+                    /** @default null */
+                    disabled?: boolean | null;
+                };
+            };
+        };
+        responses: {
+            /** @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_tokens: {
+        parameters: {
+            query?: {
+                user?: string | null;
+                everybody?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Tokens, the oldest first, those that count no more too. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenListDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    name: string;
+                    scopes: ("administer" | "decide" | "read" | "steer")[];
+                    /** @default 90 */
+                    days?: number;
+                    /** @default null */
+                    user?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description A new token; `secret` is shown here and never again. */
+            201: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CreatedTokenDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_tokens_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A token without its secret; `last_used` and `revoked` are null for not yet. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_access: {
+        parameters: {
+            query?: {
+                limit?: number;
+                before?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Lines of the access log, the newest first; `next` goes on before the last of them, null at the end. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccessLogDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_events: {
+        parameters: {
+            query?: {
+                after?: number | null;
+                mission?: string | null;
+                project?: string | null;
+                types?: string[];
+            };
+            header?: {
+                "Last-Event-ID"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The stream. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            429: components["responses"]["429"];
+        };
+    };
+}

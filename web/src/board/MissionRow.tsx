@@ -32,7 +32,7 @@ export function MissionRow({ row: { mission, depth, tasks, expanded }, onToggle 
         <Status status={mission.status} rolledBack={mission.rolled_back} />
       </span>
       <span className="board-title">
-        <Link to="/missions/$id" params={{ id: mission.mission }} className="cut" data-row={mission.mission}>
+        <Link to="/missions/$id" params={{ id: mission.mission }} className="cut" data-row>
           {mission.task !== null && <span className="soft mono">{mission.task} </span>}
           {title}
         </Link>

@@ -1,13 +1,13 @@
 /** The one stream of events that this tab follows: it reconnects by itself and goes on where it was. */
 import { get } from "../api/client";
-import type { FeedEvent, MissionPage } from "../api/contract";
+import type { EventLine, MissionPage } from "../api/contract";
 import { Batcher } from "./batcher";
 import { StreamParser, type StreamMessage } from "./parser";
 
 export type FeedState = "connecting" | "live" | "reconnecting";
 
 export interface Batch {
-  events: FeedEvent[];
+  events: EventLine[];
   /** Events may have been missed: all that is shown counts as old. */
   reset: boolean;
 }
@@ -24,7 +24,7 @@ export class Feed {
   private abort = new AbortController();
   private readonly stateListeners = new Set<() => void>();
   private readonly batchListeners = new Set<(batch: Batch) => void>();
-  private readonly batcher = new Batcher<FeedEvent>((events) => this.tell({ events, reset: false }));
+  private readonly batcher = new Batcher<EventLine>((events) => this.tell({ events, reset: false }));
 
   readonly onState = (listener: () => void): (() => void) => subscribe(this.stateListeners, listener);
   readonly onBatch = (listener: (batch: Batch) => void): (() => void) => subscribe(this.batchListeners, listener);
@@ -106,7 +106,7 @@ export class Feed {
       return;
     }
     if (/^\d+$/.test(message.id)) this.position = Number(message.id);
-    if (message.data !== "") this.batcher.add(JSON.parse(message.data) as FeedEvent);
+    if (message.data !== "") this.batcher.add(JSON.parse(message.data) as EventLine);
   }
 
   private tell(batch: Batch): void {

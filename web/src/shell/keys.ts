@@ -40,6 +40,11 @@ export function isWriting(target: EventTarget | null): boolean {
   );
 }
 
+/** Whether a dialog or a menu has the keys. */
+export function dialogIsOpen(): boolean {
+  return document.querySelector("[role=dialog], [role=alertdialog], [role=menu]") !== null;
+}
+
 export function isPlainKey(event: Typed): boolean {
   return !event.ctrlKey && !event.metaKey && !event.altKey;
 }

@@ -1,5 +1,5 @@
 import { useEffect, useEffectEvent } from "react";
-import { isPlainKey, isWriting, KeySequence, opensPalette } from "./keys";
+import { dialogIsOpen, isPlainKey, isWriting, KeySequence, opensPalette } from "./keys";
 import type { Command, Open } from "./commands";
 
 /** Runs commands by their keys, except while a person writes or a dialog is open. */
@@ -23,8 +23,4 @@ export function useShortcuts(commands: readonly Command[], open: (what: Open) =>
     document.addEventListener("keydown", listener);
     return () => document.removeEventListener("keydown", listener);
   }, []);
-}
-
-export function dialogIsOpen(): boolean {
-  return document.querySelector("[role=dialog], [role=alertdialog]") !== null;
 }

@@ -1,1 +1,0 @@
-import{t as e}from"./index-B4c3yo5s.js";var t=e();function n({onClose:e}){return(0,t.jsx)(`button`,{onClick:e,children:`Soon`})}export{n as default};

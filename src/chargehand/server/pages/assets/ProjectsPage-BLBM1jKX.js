@@ -1,1 +1,0 @@
-import{t as e}from"./index-B4c3yo5s.js";var t=e();function n(){return(0,t.jsx)(`p`,{children:`Soon.`})}export{n as default};
