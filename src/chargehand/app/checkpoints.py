@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from chargehand.app.documents import Document
-from chargehand.app.reading import LAST, StateReader
-from chargehand.core.errors import NotFoundError, RefusedError, RepositoryError, UsageError
+from chargehand.app.reading import LAST, StateReader, repository_of
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
-from chargehand.missions.journal import OnEvent, ignore_event
 from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
 from chargehand.missions.task_rollback import plan_task_rollback
 from chargehand.workspace.depot import Depot, LineCount, PathEntry
@@ -24,6 +22,7 @@ from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
+    from chargehand.missions.journal import OnEvent
 
 # Names of what a mission started from and of what it came to, where a checkpoint is named.
 BASE, RESULT = "base", "result"
@@ -242,7 +241,7 @@ async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
 
 
 async def roll_back_task(
-    app: App, name: str, task: str, *, with_dependents: bool, watch: OnEvent = ignore_event
+    app: App, name: str, task: str, *, with_dependents: bool, watch: OnEvent | None = None
 ) -> MissionState:
     """Take back a task of a coordinator by a new commit; its export may be blocked. Raises `RefusedError`."""
     mission = app.find_mission(name)
@@ -334,13 +333,7 @@ def named_tree(state: MissionState, name: str) -> str:
 
 def mission_depot(reader: StateReader, state: MissionState) -> Depot:
     """Return the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
-    if not Path(state.repository).is_dir():
-        raise RepositoryError(
-            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
-            code="repository_gone",
-            hint="move it back to that path",
-        )
-    return reader.depot(reader.project(Path(state.repository)))
+    return reader.depot(reader.project(repository_of(state)))
 
 
 def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:

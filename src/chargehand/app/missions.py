@@ -40,13 +40,13 @@ from chargehand.core.fold import read_payload
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
-from chargehand.missions.journal import OnEvent, ignore_event
 from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
+    from chargehand.missions.journal import OnEvent
 
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
@@ -395,7 +395,7 @@ def resolve_option(asked: Question, text: str) -> str:
 
 
 async def promote_mission(
-    app: App, name: str, *, reason: str = "", tree: str = "", watch: OnEvent = ignore_event
+    app: App, name: str, *, reason: str = "", tree: str = "", watch: OnEvent | None = None
 ) -> MissionState:
     """Promote what a mission left, by the decision of the person who calls; `tree` is the one they looked at.
 
@@ -409,7 +409,7 @@ async def promote_mission(
     return state
 
 
-async def roll_back_mission(app: App, name: str, *, watch: OnEvent = ignore_event) -> MissionState:
+async def roll_back_mission(app: App, name: str, *, watch: OnEvent | None = None) -> MissionState:
     """Undo a promotion by a new commit; its export may be blocked. Raises `RefusedError`."""
     mission = app.find_mission(name)
     async with app.mission_session(mission, watch=watch) as (found, session):

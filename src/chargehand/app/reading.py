@@ -50,12 +50,18 @@ class StateReader:
     """One state directory of the calling user, read; a context manager by `open`.
 
     The store is opened, and the configuration read, when they are first needed. `actor` is who acts where that is
-    not the operating system's user. Raises `StoreError` as `open_store` does, `ConfigError` where the user's
-    configuration is wrong.
+    not the operating system's user; with `starts_workers` what needs a worker starts one. Raises `StoreError` as
+    `open_store` does, `ConfigError` where the user's configuration is wrong.
     """
 
     def __init__(
-        self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None, actor: str = ""
+        self,
+        *,
+        environ: Mapping[str, str],
+        cwd: Path,
+        clock: Clock | None = None,
+        actor: str = "",
+        starts_workers: bool = True,
     ) -> None:
         self.environ = environ
         self.cwd = cwd
@@ -64,6 +70,7 @@ class StateReader:
         self._local = LocalWorkers(self.home, version=__version__)
         self._store: Store | None = None
         self._actor = actor
+        self.starts_workers = starts_workers
 
     @classmethod
     @contextlib.contextmanager
@@ -230,6 +237,17 @@ class StateReader:
         from chargehand.app.wiring.disk import StillNeeded
 
         return StillNeeded(self.mission_reader.summaries())
+
+
+def repository_of(state: MissionState) -> Path:
+    """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
+    if not Path(state.repository).is_dir():
+        raise RepositoryError(
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
+            code="repository_gone",
+            hint="move it back to that path",
+        )
+    return Path(state.repository)
 
 
 def parse_since(text: str, *, now: datetime) -> datetime:

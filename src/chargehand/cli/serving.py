@@ -136,7 +136,7 @@ def up(host: str, port: int, names: tuple[str, ...], no_worker: bool, slots: int
                 listening,
                 environ=os.environ,
                 cwd=working_directory(),
-                stop=stop,
+                on_signal=lambda end: setattr(stop, "end", end),
                 announce=announce,
                 keep_traceback=keep_traceback,
             )

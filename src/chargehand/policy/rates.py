@@ -37,3 +37,7 @@ class RateLimit:
                 hint="call again in a second; follow a mission or the feed instead of asking again and again",
             )
         self._left -= 1
+
+    def put_back(self) -> None:
+        """Put the last call back: it is one of those that do not count."""
+        self._left = min(self._burst, self._left + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,17 +25,27 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+# A page with a feed asks a few times a second; a thousand of them would be no person.
+_BURST, _PER_SECOND = 400.0, 100.0
 # Callers whose rate is remembered: more would let strangers fill the memory.
 _CALLERS = 2000
 
 
-class Guard:
+class RequestGuard:
     """Lets only requests through that were meant for this server; adds to responses what browsers heed."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Callable[[], frozenset[str]], secure: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Callable[[], frozenset[str]],
+        secure: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._app = app
         self._hosts = hosts
         self._origin = "https://" if secure else "http://"
+        self._now = now
         self._rates: dict[str, RateLimit] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +96,7 @@ class Guard:
         if found is None:
             if len(self._rates) >= _CALLERS:
                 self._rates.clear()
-            found = self._rates[caller] = RateLimit(burst=400.0, per_second=100.0)
+            found = self._rates[caller] = RateLimit(burst=_BURST, per_second=_PER_SECOND, now=self._now)
         return found
 
 

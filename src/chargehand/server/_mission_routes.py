@@ -78,8 +78,8 @@ from chargehand.policy.access import answer_action
 from chargehand.server._routes import (
     Limit,
     MissionName,
+    NamedMission,
     Offset,
-    OneMission,
     RawContent,
     RestArguments,
     Route,
@@ -234,7 +234,7 @@ class StartTask(RestArguments, frozen=True):
     task: Short
 
 
-def _settled(app: App, state: MissionState) -> MissionDocument:
+def _mission_result(app: App, state: MissionState) -> MissionDocument:
     return mission_document(state, explain_failures(app.store, state))
 
 
@@ -269,7 +269,7 @@ def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
         key = IdempotencyKey("rest", f"{app.identity()} {call.key}", hashlib.sha256(content).hexdigest())
         mission, _ = record_once(app, request, key, plan=plan)
     ensure_worker(app)
-    return _settled(app, app.mission_reader.state(mission))
+    return _mission_result(app, app.mission_reader.state(mission))
 
 
 def _compare(reader: StateReader, call: DiffQuery, by: Caller) -> DiffDocument:
@@ -281,7 +281,7 @@ def _answer(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
     if asked.question is not None:
         # To permit or to decide something is more than to clarify it.
         require_access(app, by, answer_action(asked.question.kind), asked.mission)
-    return _settled(app, answer_mission(app, asked, call.text, question=call.question).state)
+    return _mission_result(app, answer_mission(app, asked, call.text, question=call.question).state)
 
 
 def _send(app: App, call: SendBody, by: Caller) -> MessageDocument:
@@ -291,16 +291,16 @@ def _send(app: App, call: SendBody, by: Caller) -> MessageDocument:
 
 async def _promote(app: App, call: WithReason, by: Caller) -> MissionDocument:
     meant = addressed_mission(app, call.mission, "promote", task=call.task)
-    return _settled(app, await promote_mission(app, meant.mission, reason=call.reason, tree=call.tree))
+    return _mission_result(app, await promote_mission(app, meant.mission, reason=call.reason, tree=call.tree))
 
 
 def _discard(app: App, call: WithReason, by: Caller) -> MissionDocument:
     meant = addressed_mission(app, call.mission, "discard", task=call.task)
-    return _settled(app, discard_mission(app, meant.mission))
+    return _mission_result(app, discard_mission(app, meant.mission))
 
 
-async def _roll_back(app: App, call: OneMission, by: Caller) -> MissionDocument:
-    return _settled(app, await roll_back_mission(app, call.mission))
+async def _roll_back(app: App, call: NamedMission, by: Caller) -> MissionDocument:
+    return _mission_result(app, await roll_back_mission(app, call.mission))
 
 
 def _fork(app: App, call: ForkBody, by: Caller) -> MissionDocument:
@@ -309,7 +309,7 @@ def _fork(app: App, call: ForkBody, by: Caller) -> MissionDocument:
         call = msgspec.structs.replace(call, reply=f" {call.reply}")
     made, _ = fork_mission(app, ForkRequest(mission=call.mission, at=call.at, model=call.model, reply=call.reply))
     ensure_worker(app)
-    return _settled(app, app.mission_reader.state(made))
+    return _mission_result(app, app.mission_reader.state(made))
 
 
 def _continue(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
@@ -324,7 +324,7 @@ def _continue(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
         ),
     )
     ensure_worker(app)
-    return _settled(app, app.mission_reader.state(made))
+    return _mission_result(app, app.mission_reader.state(made))
 
 
 async def _restore(app: App, call: RestoreBody, by: Caller) -> RestoreDocument:
@@ -347,7 +347,7 @@ def _report(reader: StateReader, call: ReportQuery, by: Caller) -> MissionReport
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
 
 
-def _checkpoints(reader: StateReader, call: OneMission, by: Caller) -> CheckpointsDocument:
+def _checkpoints(reader: StateReader, call: NamedMission, by: Caller) -> CheckpointsDocument:
     state = reader.mission_state(call.mission)
     return CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints)
 
@@ -381,7 +381,7 @@ ROUTES = (
     ),
     Route(
         method="GET", path=_ONE, action="mission.show", summary="Show everything about a mission.",
-        takes=OneMission, gives=MissionDetails,
+        takes=NamedMission, gives=MissionDetails,
         call=lambda reader, call, by: show_mission(reader, call.mission)[1],
         commands=("mission show",),
     ),
@@ -400,7 +400,7 @@ ROUTES = (
     Route(
         method="GET", path=f"{_ONE}/plan", action="mission.plan",
         summary="Show the tasks of a mission and how far each is.",
-        takes=OneMission, gives=PlanDocument, commands=("mission plan",),
+        takes=NamedMission, gives=PlanDocument, commands=("mission plan",),
         call=lambda reader, call, by: show_plan(reader, call.mission),
     ),
     Route(
@@ -429,12 +429,12 @@ ROUTES = (
     Route(
         method="GET", path=f"{_ONE}/checkpoints", action="mission.checkpoints",
         summary="List its checkpoints, the oldest first.",
-        takes=OneMission, gives=CheckpointsDocument, call=_checkpoints, commands=("checkpoint list",),
+        takes=NamedMission, gives=CheckpointsDocument, call=_checkpoints, commands=("checkpoint list",),
     ),
     Route(
         method="GET", path=f"{_ONE}/artifacts", action="mission.artifacts",
         summary="List the artifacts of a mission.",
-        takes=OneMission, gives=ArtifactList, commands=("artifact list",),
+        takes=NamedMission, gives=ArtifactList, commands=("artifact list",),
         call=lambda reader, call, by: list_artifacts(reader, call.mission),
     ),
     Route(
@@ -446,21 +446,21 @@ ROUTES = (
         method="POST", path=f"{_ONE}/pause", action="mission.pause",
         summary="Freeze a mission where it is.",
         takes=WithReason, gives=MissionDocument, commands=("mission pause",),
-        call=lambda app, call, by: _settled(app, pause_mission(app, call.mission, reason=call.reason)),
+        call=lambda app, call, by: _mission_result(app, pause_mission(app, call.mission, reason=call.reason)),
     ),
     Route(
         method="POST", path=f"{_ONE}/resume", action="mission.resume",
         summary="Resume it from its last recorded step.",
         takes=ResumeBody, gives=MissionDocument, commands=("mission resume",),
-        call=lambda app, call, by: _settled(
+        call=lambda app, call, by: _mission_result(
             app, resume_mission(app, call.mission, step=call.step, to_end=call.to_end).state
         ),
     ),
     Route(
         method="POST", path=f"{_ONE}/cancel", action="mission.cancel",
         summary="Stop a mission, or close one that waits.",
-        takes=OneMission, gives=MissionDocument, commands=("mission cancel",),
-        call=lambda app, call, by: _settled(app, cancel_mission(app, call.mission)),
+        takes=NamedMission, gives=MissionDocument, commands=("mission cancel",),
+        call=lambda app, call, by: _mission_result(app, cancel_mission(app, call.mission)),
     ),
     Route(
         method="POST", path=f"{_ONE}/send", action="mission.send",
@@ -485,13 +485,13 @@ ROUTES = (
     Route(
         method="GET", path=f"{_ONE}/rollback", action="mission.diff",
         summary="Show what rolling it back would do.",
-        takes=OneMission, gives=RollbackPreviewDocument, commands=("mission rollback",),
+        takes=NamedMission, gives=RollbackPreviewDocument, commands=("mission rollback",),
         call=lambda reader, call, by: preview_roll_back(reader, call.mission),
     ),
     Route(
         method="POST", path=f"{_ONE}/rollback", action="mission.rollback",
         summary="Undo its promotion by a new commit.",
-        takes=OneMission, gives=MissionDocument, call=_roll_back, commands=("mission rollback",),
+        takes=NamedMission, gives=MissionDocument, call=_roll_back, commands=("mission rollback",),
     ),
     Route(
         method="POST", path=f"{_ONE}/fork", action="mission.fork",

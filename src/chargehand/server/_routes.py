@@ -34,10 +34,25 @@ class NoArguments(RestArguments, frozen=True):
     """What a route takes that needs nothing."""
 
 
-class OneMission(RestArguments, frozen=True):
+class NamedMission(RestArguments, frozen=True):
     """What a route on one mission takes that needs no more."""
 
     mission: MissionName
+
+
+class FeedQuery(RestArguments, frozen=True):
+    """Which lines the feed has; `after` is a position, from now on without one."""
+
+    after: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    mission: Annotated[str, Meta(max_length=64)] | None = None
+    project: Short | None = None
+    types: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that goes on: ask again, or follow the mission's events, to know what became of it."""
+
+    accepted: bool = True
 
 
 class RawContent(Struct, frozen=True):

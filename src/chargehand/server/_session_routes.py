@@ -31,6 +31,7 @@ from chargehand.app.accounts import (
 )
 from chargehand.app.composition import App
 from chargehand.app.reading import StateReader
+from chargehand.core.errors import UsageError
 from chargehand.policy.access import AccessScope
 from chargehand.server._routes import NoArguments, RestArguments, Route, Short
 
@@ -98,13 +99,18 @@ class AccessQuery(RestArguments, frozen=True):
 
 def _change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
     # The role first: it is what an administrator takes away in a hurry.
+    changed = None
     if call.role is not None:
-        set_user_role(app, call.user, call.role, by=by)
+        changed = set_user_role(app, call.user, call.role, by=by)
     if call.disabled is not None:
-        set_user_disabled(app, call.user, call.disabled, by=by)
+        changed = set_user_disabled(app, call.user, call.disabled, by=by)
     if call.password is not None:
-        set_user_password(app, call.user, call.password, by=by)
-    return next(each for each in list_users(app, by=by).users if each.name == call.user)
+        changed = set_user_password(app, call.user, call.password, by=by)
+    if changed is None:
+        raise UsageError(
+            "nothing was given to change", code="arguments_invalid", hint="role, disabled or password"
+        )
+    return changed
 
 
 def _list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListDocument:

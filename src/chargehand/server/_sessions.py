@@ -35,7 +35,7 @@ _ADDRESSES = 2000
 _BEARER = "bearer "
 
 
-class Credentials(RestArguments, frozen=True):
+class LoginBody(RestArguments, frozen=True):
     """What opens a session: a code that `chargehand up` prints, or an account's name and password."""
 
     code: Annotated[str, Meta(max_length=200)] | None = None
@@ -77,9 +77,10 @@ class Sessions:
 
     def log_in(self, request: Request, body: Mapping[str, Any]) -> Response:
         """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
-        given = read_arguments(Credentials, path={}, query=(), body=body)
+        given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
-        self._limit(address).take()
+        limit = self._limit(address)
+        limit.take()
         before = request.cookies.get(COOKIE)
         if given.code is not None:
             opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
@@ -87,6 +88,7 @@ class Sessions:
             opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
+        limit.put_back()  # who knows the password guesses nothing
         response = document_response(session_document(self._reader, opened.caller))
         # Strict: no link of another site opens a page with the session; the page itself asks again with it.
         response.set_cookie(

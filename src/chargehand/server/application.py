@@ -8,10 +8,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -21,18 +20,18 @@ from starlette.types import ASGIApp
 
 from chargehand.app.accounts import Caller, require_access
 from chargehand.app.composition import App
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
-from chargehand.server import _mission_routes, _session_routes, _system_routes
 from chargehand.server._feed import EventFeed, FeedFilter
-from chargehand.server._guard import SAFE_METHODS, Guard
+from chargehand.server._guard import SAFE_METHODS, RequestGuard
 from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
-from chargehand.server._routes import PREFIX, RestArguments, Route, Short, read_arguments
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
 from chargehand.server._sessions import Sessions
+from chargehand.server.openapi import ROUTES, openapi_document
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
-ROUTES: tuple[Route, ...] = (*_mission_routes.ROUTES, *_system_routes.ROUTES, *_session_routes.ROUTES)
 PAGES = Path(__file__).parent / "pages"
 _LARGEST = 1 << 20
 # Threads that read and write the store at once: two cores have no use for more.
@@ -41,21 +40,6 @@ _THREADS = 8
 _WAIT_SECONDS = 20.0
 KeepTraceback = Callable[[Exception], str]
 """Writes a traceback to a file and returns its path, "" where it could not."""
-
-
-class FeedQuery(RestArguments, frozen=True):
-    """Which lines the feed has; `after` is a position, from now on without one."""
-
-    after: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
-    mission: Annotated[str, Meta(max_length=64)] | None = None
-    project: Short | None = None
-    types: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
-
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that goes on: ask again, or follow the mission's events, to know what became of it."""
-
-    accepted: bool = True
 
 
 class ChargehandServer:
@@ -79,7 +63,7 @@ class ChargehandServer:
         self._pages = Pages(pages)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="request")
         self._working: dict[str, asyncio.Task[Any]] = {}
-        self.application: ASGIApp = Guard(self._starlette(), hosts=hosts, secure=secure)
+        self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts, secure=secure)
 
     def _starlette(self) -> ASGIApp:
         routes = [
@@ -121,11 +105,11 @@ class ChargehandServer:
 
     def _endpoint(self, route: Route) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            return await self._answered(lambda: self._call(route, request))
+            return await self._answer_safely(lambda: self._call(route, request))
 
         return answer
 
-    async def _answered(self, work: Callable[[], Any]) -> Response:
+    async def _answer_safely(self, work: Callable[[], Any]) -> Response:
         """Do the work of a request; whatever goes wrong is one of our errors, never a traceback."""
         try:
             response: Response = await work()
@@ -140,24 +124,22 @@ class ChargehandServer:
         return response
 
     async def _call(self, route: Route, request: Request) -> Response:
-        caller = await self._authenticate(request)
+        caller = await self._in_thread(lambda: self._authorise(request, route.action))
         body = await _read_body(request) if request.method not in SAFE_METHODS else {}
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )
 
+        if route.may_take_long:
+            return await self._work_on(route, call, caller)
+
         def work() -> Any:
-            require_access(self._shared, caller, route.action, request.path_params.get("mission", ""))
             if route.method == "GET":
                 return route.call(self._shared, call, caller)
-            if route.may_take_long:
-                return None
             with contextlib.closing(self._app(caller)) as app:
                 return route.call(app, call, caller)
 
         result = await self._in_thread(work)
-        if route.may_take_long:
-            return await self._work_on(route, call, caller)
         return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
 
     async def _work_on(self, route: Route, call: Any, caller: Caller) -> Response:
@@ -181,13 +163,24 @@ class ChargehandServer:
 
     def _app(self, caller: Caller) -> App:
         own = caller.user == self._shared.identity()
-        return App(environ=self._environ, cwd=self._cwd, actor="" if own else f"account:{caller.user}")
+        actor = "" if own else f"account:{caller.user}"
+        # A worker runs beside the server, or somebody chose that none does.
+        return App(environ=self._environ, cwd=self._cwd, actor=actor, starts_workers=False)
 
-    async def _authenticate(self, request: Request) -> Caller:
-        return await self._in_thread(lambda: self._sessions.authenticate(request))
+    def _authorise(self, request: Request, action: str) -> Caller:
+        """Return who calls, if they may do this; nothing else of the request was looked at before."""
+        caller = self._sessions.authenticate(request)
+        require_access(self._shared, caller, action, request.path_params.get("mission", ""))
+        return caller
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        def finish() -> _T:
+            try:
+                return work()
+            except StopIteration as error:  # no future takes it: the request would never end
+                raise RuntimeError("an iterator ended early") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, finish)
 
     # --- sessions, feed, health, pages
 
@@ -196,24 +189,23 @@ class ChargehandServer:
             body = await _read_body(request)
             return await self._in_thread(lambda: self._sessions.log_in(request, body))
 
-        return await self._answered(work)
+        return await self._answer_safely(work)
 
     async def _log_out(self, request: Request) -> Response:
         async def work() -> Response:
-            caller = await self._authenticate(request)
+            caller = await self._in_thread(lambda: self._authorise(request, "session.close"))
             return await self._in_thread(lambda: self._sessions.log_out(request, caller))
 
-        return await self._answered(work)
+        return await self._answer_safely(work)
 
     async def _follow(self, request: Request) -> Response:
         async def work() -> Response:
-            caller = await self._authenticate(request)
+            await self._in_thread(lambda: self._authorise(request, "event.follow"))
             call = read_arguments(FeedQuery, path={}, query=request.query_params.multi_items(), body={})
             last = request.headers.get("last-event-id", "")
             after = int(last) if last.isascii() and last.isdecimal() and len(last) < 17 else call.after
 
             def wanted() -> FeedFilter:
-                require_access(self._shared, caller, "event.follow")
                 log = self._shared.store
                 return FeedFilter(
                     mission=None if call.mission is None else log.log.find(call.mission),
@@ -223,7 +215,7 @@ class ChargehandServer:
 
             async def is_valid() -> bool:
                 with contextlib.suppress(ChargehandError):
-                    await self._authenticate(request)
+                    await self._in_thread(lambda: self._authorise(request, "event.follow"))
                     return True
                 return False
 
@@ -231,7 +223,7 @@ class ChargehandServer:
             headers = {"X-Accel-Buffering": "no", "Content-Encoding": "identity"}
             return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
 
-        return await self._answered(work)
+        return await self._answer_safely(work)
 
     async def _unknown(self, request: Request) -> Response:
         path = request.url.path
@@ -245,15 +237,13 @@ class ChargehandServer:
             await self._in_thread(self._shared.store.log.last_position)
             return document_response({"status": "ready"})
 
-        return await self._answered(work)
+        return await self._answer_safely(work)
 
     async def _openapi(self, request: Request) -> Response:
-        from chargehand.server.openapi import openapi_document
-
         async def work() -> Response:
             return document_response(openapi_document(), known=request.headers.get("if-none-match", ""))
 
-        return await self._answered(work)
+        return await self._answer_safely(work)
 
     async def _page(self, request: Request) -> Response:
         return self._pages.serve(request)
@@ -273,7 +263,7 @@ async def _read_body(request: Request) -> dict[str, Any]:
         # A form of another site can be sent without asking us first; JSON cannot.
         raise UsageError(f"the body is {kind!r}", code="arguments_invalid", hint="send application/json")
     try:
-        return msgspec.json.decode(content, type=dict[str, Any])
+        return decode_as(content, dict[str, Any])
     except msgspec.DecodeError as error:
         raise UsageError(
             f"the body is no JSON object: {error}", code="arguments_invalid", hint="send a JSON object"

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API, made from the table of routes and the records that they take and give.
+"""The table of all routes, and the OpenAPI 3.1 document that is made from it and from the records of the routes.
 
 `python -m chargehand.server.openapi` prints it.
 """
@@ -18,10 +18,11 @@ from chargehand.app.accounts import SessionDocument
 from chargehand.app.story import EventLine
 from chargehand.core.codec import json_schema
 from chargehand.policy.access import ACCESS_RULES
-from chargehand.server._routes import PREFIX, RawContent, RestArguments, Route
-from chargehand.server._sessions import Credentials
-from chargehand.server.application import ROUTES, Accepted, FeedQuery
+from chargehand.server import _mission_routes, _session_routes, _system_routes
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, RawContent, RestArguments, Route
+from chargehand.server._sessions import LoginBody
 
+ROUTES: tuple[Route, ...] = (*_mission_routes.ROUTES, *_system_routes.ROUTES, *_session_routes.ROUTES)
 _JSON = "application/json"
 _ERRORS = {
     "400": "The arguments are not what the route takes.",
@@ -142,19 +143,21 @@ def _properties(kind: type[msgspec.Struct]) -> dict[str, Any]:
 def _reference(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return a reference to a record's schema, which stands among `schemas` then, with all it leads to."""
     own, parts = json_schema(kind)
-    schemas |= _moved(parts)
-    moved: dict[str, Any] = _moved(own)
+    schemas |= _with_component_references(parts)
+    moved: dict[str, Any] = _with_component_references(own)
     return moved
 
 
-def _moved(value: Any) -> Any:
+def _with_component_references(value: Any) -> Any:
     """Return a schema whose references lead into the document."""
     if isinstance(value, dict):
         return {
-            key: item.replace("#/$defs/", "#/components/schemas/") if key == "$ref" else _moved(item)
+            key: item.replace("#/$defs/", "#/components/schemas/")
+            if key == "$ref"
+            else _with_component_references(item)
             for key, item in value.items()
         }
-    return [_moved(each) for each in value] if isinstance(value, list) else value
+    return [_with_component_references(each) for each in value] if isinstance(value, list) else value
 
 
 def _parameters(
@@ -162,8 +165,8 @@ def _parameters(
 ) -> Iterator[dict[str, Any]]:
     own, parts = json_schema(kind)
     name = own["$ref"].rpartition("/")[2]
-    schemas |= _moved({key: part for key, part in parts.items() if key != name})
-    for field, schema in _moved(parts[name]["properties"]).items():
+    schemas |= _with_component_references({key: part for key, part in parts.items() if key != name})
+    for field, schema in _with_component_references(parts[name]["properties"]).items():
         if field in in_path:
             yield {"name": field, "in": "path", "required": True, "schema": schema}
         elif not in_body:
@@ -174,8 +177,8 @@ def _parameters(
 def _body(kind: type[RestArguments], in_path: tuple[str, ...], schemas: dict[str, Any]) -> dict[str, Any]:
     own, parts = json_schema(kind)
     name = own["$ref"].rpartition("/")[2]
-    schemas |= _moved({key: part for key, part in parts.items() if key != name})
-    whole = _moved(parts[name])
+    schemas |= _with_component_references({key: part for key, part in parts.items() if key != name})
+    whole = _with_component_references(parts[name])
     return {
         "type": "object",
         "description": " ".join(whole.get("description", "").split()),
@@ -194,7 +197,7 @@ def _add_session(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
             "summary": "Log in with a code of `chargehand up`, or with a name and password.",
             "tags": ["session"],
             "security": [],
-            "requestBody": {"required": True, "content": {_JSON: {"schema": _body(Credentials, (), schemas)}}},
+            "requestBody": {"required": True, "content": {_JSON: {"schema": _body(LoginBody, (), schemas)}}},
             "responses": {"200": opened} | _failures("400", "403", "409", "429", "503"),
         },
         "delete": {

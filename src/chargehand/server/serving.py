@@ -12,13 +12,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from granian.constants import Interfaces
 from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.server.embed import Server
 from msgspec import Struct
 
+from chargehand.app.reading import state_home
 from chargehand.core.errors import UsageError
 from chargehand.server.application import ChargehandServer, KeepTraceback
 
@@ -27,12 +28,6 @@ _BACKLOG = 512
 # A worker that ends is started again, later each time it ended soon.
 _FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.5, 30.0, 60.0
 _STOP_SECONDS = 30.0
-
-
-class StopSignal(Protocol):
-    """What a signal calls to end the server in good order; it returns whether that will happen."""
-
-    end: Callable[[], bool]
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
@@ -107,11 +102,14 @@ async def serve(
     *,
     environ: Mapping[str, str],
     cwd: Path,
-    stop: StopSignal,
+    on_signal: Callable[[Callable[[], bool]], None],
     announce: Callable[[], None],
     keep_traceback: KeepTraceback,
 ) -> None:
-    """Serve until a signal; `announce` is called once requests are answered."""
+    """Serve until a signal; `announce` is called once requests are answered.
+
+    `on_signal` is given what a signal has to call for a good end; that returns whether it will end.
+    """
     hosts = hosts_of(listening, options.names)
     server = ChargehandServer(environ=environ, cwd=cwd, hosts=lambda: hosts, keep_traceback=keep_traceback)
     granian = _Granian(server.application, listening)
@@ -121,11 +119,11 @@ async def serve(
         ended.set()
         return True
 
-    stop.end = end
+    on_signal(end)
     serving = asyncio.create_task(granian.serve())
     working = asyncio.create_task(_keep_worker(environ, options.slots)) if options.worker else None
     try:
-        await _wait_until_answered(listening)
+        await _wait_until_answer_safely(listening)
         announce()
         waiting = asyncio.create_task(ended.wait())
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +137,7 @@ async def serve(
         await serving
 
 
-async def _wait_until_answered(listening: socket.socket) -> None:
+async def _wait_until_answer_safely(listening: socket.socket) -> None:
     """Return once a connection is answered: the socket takes connections before anybody serves them."""
     host, port = listening.getsockname()[:2]
     while True:
@@ -156,17 +154,21 @@ async def _wait_until_answered(listening: socket.socket) -> None:
 
 async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:
     """Run a worker as long as the server runs, started again when it ends; it releases its missions at the end."""
+    log = state_home(environ) / "logs" / "worker.log"
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     delay = _FIRST_DELAY
     while True:
         began = asyncio.get_running_loop().time()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "chargehand", "worker", "--slots", str(slots)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=dict(environ),
-            # The terminal's Ctrl-C is meant for the server, which ends its worker in good order.
-            start_new_session=True,
-        )
+        with log.open("ab") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "chargehand", "worker", "--slots", str(slots)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=dict(environ),
+                # The terminal's Ctrl-C is meant for the server, which ends its worker in good order.
+                start_new_session=True,
+            )
         try:
             code = await process.wait()
         except asyncio.CancelledError:
