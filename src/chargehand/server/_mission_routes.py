@@ -14,12 +14,14 @@ from chargehand.app.checkpoints import (
     FileDifference,
     RestoreDocument,
     RestoreRequest,
+    ReviewDocument,
     RollbackPreviewDocument,
     carry_out_restore,
     checkpoint_difference,
     compare_file,
     plan_restore,
     preview_roll_back,
+    review_mission,
 )
 from chargehand.app.composition import App
 from chargehand.app.documents import (
@@ -89,6 +91,8 @@ from chargehand.server._routes import (
 )
 
 _Many = Annotated[tuple[Words, ...], Meta(max_length=50)]
+# A review may take back each of a large change's hunks.
+_Parts = Annotated[tuple[Words, ...], Meta(max_length=5_000)]
 
 
 class MissionQuery(RestArguments, frozen=True):
@@ -221,8 +225,8 @@ class RestoreBody(RestArguments, frozen=True):
 
     mission: MissionName
     checkpoint: Annotated[str, Meta(min_length=4, max_length=64)]
-    files: _Many = ()
-    hunks: _Many = ()
+    files: _Parts = ()
+    hunks: _Parts = ()
     smart: bool = False
     dry_run: bool = False
 
@@ -425,6 +429,12 @@ ROUTES = (
         summary="Show one file of two trees.",
         takes=FileQuery, gives=FileDifference,
         call=lambda reader, call, by: compare_file(reader, call.mission, call.path, old=call.old, new=call.new),
+    ),
+    Route(
+        method="GET", path=f"{_ONE}/review", action="mission.review",
+        summary="Show its change for a review: files by risk, in hunks.",
+        takes=NamedMission, gives=ReviewDocument,
+        call=lambda reader, call, by: review_mission(reader, call.mission),
     ),
     Route(
         method="GET", path=f"{_ONE}/checkpoints", action="mission.checkpoints",

@@ -188,6 +188,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/missions/{mission}/review": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show its change for a review: files by risk, in hunks.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_missions_mission_review"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions/{mission}/checkpoints": {
         parameters: {
             query?: never;
@@ -1066,7 +1086,7 @@ export interface components {
             mission: string;
             seq: number | null;
             /** @enum {unknown} */
-            kind: "artifact_damaged" | "branch_moved" | "chain_broken" | "depot_damaged" | "engine_damaged" | "export_malformed" | "head_changed" | "head_forged" | "key_changed" | "key_missing" | "key_unknown" | "line_changed" | "line_malformed" | "line_missing" | "mission_changed" | "mission_missing" | "payload_changed" | "payload_missing" | "project_missing" | "provenance_differs" | "provenance_forged" | "provenance_malformed" | "provenance_missing" | "store_damaged" | "tail_missing";
+            kind: "access_damaged" | "artifact_damaged" | "branch_moved" | "chain_broken" | "depot_damaged" | "engine_damaged" | "export_malformed" | "head_changed" | "head_forged" | "key_changed" | "key_missing" | "key_unknown" | "line_changed" | "line_malformed" | "line_missing" | "mission_changed" | "mission_missing" | "payload_changed" | "payload_missing" | "project_missing" | "provenance_differs" | "provenance_forged" | "provenance_malformed" | "provenance_missing" | "store_damaged" | "tail_missing";
             message: string;
         };
         /**
@@ -2203,17 +2223,87 @@ export interface components {
         };
         /**
          * ReviewDocument
-         * @description A mission that looks at what the mission `of` made, in a `role`.
+         * @description All that a person needs to decide on a mission's change, the riskiest file first.
          *
-         *         `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
+         *         `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
+         *         the changed files, listed or not; `notes` say in words what is left out.
          */
         ReviewDocument: {
             mission: string;
-            of: string;
-            role: string;
             status: string;
-            vote: string | null;
-            points: string[];
+            base: string;
+            tree: string;
+            verdict: string | null;
+            checks: components["schemas"]["CheckResult"][];
+            total: number;
+            files: components["schemas"]["ReviewFile"][];
+            marks: components["schemas"]["ReviewMark"][];
+            notes: string[];
+        };
+        /**
+         * ReviewFile
+         * @description One changed file; `tests` are those of this change that look to cover it.
+         *
+         *         Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null where it was not observed what checks
+         *         opened, or not on this tree.
+         */
+        ReviewFile: {
+            path: string;
+            /** @enum {unknown} */
+            kind: "code" | "config" | "data" | "docs" | "test";
+            change: string;
+            added: number | null;
+            removed: number | null;
+            binary: boolean;
+            risk: number;
+            reasons: components["schemas"]["ReviewReason"][];
+            unread: boolean | null;
+            tests: string[];
+            patch: string;
+            truncated: boolean;
+            hunks: components["schemas"]["ReviewHunk"][];
+        };
+        /**
+         * ReviewHunk
+         * @description Lines that changed; a side without lines names the line before, as in a diff.
+         *
+         *         `id` stays the same as long as the lines do, wherever they move in the file. `reject` is what names it for
+         *         `checkpoint restore --hunk`, null where only the file as a whole can be taken back. `checkpoint` is the one
+         *         from which on the lines were there, null where none is known.
+         */
+        ReviewHunk: {
+            id: string;
+            old_start: number;
+            old_lines: number;
+            new_start: number;
+            new_lines: number;
+            reject: string | null;
+            attempt: number | null;
+            checkpoint: string | null;
+            trigger: string | null;
+            step: string | null;
+        };
+        /**
+         * ReviewMark
+         * @description What inspection or a failed check says of a line of a changed file, or of the file where `line` is null.
+         */
+        ReviewMark: {
+            /** @enum {unknown} */
+            source: "check" | "inspection";
+            code: string;
+            /** @enum {unknown} */
+            severity: "critical" | "error" | "info" | "warning";
+            path: string;
+            line: number | null;
+            message: string;
+        };
+        /**
+         * ReviewReason
+         * @description Why a file deserves a look: a rule of inspection, or what the change itself shows.
+         */
+        ReviewReason: {
+            code: string;
+            message: string;
         };
         /**
          * ReviewVote
@@ -3331,6 +3421,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FileDifference"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_review: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All that a person needs to decide on a mission's change, the riskiest file first. `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts the changed files, listed or not; `notes` say in words what is left out. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReviewDocument"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */
