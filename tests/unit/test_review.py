@@ -11,9 +11,9 @@ import pytest
 from tests.trees_kit import EXECUTABLE, GITLINK, LINK, File, files_of, make_tree
 from tests.workspace_kit import Yard
 
-from chargehand.app.checkpoints import ReviewDocument, parse_hunk
+from chargehand.app.checkpoints import parse_hunk
 from chargehand.app.outcome import FailureDocument
-from chargehand.app.reporting.review import ReviewFile, ReviewSource, build_review
+from chargehand.app.reporting.review import ChangeReview, ReviewFile, ReviewSource, build_review
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.events import Event, encode
 from chargehand.core.records import Base, Checkpoint, CheckResult, Finding, MissionRequest, Verdict
@@ -69,7 +69,7 @@ class Change:
         given = {"scope": "attempt", "status": "green", **fields}
         self.state.verdicts.append(msgspec.convert({"tree": self.trees[-1], **given}, Verdict))
 
-    def review(self) -> ReviewDocument:
+    def review(self) -> ChangeReview:
         return build_review(
             ReviewSource(
                 state=self.state,
@@ -86,7 +86,7 @@ class Change:
 
 
 def reasons(file: ReviewFile) -> set[str]:
-    return {reason.code for reason in file.reasons}
+    return {reason.rule for reason in file.reasons}
 
 
 def edited(**lines: str) -> bytes:
@@ -173,7 +173,7 @@ class TestMarks:
             artifact=None,
         )
         found = change.review()
-        assert [(mark.source, mark.path, mark.line, mark.code) for mark in found.marks] == [
+        assert [(mark.source, mark.path, mark.line, mark.rule) for mark in found.marks] == [
             ("inspection", "src/calc.py", 10, "secret"),
             ("check", "src/calc.py", 10, "pytest"),
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +11,6 @@ from msgspec import UNSET, UnsetType
 
 from chargehand.app.documents import Document
 from chargehand.app.reading import LAST, StateReader, repository_of
-from chargehand.app.reporting.review import ReviewDocument as ReviewDocument  # a part of this face
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
@@ -203,26 +201,6 @@ def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: st
     before, after = map(read_text, entries)
     patch = depot.patch(*trees, (path,))[:_LONGEST_FILE].decode(errors="replace")
     return FileDifference(mission=state.id, path=path, old=before, new=after, patch=patch)
-
-
-def review_mission(reader: StateReader, name: str) -> ReviewDocument:
-    """Return a mission's change as a person reviews it. Raises `RefusedError` (`no_base`), `RepositoryError`."""
-    from chargehand.app.outcome import explain_check
-    from chargehand.app.reporting.review import ReviewSource, build_review
-
-    state = reader.mission_state(name)
-    tree = result_tree(state)
-    assert state.base is not None
-    return build_review(
-        ReviewSource(
-            state=state,
-            depot=mission_depot(reader, state),
-            base=state.base,
-            tree=tree,
-            events=reader.store.log.read(state.id, types=("checkpoint.made",)),
-            explain=partial(explain_check, reader.store),
-        )
-    )
 
 
 def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> CheckpointDocument:

@@ -46,6 +46,7 @@ from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
+    from chargehand.app.reporting.review import ChangeReview
     from chargehand.missions.journal import OnEvent
 
 _CANCEL_SECONDS = 30.0
@@ -147,6 +148,26 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
         )
     )
     return report, render_report(report)
+
+
+def review_mission(reader: StateReader, name: str) -> ChangeReview:
+    """Return a mission's change as a person reviews it. Raises `RefusedError` (`no_base`), `RepositoryError`."""
+    from chargehand.app.checkpoints import mission_depot, result_tree
+    from chargehand.app.reporting.review import ReviewSource, build_review
+
+    state = reader.mission_state(name)
+    tree = result_tree(state)
+    assert state.base is not None
+    return build_review(
+        ReviewSource(
+            state=state,
+            depot=mission_depot(reader, state),
+            base=state.base,
+            tree=tree,
+            events=reader.store.log.read(state.id, types=("checkpoint.made",)),
+            explain=partial(explain_check, reader.store),
+        )
+    )
 
 
 def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:

@@ -34,6 +34,7 @@ from chargehand.app.progress.plan_graph import plan_tree as plan_tree
 from chargehand.app.progress.plan_graph import show_plan as show_plan
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.reporting.report import MissionReport as MissionReport
+from chargehand.app.reporting.review import ChangeReview as ChangeReview
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
 from chargehand.core import plan_events as p

@@ -14,14 +14,12 @@ from chargehand.app.checkpoints import (
     FileDifference,
     RestoreDocument,
     RestoreRequest,
-    ReviewDocument,
     RollbackPreviewDocument,
     carry_out_restore,
     checkpoint_difference,
     compare_file,
     plan_restore,
     preview_roll_back,
-    review_mission,
 )
 from chargehand.app.composition import App
 from chargehand.app.documents import (
@@ -41,6 +39,7 @@ from chargehand.app.missions import (
     promote_mission,
     report_mission,
     resume_mission,
+    review_mission,
     roll_back_mission,
     send_message,
     show_mission,
@@ -62,6 +61,7 @@ from chargehand.app.requests import (
 from chargehand.app.runs import RunRequest
 from chargehand.app.storage import ArtifactList, list_artifacts, read_artifact
 from chargehand.app.story import (
+    ChangeReview,
     EventPage,
     MissionPage,
     MissionReport,
@@ -433,7 +433,7 @@ ROUTES = (
     Route(
         method="GET", path=f"{_ONE}/review", action="mission.review",
         summary="Show its change for a review: files by risk, in hunks.",
-        takes=NamedMission, gives=ReviewDocument,
+        takes=NamedMission, gives=ChangeReview,
         call=lambda reader, call, by: review_mission(reader, call.mission),
     ),
     Route(

@@ -1128,6 +1128,25 @@ export interface components {
             remedy: string;
         };
         /**
+         * ChangeReview
+         * @description All that a person needs to decide on a mission's change, the riskiest file first.
+         *
+         *         `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
+         *         the changed files, listed or not; `notes` say in words what is left out.
+         */
+        ChangeReview: {
+            mission: string;
+            status: string;
+            base: string;
+            tree: string;
+            verdict: string | null;
+            checks: components["schemas"]["CheckResult"][];
+            total: number;
+            files: components["schemas"]["ReviewFile"][];
+            marks: components["schemas"]["ReviewMark"][];
+            notes: string[];
+        };
+        /**
          * CheckResult
          * @description How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
          *
@@ -2223,22 +2242,17 @@ export interface components {
         };
         /**
          * ReviewDocument
-         * @description All that a person needs to decide on a mission's change, the riskiest file first.
+         * @description A mission that looks at what the mission `of` made, in a `role`.
          *
-         *         `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
-         *         the changed files, listed or not; `notes` say in words what is left out.
+         *         `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
          */
         ReviewDocument: {
             mission: string;
+            of: string;
+            role: string;
             status: string;
-            base: string;
-            tree: string;
-            verdict: string | null;
-            checks: components["schemas"]["CheckResult"][];
-            total: number;
-            files: components["schemas"]["ReviewFile"][];
-            marks: components["schemas"]["ReviewMark"][];
-            notes: string[];
+            vote: string | null;
+            points: string[];
         };
         /**
          * ReviewFile
@@ -2290,7 +2304,7 @@ export interface components {
         ReviewMark: {
             /** @enum {unknown} */
             source: "check" | "inspection";
-            code: string;
+            rule: string;
             /** @enum {unknown} */
             severity: "critical" | "error" | "info" | "warning";
             path: string;
@@ -2302,7 +2316,7 @@ export interface components {
          * @description Why a file deserves a look: a rule of inspection, or what the change itself shows.
          */
         ReviewReason: {
-            code: string;
+            rule: string;
             message: string;
         };
         /**
@@ -3459,7 +3473,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ReviewDocument"];
+                    "application/json": components["schemas"]["ChangeReview"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */

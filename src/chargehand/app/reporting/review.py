@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chargehand.app.documents import Document, event_step
 from chargehand.app.outcome import FailureDocument
-from chargehand.app.reporting.review_hunks import FileHunks, HunkReader, Origin, ReviewHunk, Version
+from chargehand.app.reporting.review_hunks import FileHunks, HunkReader, LineOrigin, ReviewHunk, Version
 from chargehand.checks.areas import Areas
 from chargehand.checks.inspection import Limits, examine, is_dependency_file
 from chargehand.checks.paths import is_source, is_test_path
@@ -27,7 +27,7 @@ from chargehand.workspace.depot import Depot
 FileKind = Literal["code", "test", "config", "docs", "data"]
 
 # Files and findings of one review, lines from which on a file is a large change, seconds for inspecting anew.
-_MOST_FILES, _MOST_FINDINGS, _LARGE, _SECONDS = 2_000, 500, 400, 0.5
+_MOST_FILES, _MOST_FINDINGS, _LARGE, _SECONDS = 2_000, 500, 400, 0.4
 # Changed tests of which the imports are read, and characters of each.
 _MOST_TESTS, _IMPORTS = 300, 20_000
 _DOCS = (".md", ".markdown", ".rst", ".adoc", ".txt")
@@ -62,7 +62,7 @@ _PLACE = re.compile(r"([\w@+~./-]*[\w+-])(?::|\(|\", line )(\d{1,7})\b")
 class ReviewReason(Document, frozen=True):
     """Why a file deserves a look: a rule of inspection, or what the change itself shows."""
 
-    code: str
+    rule: str
     message: str
 
 
@@ -70,7 +70,7 @@ class ReviewMark(Document, frozen=True):
     """What inspection or a failed check says of a line of a changed file, or of the file where `line` is null."""
 
     source: Literal["inspection", "check"]
-    code: str
+    rule: str
     severity: Severity
     path: str
     line: int | None
@@ -99,7 +99,7 @@ class ReviewFile(Document, frozen=True):
     hunks: tuple[ReviewHunk, ...]
 
 
-class ReviewDocument(Document, frozen=True):
+class ChangeReview(Document, frozen=True):
     """All that a person needs to decide on a mission's change, the riskiest file first.
 
     `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
@@ -129,7 +129,7 @@ class ReviewSource(Struct, frozen=True, kw_only=True):
     explain: Callable[[CheckResult], FailureDocument]
 
 
-def build_review(source: ReviewSource) -> ReviewDocument:
+def build_review(source: ReviewSource) -> ChangeReview:
     """Return the review of a change; raises `InfrastructureError` where a tree cannot be read."""
     state, depot, tree = source.state, source.depot, source.tree
     changes = depot.diff(source.base.tree, tree)
@@ -151,7 +151,7 @@ def build_review(source: ReviewSource) -> ReviewDocument:
     marks = [*_finding_marks(findings), *_failure_marks(source, verdict, changes)]
     if len(marks) > _MOST_FINDINGS:
         notes.append(f"{len(marks) - _MOST_FINDINGS} findings are not listed")
-    return ReviewDocument(
+    return ChangeReview(
         mission=state.id,
         status=state.status,
         base=source.base.tree,
@@ -207,12 +207,12 @@ class _Ranking:
             weight = _BY_SEVERITY[finding.severity]
             yield (
                 max(weight, _NEEDS_PERSON) if finding.needs_person else weight,
-                ReviewReason(code=finding.rule, message=finding.message),
+                ReviewReason(rule=finding.rule, message=finding.message),
             )
         rules = {finding.rule for finding in said}
         for code in self._own(change):
             if code not in rules and rules.isdisjoint(_SAID.get(code, ())):
-                yield _OWN[code][0], ReviewReason(code=code, message=_OWN[code][1])
+                yield _OWN[code][0], ReviewReason(rule=code, message=_OWN[code][1])
 
     def _own(self, change: Change) -> Iterator[str]:
         """Yield what the change itself shows, by its code."""
@@ -251,7 +251,7 @@ def _review_file(
     verdict: Verdict | None,
     tests: Sequence[str],
 ) -> ReviewFile:
-    said = {reason.code for reason in reasons}
+    said = {reason.rule for reason in reasons}
     lines = (hunks.added or 0) + (hunks.removed or 0)
     seen = [("large", lines >= _LARGE), ("binary", hunks.binary and said.isdisjoint(_SAID["binary"]))]
     more = [code for code, holds in seen if holds]
@@ -266,7 +266,7 @@ def _review_file(
         risk=_join_risks((risk, *(_OWN[code][0] for code in more))),
         reasons=(
             *reasons,
-            *(ReviewReason(code=code, message=_OWN[code][1].format(lines=lines)) for code in more),
+            *(ReviewReason(rule=code, message=_OWN[code][1].format(lines=lines)) for code in more),
         ),
         unread=unread,
         tests=tuple(tests),
@@ -301,7 +301,7 @@ def _history(source: ReviewSource, paths: set[str]) -> dict[str, list[Version]]:
     before = source.base.tree
     for point in source.state.checkpoints:
         number, step = made.get(point.commit, (None, None))
-        origin = Origin(attempt=number, checkpoint=point.commit, trigger=point.trigger, step=step)
+        origin = LineOrigin(attempt=number, checkpoint=point.commit, trigger=point.trigger, step=step)
         for change in source.depot.diff(before, point.tree):
             if change.path in paths:
                 version = Version(origin=origin, mode=change.new_mode, id=change.new_id)
@@ -342,7 +342,7 @@ def _finding_marks(findings: Iterable[Finding]) -> Iterator[ReviewMark]:
     for found in sorted(findings, key=lambda each: -_BY_SEVERITY[each.severity]):
         yield ReviewMark(
             source="inspection",
-            code=found.rule,
+            rule=found.rule,
             severity=found.severity,
             path=found.path,
             line=found.line,
@@ -370,7 +370,7 @@ def _failure_marks(
                     told.add((check.name, path, number))
                     yield ReviewMark(
                         source="check",
-                        code=check.name,
+                        rule=check.name,
                         severity="error",
                         path=path,
                         line=number,

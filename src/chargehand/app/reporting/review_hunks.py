@@ -28,7 +28,7 @@ _MOST_LINES, _MOST_PATCH = 2_000, 3_500_000
 _MOST_VERSIONS = 30
 
 
-class Origin(Struct, frozen=True, kw_only=True):
+class LineOrigin(Struct, frozen=True, kw_only=True):
     """A checkpoint and how it came about; `attempt` is its number, `None` where no attempt made it."""
 
     attempt: int | None
@@ -40,7 +40,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 class Version(Struct, frozen=True, kw_only=True):
     """What a path was from a checkpoint on; `None` where it was absent."""
 
-    origin: Origin
+    origin: LineOrigin
     mode: int | None
     id: str | None
 
@@ -102,7 +102,7 @@ class HunkReader:
             return FileHunks(
                 added=counted, removed=counted, binary=binary, patch="", truncated=unseen, hunks=(whole,)
             )
-        return self._compared(change, old, new, hunks)
+        return self._compare(change, old, new, hunks)
 
     def _content(self, mode: int | None, id: str | None) -> bytes | None:
         """Return a side's content, `None` where it is not compared: no file, too large, or no room for it."""
@@ -116,13 +116,13 @@ class HunkReader:
         self._to_read -= size
         return self._depot.read_blob(id)
 
-    def _compared(self, change: Change, old: bytes, new: bytes, hunks: Sequence[Hunk]) -> FileHunks:
+    def _compare(self, change: Change, old: bytes, new: bytes, hunks: Sequence[Hunk]) -> FileHunks:
         before, after = split_lines(old), split_lines(new)
-        origins = self._origins(change.path, old, after, hunks)
+        origins = self._origins(change, old, after, hunks)
         by_lines = all(mode is not None and stat.S_ISREG(mode) for mode, _ in _sides(change))
         made, shown, cut = [], [], False
         seen: dict[str, int] = {}
-        for group in _grouped(hunks):
+        for group in _group_hunks(hunks):
             first, last = group[0], group[-1]
             digest = _digest(change.path, before, after, group)
             seen[digest] = seen.get(digest, 0) + 1
@@ -148,7 +148,7 @@ class HunkReader:
                     old_lines=old_lines,
                     new_start=first.new + (1 if new_lines else 0),
                     new_lines=new_lines,
-                    reject=_named(change.path, group) if by_lines else None,
+                    reject=_name_for_restore(change.path, group) if by_lines else None,
                     origin=origin,
                 )
             )
@@ -180,15 +180,18 @@ class HunkReader:
         )
 
     def _origins(
-        self, path: str, old: bytes, after: Sequence[bytes], hunks: Sequence[Hunk]
-    ) -> dict[Hunk, tuple[int, Origin | None]]:
+        self, change: Change, old: bytes, after: Sequence[bytes], hunks: Sequence[Hunk]
+    ) -> dict[Hunk, tuple[int, LineOrigin | None]]:
         """Return for each hunk the earliest version from which on it was there, by its place in the history."""
-        versions = self._history.get(path, ())[-_MOST_VERSIONS:]
+        versions = self._history.get(change.path, ())[-_MOST_VERSIONS:]
         last = (len(versions) - 1, versions[-1].origin if versions else None)
         found = dict.fromkeys(hunks, last)
         wanted = {(h.old, h.old_lines, b"".join(after[h.new : h.new + h.new_lines])): h for h in hunks}
         for place in range(len(versions) - 1, -1, -1):
             version = versions[place]
+            if version.id == change.new_id:
+                found |= dict.fromkeys(wanted.values(), (place, version.origin))
+                continue
             content = self._content(version.mode, version.id)
             there = None if content is None else find_hunks(old, content)
             if content is None or there is None:
@@ -207,7 +210,7 @@ def _sides(change: Change) -> tuple[tuple[int | None, str | None], tuple[int | N
     return (change.old_mode, change.old_id), (change.new_mode, change.new_id)
 
 
-def _grouped(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
+def _group_hunks(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
     group = [hunks[0]]
     for before, hunk in pairwise(hunks):
         if hunk.old - (before.old + before.old_lines) > 2 * _CONTEXT:
@@ -225,7 +228,7 @@ def _digest(path: str, before: Sequence[bytes], after: Sequence[bytes], group: S
     return digest.hexdigest()[:20]
 
 
-def _named(path: str, group: Sequence[Hunk]) -> str:
+def _name_for_restore(path: str, group: Sequence[Hunk]) -> str:
     first, last = group[0], group[-1]
     # A deletion is named by the line before it; at the top of a file by the one after.
     start = first.new + 1 if first.new_lines else max(first.new, 1)
@@ -281,7 +284,7 @@ def _hunk(
     new_start: int,
     new_lines: int,
     reject: str | None,
-    origin: Origin | None,
+    origin: LineOrigin | None,
 ) -> ReviewHunk:
     return ReviewHunk(
         id=id,
