@@ -86,7 +86,7 @@ class Change:
 
 
 def reasons(file: ReviewFile) -> set[str]:
-    return {reason.rule for reason in file.reasons}
+    return {reason.name for reason in file.reasons}
 
 
 def edited(**lines: str) -> bytes:
@@ -173,7 +173,7 @@ class TestMarks:
             artifact=None,
         )
         found = change.review()
-        assert [(mark.source, mark.path, mark.line, mark.rule) for mark in found.marks] == [
+        assert [(mark.source, mark.path, mark.line, mark.name) for mark in found.marks] == [
             ("inspection", "src/calc.py", 10, "secret"),
             ("check", "src/calc.py", 10, "pytest"),
         ]

@@ -2,6 +2,7 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "./client";
 import type {
+  ChangeReview,
   CheckpointsDocument,
   DiffDocument,
   EventPage,
@@ -86,6 +87,12 @@ export const fileChangeQuery = (mission: string, path: string, from: string, to:
     queryKey: ["mission", mission, "changes", from, to, path],
     queryFn: ({ signal }) =>
       get<FileDifference>(`${missionPath(mission)}/diff/file?${search({ path, old: from, new: to })}`, signal),
+  });
+
+export const reviewQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "review"],
+    queryFn: ({ signal }) => get<ChangeReview>(`${missionPath(mission)}/review`, signal),
   });
 
 export const rollbackQuery = (mission: string) =>

@@ -2304,7 +2304,7 @@ export interface components {
         ReviewMark: {
             /** @enum {unknown} */
             source: "check" | "inspection";
-            rule: string;
+            code: string;
             /** @enum {unknown} */
             severity: "critical" | "error" | "info" | "warning";
             path: string;
@@ -2316,7 +2316,7 @@ export interface components {
          * @description Why a file deserves a look: a rule of inspection, or what the change itself shows.
          */
         ReviewReason: {
-            rule: string;
+            code: string;
             message: string;
         };
         /**

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from chargehand.app.documents import Document, event_step
@@ -62,7 +63,7 @@ _PLACE = re.compile(r"([\w@+~./-]*[\w+-])(?::|\(|\", line )(\d{1,7})\b")
 class ReviewReason(Document, frozen=True):
     """Why a file deserves a look: a rule of inspection, or what the change itself shows."""
 
-    rule: str
+    name: str = msgspec.field(name="code")
     message: str
 
 
@@ -70,7 +71,7 @@ class ReviewMark(Document, frozen=True):
     """What inspection or a failed check says of a line of a changed file, or of the file where `line` is null."""
 
     source: Literal["inspection", "check"]
-    rule: str
+    name: str = msgspec.field(name="code")
     severity: Severity
     path: str
     line: int | None
@@ -207,12 +208,12 @@ class _Ranking:
             weight = _BY_SEVERITY[finding.severity]
             yield (
                 max(weight, _NEEDS_PERSON) if finding.needs_person else weight,
-                ReviewReason(rule=finding.rule, message=finding.message),
+                ReviewReason(name=finding.rule, message=finding.message),
             )
         rules = {finding.rule for finding in said}
         for code in self._own(change):
             if code not in rules and rules.isdisjoint(_SAID.get(code, ())):
-                yield _OWN[code][0], ReviewReason(rule=code, message=_OWN[code][1])
+                yield _OWN[code][0], ReviewReason(name=code, message=_OWN[code][1])
 
     def _own(self, change: Change) -> Iterator[str]:
         """Yield what the change itself shows, by its code."""
@@ -251,7 +252,7 @@ def _review_file(
     verdict: Verdict | None,
     tests: Sequence[str],
 ) -> ReviewFile:
-    said = {reason.rule for reason in reasons}
+    said = {reason.name for reason in reasons}
     lines = (hunks.added or 0) + (hunks.removed or 0)
     seen = [("large", lines >= _LARGE), ("binary", hunks.binary and said.isdisjoint(_SAID["binary"]))]
     more = [code for code, holds in seen if holds]
@@ -266,7 +267,7 @@ def _review_file(
         risk=_join_risks((risk, *(_OWN[code][0] for code in more))),
         reasons=(
             *reasons,
-            *(ReviewReason(rule=code, message=_OWN[code][1].format(lines=lines)) for code in more),
+            *(ReviewReason(name=code, message=_OWN[code][1].format(lines=lines)) for code in more),
         ),
         unread=unread,
         tests=tuple(tests),
@@ -342,7 +343,7 @@ def _finding_marks(findings: Iterable[Finding]) -> Iterator[ReviewMark]:
     for found in sorted(findings, key=lambda each: -_BY_SEVERITY[each.severity]):
         yield ReviewMark(
             source="inspection",
-            rule=found.rule,
+            name=found.rule,
             severity=found.severity,
             path=found.path,
             line=found.line,
@@ -370,7 +371,7 @@ def _failure_marks(
                     told.add((check.name, path, number))
                     yield ReviewMark(
                         source="check",
-                        rule=check.name,
+                        name=check.name,
                         severity="error",
                         path=path,
                         line=number,

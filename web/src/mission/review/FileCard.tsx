@@ -1,0 +1,107 @@
+import type { ChangeReview, ReviewFile } from "../../api/contract";
+import { count, plainText } from "../../format";
+import { Button } from "../../design/Button";
+import type { Act, Decisions } from "./decisions";
+import { HunkCard } from "./HunkCard";
+import { Lines } from "./Lines";
+import { Marks } from "./Marks";
+import { linesOf, marksIn } from "./units";
+
+interface Props {
+  review: ChangeReview;
+  file: ReviewFile;
+  files: readonly ReviewFile[];
+  state: Decisions;
+  at: string | null;
+  split: boolean;
+  act: (made: Act) => void;
+  onComment: () => void;
+}
+
+// Of a file with very many hunks only those around the current one are drawn.
+const AROUND = 15;
+
+export function FileCard({ review, file, files, state, at, split, act, onComment }: Props) {
+  const lines = linesOf(file);
+  const place = Math.max(0, file.hunks.findIndex(({ id }) => id === at));
+  const from = Math.max(0, place - AROUND);
+  const to = Math.min(file.hunks.length, place + AROUND + 1);
+  const tests = files.filter(({ path }) => file.tests.includes(path));
+  return (
+    <section aria-label={`Review of ${file.path}`} className="review-file">
+      <FileHead file={file} act={act} />
+      <Marks marks={marksIn(review, file, null)} said={file.reasons} />
+      <div className={tests.length > 0 && !split ? "review-beside" : "review-alone"}>
+        <div className="stack">
+          {from > 0 && <p className="small soft">{count(from, "more hunk")} above</p>}
+          {file.hunks.slice(from, to).map((hunk, index) => (
+            <HunkCard
+              key={hunk.id}
+              file={file}
+              hunk={hunk}
+              number={from + index + 1}
+              lines={lines[from + index] ?? []}
+              marks={marksIn(review, file, hunk)}
+              decision={state.decided[hunk.id] ?? null}
+              comment={state.comments[hunk.id] ?? ""}
+              isCurrent={hunk.id === at}
+              split={split}
+              act={act}
+              onComment={onComment}
+            />
+          ))}
+          {to < file.hunks.length && <p className="small soft">{count(file.hunks.length - to, "more hunk")} below</p>}
+        </div>
+        {tests.length > 0 && <Covering tests={tests} act={act} />}
+      </div>
+    </section>
+  );
+}
+
+function FileHead({ file, act }: { file: ReviewFile; act: (made: Act) => void }) {
+  return (
+    <header className="stack review-head">
+      <div className="row">
+        <h2 className="mono wrap">{plainText(file.path)}</h2>
+        <span className="small soft">{[file.kind, file.change.replaceAll("_", " ")].join(", ")}</span>
+        {file.added !== null && (
+          <span className="numbers small">
+            <span className="tone-good">+{file.added}</span> <span className="tone-bad">−{file.removed ?? 0}</span>
+          </span>
+        )}
+        <Button kind="quiet" onClick={() => act({ type: "acceptFile" })}>
+          Accept the rest of the file
+        </Button>
+      </div>
+      {file.reasons.length > 0 && (
+        <ul className="small review-reasons" aria-label="Why it deserves a look">
+          {file.reasons.map(({ code, message }) => (
+            <li key={code + message}>
+              <strong>{code.replaceAll("_", " ")}</strong>: {plainText(message)}
+            </li>
+          ))}
+        </ul>
+      )}
+      {file.truncated && <p className="small tone-warn">Not all of its lines are shown.</p>}
+    </header>
+  );
+}
+
+/** The tests of this change that look to cover the file, to be read beside it. */
+function Covering({ tests, act }: { tests: readonly ReviewFile[]; act: (made: Act) => void }) {
+  return (
+    <aside aria-label="Tests that look to cover it" className="stack">
+      {tests.slice(0, 3).map((test) => (
+        <details key={test.path} className="file-diff" open>
+          <summary className="mono small file-name wrap">Test: {plainText(test.path)}</summary>
+          {linesOf(test).slice(0, AROUND).map((lines, index) => (
+            <Lines key={test.hunks[index]?.id} lines={lines} split={false} />
+          ))}
+          <Button kind="quiet" onClick={() => test.hunks[0] && act({ type: "go", id: test.hunks[0].id })}>
+            Review it
+          </Button>
+        </details>
+      ))}
+    </aside>
+  );
+}

@@ -1,0 +1,97 @@
+import { useQuery } from "@tanstack/react-query";
+import { useState, type SyntheticEvent } from "react";
+import { post } from "../../api/client";
+import type { ChangeReview, MissionDetails, RestoreDocument, ReviewFile } from "../../api/contract";
+import { missionPath } from "../../api/queries";
+import { Button } from "../../design/Button";
+import { Dialog } from "../../design/Dialog";
+import { TextArea } from "../../design/Field";
+import { count } from "../../format";
+import { actionsOf } from "../actions";
+import { useCanAct } from "../useCanAct";
+import { progressOf, type Decisions } from "./decisions";
+import { messageOf, takenBack, wayToAgent } from "./finish";
+import { PlanOfRestore } from "./PlanOfRestore";
+import type { Unit } from "./units";
+import { useFinish } from "./useFinish";
+
+interface Props {
+  mission: MissionDetails;
+  review: ChangeReview;
+  files: readonly ReviewFile[];
+  units: readonly Unit[];
+  state: Decisions;
+  onClose: () => void;
+}
+
+/** Says what the review comes to, with the exact plan of what is taken back, and carries it out. */
+export function FinishDialog({ mission, review, files, units, state, onClose }: Props) {
+  const progress = progressOf(units, state);
+  const [back] = useState(() => takenBack(files, state));
+  const [message, setMessage] = useState(() => messageOf(files, state));
+  const promotable = actionsOf(mission).some(({ id }) => id === "promote");
+  const [promote, setPromote] = useState(promotable);
+  const [tell, setTell] = useState(progress.comments > 0);
+  const canAct = useCanAct();
+  const takes = back.files.length + back.hunks.length > 0;
+  const plan = useQuery({
+    queryKey: ["restore-plan", review.mission, review.tree, back],
+    queryFn: () => post<RestoreDocument>(`${missionPath(review.mission)}/restore`, { checkpoint: "base", ...back, dry_run: true }),
+    enabled: takes && canAct,
+    retry: false,
+    staleTime: 0,
+  });
+  const { finish, busy, error } = useFinish(review, back, plan.data, onClose);
+  const stale = plan.data !== undefined && plan.data.plan.source !== review.tree;
+  const open = progress.total - progress.decided;
+  const accepted = progress.decided - progress.rejected.length;
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    const reason = `Reviewed: ${accepted} of ${count(progress.total, "hunk")} accepted, ${progress.rejected.length} taken back.`;
+    void finish({ promote, message: tell ? message.trim() : "", reason });
+  };
+  return (
+    <Dialog title="Finish the review?" onClose={onClose} alert={takes}>
+      <form className="stack" onSubmit={submit}>
+        <p>
+          {count(accepted, "hunk")} accepted, {progress.rejected.length} rejected, {open} not decided.
+        </p>
+        {open > 0 && <p className="card warn">What is not decided stays in the change as it is.</p>}
+        {takes && <PlanOfRestore plan={plan} stale={stale} />}
+        <label className="row">
+          <input type="checkbox" checked={promote} disabled={!promotable} onChange={(event) => setPromote(event.target.checked)} />
+          {takes ? "Promote what is left" : "Promote exactly the tree that you reviewed"}
+        </label>
+        {!promotable && <p className="small soft">It cannot be promoted as it stands.</p>}
+        {takes && promote && <p className="small soft">What is left is judged anew first. If it is not green, it is not promoted.</p>}
+        <label className="row">
+          <input type="checkbox" checked={tell} onChange={(event) => setTell(event.target.checked)} />
+          {wayToAgent(review.status).path === "send" ? "Send the agent a message" : "Start another round with a message"}
+        </label>
+        {tell && <TextArea label="Message to the agent" rows={5} required value={message} onChange={(event) => setMessage(event.target.value)} />}
+        {error && (
+          <p role="alert" className="card bad wrap">
+            {error}
+          </p>
+        )}
+        <div className="dialog-actions">
+          <Button onClick={onClose}>Back</Button>
+          <Button
+            type="submit"
+            kind={takes ? "danger" : "primary"}
+            busy={busy}
+            disabled={!canAct || stale || (takes && !plan.data) || !(takes || promote || tell)}
+          >
+            {label(takes, promote, tell)}
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+function label(takes: boolean, promote: boolean, tell: boolean): string {
+  if (takes) return promote ? "Take back and promote" : "Take back";
+  if (promote) return "Promote";
+  return tell ? "Send" : "Finish";
+}

@@ -1,0 +1,19 @@
+import type { ReviewMark, ReviewReason } from "../../api/contract";
+import { Icon } from "../../design/Icon";
+import { plainText } from "../../format";
+
+/** What inspection and failed checks say; what already stands among the reasons of the file is not said again. */
+export function Marks({ marks, said = [] }: { marks: readonly ReviewMark[]; said?: readonly ReviewReason[] }) {
+  const shown = marks.filter(({ message }) => !said.some((reason) => reason.message === message));
+  if (shown.length === 0) return null;
+  return (
+    <ul className="small review-marks" aria-label="What checks and inspection say">
+      {shown.map((mark, index) => (
+        <li key={index} className={mark.severity === "info" ? "soft wrap" : "tone-bad wrap"}>
+          <Icon name="warning" /> {mark.line !== null && `line ${mark.line}, `}
+          {mark.source === "check" ? `check ${plainText(mark.code)}` : mark.code.replaceAll("_", " ")}: {plainText(mark.message)}
+        </li>
+      ))}
+    </ul>
+  );
+}
