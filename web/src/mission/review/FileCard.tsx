@@ -45,6 +45,7 @@ export function FileCard({ review, file, files, state, at, split, act, onComment
               decision={state.decided[hunk.id] ?? null}
               comment={state.comments[hunk.id] ?? ""}
               isCurrent={hunk.id === at}
+              isChosen={hunk.id === state.at}
               split={split}
               act={act}
               onComment={onComment}

@@ -8,6 +8,7 @@ import { Dialog } from "../../design/Dialog";
 import { TextArea } from "../../design/Field";
 import { count } from "../../format";
 import { actionsOf } from "../actions";
+import { isOpen } from "../facts";
 import { useCanAct } from "../useCanAct";
 import { progressOf, type Decisions } from "./decisions";
 import { messageOf, takenBack, wayToAgent } from "./finish";
@@ -26,47 +27,52 @@ interface Props {
 
 /** Says what the review comes to, with the exact plan of what is taken back, and carries it out. */
 export function FinishDialog({ mission, review, files, units, state, onClose }: Props) {
-  const progress = progressOf(units, state);
+  // As it was when the dialog opened: what is taken back meanwhile is no hunk any more.
+  const [seen] = useState(() => progressOf(units, state));
+  const [tree] = useState(review.tree);
   const [back] = useState(() => takenBack(files, state));
   const [message, setMessage] = useState(() => messageOf(files, state));
   const promotable = actionsOf(mission).some(({ id }) => id === "promote");
   const [promote, setPromote] = useState(promotable);
-  const [tell, setTell] = useState(progress.comments > 0);
+  const way = wayToAgent(mission.status, isOpen(mission.question));
+  const [tell, setTell] = useState(seen.comments > 0 && way !== null);
   const canAct = useCanAct();
-  const takes = back.files.length + back.hunks.length > 0;
+  const asked = back.files.length + back.hunks.length > 0;
   const plan = useQuery({
-    queryKey: ["restore-plan", review.mission, review.tree, back],
+    queryKey: ["restore-plan", review.mission, tree, back],
     queryFn: () => post<RestoreDocument>(`${missionPath(review.mission)}/restore`, { checkpoint: "base", ...back, dry_run: true }),
-    enabled: takes && canAct,
+    enabled: asked && canAct,
     retry: false,
-    staleTime: 0,
+    staleTime: Infinity,
+    gcTime: 0,
   });
-  const { finish, busy, error } = useFinish(review, back, plan.data, onClose);
-  const stale = plan.data !== undefined && plan.data.plan.source !== review.tree;
-  const open = progress.total - progress.decided;
-  const accepted = progress.decided - progress.rejected.length;
+  const { finish, busy, error, left } = useFinish(review.mission, tree, back, plan.data, onClose);
+  const takes = asked && left === null;
+  const stale = takes && plan.data !== undefined && plan.data.plan.source !== tree;
+  const open = seen.total - seen.decided;
+  const accepted = seen.decided - seen.rejected.length;
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();
-    const reason = `Reviewed: ${accepted} of ${count(progress.total, "hunk")} accepted, ${progress.rejected.length} taken back.`;
-    void finish({ promote, message: tell ? message.trim() : "", reason });
+    const reason = `Reviewed: ${accepted} of ${count(seen.total, "hunk")} accepted, ${seen.rejected.length} taken back.`;
+    void finish({ promote, message: tell ? message.trim() : "", way, reason });
   };
   return (
     <Dialog title="Finish the review?" onClose={onClose} alert={takes}>
       <form className="stack" onSubmit={submit}>
         <p>
-          {count(accepted, "hunk")} accepted, {progress.rejected.length} rejected, {open} not decided.
+          {count(accepted, "hunk")} accepted, {seen.rejected.length} rejected, {open} not decided.
         </p>
         {open > 0 && <p className="card warn">What is not decided stays in the change as it is.</p>}
         {takes && <PlanOfRestore plan={plan} stale={stale} />}
         <label className="row">
           <input type="checkbox" checked={promote} disabled={!promotable} onChange={(event) => setPromote(event.target.checked)} />
-          {takes ? "Promote what is left" : "Promote exactly the tree that you reviewed"}
+          {asked ? "Promote what is left" : "Promote exactly the tree that you reviewed"}
         </label>
         {!promotable && <p className="small soft">It cannot be promoted as it stands.</p>}
-        {takes && promote && <p className="small soft">What is left is judged anew first. If it is not green, it is not promoted.</p>}
+        {asked && promote && <p className="small soft">What is left is judged anew first. If it is not green, it is not promoted.</p>}
         <label className="row">
-          <input type="checkbox" checked={tell} onChange={(event) => setTell(event.target.checked)} />
-          {wayToAgent(review.status).path === "send" ? "Send the agent a message" : "Start another round with a message"}
+          <input type="checkbox" checked={tell} disabled={way === null} onChange={(event) => setTell(event.target.checked)} />
+          {way === "send" ? "Send the agent a message" : "Start another round with a message"}
         </label>
         {tell && <TextArea label="Message to the agent" rows={5} required value={message} onChange={(event) => setMessage(event.target.value)} />}
         {error && (

@@ -17,19 +17,21 @@ interface Props {
   decision: Decision | null;
   comment: string;
   isCurrent: boolean;
+  /** A person went to it: the page follows. */
+  isChosen: boolean;
   split: boolean;
   act: (made: Act) => void;
   onComment: () => void;
 }
 
 /** One hunk: what is decided is folded, unless a person is at it. */
-export function HunkCard({ file, hunk, number, lines, marks, decision, comment, isCurrent, split, act, onComment }: Props) {
+export function HunkCard({ file, hunk, number, lines, marks, decision, comment, isCurrent, isChosen, split, act, onComment }: Props) {
   const card = useRef<HTMLElement>(null);
   useEffect(() => {
-    if (!isCurrent || !card.current) return;
+    if (!isChosen || !card.current) return;
     card.current.focus({ preventScroll: true });
     card.current.scrollIntoView({ block: "nearest" });
-  }, [isCurrent]);
+  }, [isChosen]);
   const decide = (made: Decision) => {
     act({ type: "go", id: hunk.id });
     act({ type: "decide", decision: made });

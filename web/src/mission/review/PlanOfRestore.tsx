@@ -19,8 +19,7 @@ export function PlanOfRestore({ plan, stale }: { plan: UseQueryResult<RestoreDoc
               </p>
             )}
             <p>
-              A new checkpoint takes this back from {count(changed.length, "file")}; nothing is lost, and <code>checkpoint undo</code> brings it
-              again:
+              A new checkpoint takes this back from {count(changed.length, "file")}; nothing is lost, and <code>checkpoint undo</code> brings it back:
             </p>
             <ul className="small review-plan">
               {changed.map(({ path, action, hunks, why }) => (

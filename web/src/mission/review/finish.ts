@@ -34,8 +34,9 @@ export function messageOf(files: readonly ReviewFile[], { decided, comments }: P
   return lines.length === 0 ? "" : ["The change was reviewed:", ...lines].join("\n");
 }
 
-/** Returns how the agent can be reached: by a message while the mission is open, else by another round. */
-export function wayToAgent(status: string): { path: "send" | "continue"; field: "text" | "request" } {
-  const open = ["planned", "running", "paused", "waiting"].includes(status);
-  return open ? { path: "send", field: "text" } : { path: "continue", field: "request" };
+/** Returns how the agent can be told something: a message while it works, another round once it has ended. */
+export function wayToAgent(status: string, asks: boolean): "send" | "continue" | null {
+  if (["planned", "running", "paused"].includes(status)) return "send";
+  // What it asks has to be answered first.
+  return asks ? null : "continue";
 }

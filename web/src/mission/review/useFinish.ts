@@ -1,46 +1,51 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { ApiError, post } from "../../api/client";
-import type { Accepted, ChangeReview, MissionDocument, RestoreDocument } from "../../api/contract";
+import type { Accepted, MissionDocument, RestoreDocument } from "../../api/contract";
 import { missionPath } from "../../api/queries";
 import { toast } from "../../design/Toasts";
-import { wayToAgent, type TakenBack } from "./finish";
+import type { TakenBack } from "./finish";
 
 export interface Ending {
   promote: boolean;
   /** What the agent is told, "" for nothing. */
   message: string;
+  way: "send" | "continue" | null;
   reason: string;
 }
 
-/** Takes back what was rejected, tells the agent, and promotes what is left; each only as the person saw it. */
-export function useFinish(review: ChangeReview, back: TakenBack, plan: RestoreDocument | undefined, onDone: () => void) {
+/** Takes back what was rejected, tells the agent, and promotes what is left; each only on the tree that was seen. */
+export function useFinish(mission: string, seen: string, back: TakenBack, plan: RestoreDocument | undefined, onDone: () => void) {
   const client = useQueryClient();
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
-  const path = missionPath(review.mission);
-  const finish = async ({ promote, message, reason }: Ending) => {
+  // What is left once it is taken back: where something fails after that, another try goes on from there.
+  const [left, setLeft] = useState<string | null>(null);
+  const path = missionPath(mission);
+  const finish = async ({ promote, message, way, reason }: Ending) => {
     setBusy(true);
     setError("");
     const done: string[] = [];
     try {
-      let tree = review.tree;
-      if (back.files.length + back.hunks.length > 0) {
+      let tree = left ?? seen;
+      if (left === null && back.files.length + back.hunks.length > 0) {
         tree = await takeBack(path, back, plan);
+        setLeft(tree);
         done.push("What you rejected is taken back.");
       }
-      const way = wayToAgent(review.status);
-      if (message && way.path === "send") {
-        await post(`${path}/send`, { text: message });
-        done.push("The agent has your comments.");
-      }
+      let follows = false;
       if (promote) {
         const made = await post<MissionDocument | Accepted>(`${path}/promote`, { tree, reason });
-        done.push("accepted" in made ? "Its promotion is under way." : "It is promoted.");
+        follows = "accepted" in made;
+        done.push(follows ? "Its promotion is under way." : "It is promoted.");
       }
-      if (message && way.path === "continue") {
+      if (message && way === "send") {
+        await post(`${path}/send`, { text: message });
+        done.push("The agent has your message.");
+      } else if (message && way === "continue") {
+        if (follows) throw new Error("Your message was not sent: continue the mission with it once it is promoted.");
         await post(`${path}/continue`, { request: message });
-        done.push("Another round begins with your comments.");
+        done.push("Another round begins with your message.");
       }
       toast(done.join(" "));
       onDone();
@@ -49,10 +54,10 @@ export function useFinish(review: ChangeReview, back: TakenBack, plan: RestoreDo
       setError([...done, why].join(" "));
     } finally {
       setBusy(false);
-      await client.invalidateQueries({ queryKey: ["mission", review.mission] });
+      await client.invalidateQueries({ queryKey: ["mission", mission] });
     }
   };
-  return { finish, busy, error };
+  return { finish, busy, error, left };
 }
 
 async function takeBack(path: string, back: TakenBack, plan: RestoreDocument | undefined): Promise<string> {
