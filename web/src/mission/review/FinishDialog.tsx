@@ -10,7 +10,7 @@ import { count } from "../../format";
 import { actionsOf } from "../actions";
 import { isOpen } from "../facts";
 import { useCanAct } from "../useCanAct";
-import { progressOf, type Decisions } from "./decisions";
+import { progressOf, type Act, type Decisions } from "./decisions";
 import { messageOf, takenBack, wayToAgent } from "./finish";
 import { PlanOfRestore } from "./PlanOfRestore";
 import type { Unit } from "./units";
@@ -22,11 +22,12 @@ interface Props {
   files: readonly ReviewFile[];
   units: readonly Unit[];
   state: Decisions;
+  act: (made: Act) => void;
   onClose: () => void;
 }
 
 /** Says what the review comes to, with the exact plan of what is taken back, and carries it out. */
-export function FinishDialog({ mission, review, files, units, state, onClose }: Props) {
+export function FinishDialog({ mission, review, files, units, state, act, onClose }: Props) {
   // As it was when the dialog opened: what is taken back meanwhile is no hunk any more.
   const [seen] = useState(() => progressOf(units, state));
   const [tree] = useState(review.tree);
@@ -46,7 +47,10 @@ export function FinishDialog({ mission, review, files, units, state, onClose }: 
     staleTime: Infinity,
     gcTime: 0,
   });
-  const { finish, busy, error, left } = useFinish(review.mission, tree, back, plan.data, onClose);
+  const { finish, busy, error, left } = useFinish(review.mission, tree, back, plan.data, (told) => {
+    if (told) act({ type: "sent" });
+    onClose();
+  });
   const takes = asked && left === null;
   const stale = takes && plan.data !== undefined && plan.data.plan.source !== tree;
   const open = seen.total - seen.decided;

@@ -66,7 +66,7 @@ function Review({ mission, review }: { mission: MissionDetails; review: ChangeRe
         <CommentDialog unit={unit} text={state.comments[unit.id] ?? ""} onClose={close} onSave={(text) => act({ type: "comment", id: unit.id, text })} />
       )}
       {shown === "help" && <ReviewHelp onClose={close} />}
-      {shown === "finish" && <FinishDialog mission={mission} review={review} files={files} units={units} state={state} onClose={close} />}
+      {shown === "finish" && <FinishDialog mission={mission} review={review} files={files} units={units} state={state} act={act} onClose={close} />}
     </div>
   );
 }

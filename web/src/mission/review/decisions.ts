@@ -23,6 +23,7 @@ export type Act =
   | { type: "nextFile" }
   | { type: "go"; id: string }
   | { type: "comment"; id: string; text: string }
+  | { type: "sent" }
   | { type: "undo" };
 
 /** Returns the hunk that a person is at: the first that is not decided where they were at none yet. */
@@ -35,6 +36,8 @@ export function reduce(units: readonly Unit[], state: Decisions, act: Act): Deci
   const unit = current(units, state);
   const place = unit ? units.indexOf(unit) : -1;
   if (act.type === "undo") return undo(state);
+  // What the agent was told once is not told again.
+  if (act.type === "sent") return { ...state, comments: {} };
   if (act.type === "go") return { ...state, at: act.id };
   if (act.type === "comment") return comment(state, act.id, act.text);
   if (!unit) return state;

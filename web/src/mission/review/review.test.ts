@@ -70,6 +70,7 @@ it("tells the agent in one message", () => {
   const state = after(reject, { type: "comment", id: "2", text: " why? " }, { type: "comment", id: "3", text: "x" }, { type: "comment", id: "3", text: " " });
   expect(messageOf(FILES, state)).toBe("The change was reviewed:\n- a.py:1-2 (rejected)\n- a.py:20-21: why?");
   expect(messageOf(FILES, after(accept))).toBe("");
+  expect(reduce(UNITS, state, { type: "sent" }).comments).toEqual({});
   expect(wayToAgent("running", false)).toBe("send");
   expect(wayToAgent("waiting", false)).toBe("continue");
   expect(wayToAgent("waiting", true)).toBeNull();

@@ -15,7 +15,7 @@ export interface Ending {
 }
 
 /** Takes back what was rejected, tells the agent, and promotes what is left; each only on the tree that was seen. */
-export function useFinish(mission: string, seen: string, back: TakenBack, plan: RestoreDocument | undefined, onDone: () => void) {
+export function useFinish(mission: string, seen: string, back: TakenBack, plan: RestoreDocument | undefined, onDone: (told: boolean) => void) {
   const client = useQueryClient();
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
@@ -48,7 +48,7 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
         done.push("Another round begins with your message.");
       }
       toast(done.join(" "));
-      onDone();
+      onDone(message !== "");
     } catch (failure) {
       const why = failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure);
       setError([...done, why].join(" "));
