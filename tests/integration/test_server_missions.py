@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from desk import Desk, repository, shell
 from jsonschema import Draft202012Validator
+from prometheus_client.parser import text_string_to_metric_families
 from test_cli_terminal import wait_for
 from tests.conftest import git
 from tests.server_kit import API, Served, frames, serving
@@ -96,6 +97,11 @@ def settled(client: httpx.Client, mission: str) -> dict[str, Any]:
         (("stats", "--all"), "/stats"),
         (("config", "show", "--origin"), "/config?project={project}"),
         (("project", "show"), "/projects/{project}"),
+        (("policy", "show"), "/policy?project={project}"),
+        (("role", "show", "reviewer"), "/roles/reviewer?project={project}"),
+        (("model", "invoice", "--all"), "/stats/invoice"),
+        (("action", "list"), "/actions"),
+        (("audit", "provenance", "{mission}"), "/audit/provenance?mission={mission}"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -250,3 +256,17 @@ def test_a_position_of_another_log_is_told(client: httpx.Client) -> None:
 def test_openapi_is_served_and_is_json(served: Served) -> None:
     answer = served.stranger().get("/openapi.json")
     assert answer.json() == msgspec.json.decode(msgspec.json.encode(openapi_document()))
+
+
+def test_metrics_are_what_the_store_says(served: Served, client: httpx.Client, promoted: str) -> None:
+    assert served.stranger().get("/metrics").status_code == 401
+    client.get(f"{API}/missions")
+    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+    told = {sample.labels["status"]: sample.value for sample in families["chargehand_missions"].samples}
+    with served.reader() as reader:
+        counts = reader.store.log.counts(reader.workers.live)
+    assert told == {status: float(count) for status, count in counts.items()}
+    requests = families["chargehand_request_seconds"].samples
+    labels = {"route": "get_missions", "status": "200"}
+    assert any(each.name.endswith("_count") and each.labels == labels and each.value >= 1 for each in requests)
+    assert families["chargehand_workers"].samples[0].value >= 1
