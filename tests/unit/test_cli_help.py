@@ -100,6 +100,7 @@ def test_every_command_of_this_version_is_there() -> None:
             "format",
             "worker",
             "mcp",
+            "up",
             "gc",
             "stats",
             "completion",

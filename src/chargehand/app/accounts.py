@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 from contextlib import suppress
@@ -263,6 +264,24 @@ def create_login_code(reader: StateReader) -> LoginCodeDocument:
     expires = as_moment(reader.clock.now() + _CODE_LASTS)
     reader.store.grants.add_code(digest, expires=expires, actor=Actor(user=reader.identity()))
     return LoginCodeDocument(secret=secret, expires=expires)
+
+
+def open_doors(reader: StateReader, host: str) -> str:
+    """Return a login code for a server that listens at an address; one beyond loopback needs accounts.
+
+    Raises `UsageError` (`accounts_needed`), `StoreError`.
+    """
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback and not any(row.has_password for row in reader.store.accounts.list()):
+        raise UsageError(
+            f"{host!r} can be reached from other machines, and there is no account yet",
+            code="accounts_needed",
+            hint="chargehand user add NAME --role admin; or listen at 127.0.0.1",
+        )
+    return create_login_code(reader).secret
 
 
 def redeem_login_code(

@@ -46,7 +46,7 @@ from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
-    from chargehand.app.runs import RunObserver
+    from chargehand.missions.journal import OnEvent
 
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
@@ -113,16 +113,13 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
     waits = waiting_reason(state, reader.mission_reader.waits())
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
-    waiting = waiting_tasks((state, *_children(reader, state))).get(state.id, ())
+    waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
 
 
-def _children(reader: StateReader, state: MissionState) -> tuple[MissionSummary, ...]:
-    """Return how the missions of a coordinator's tasks stand."""
-    if state.plan is None:
-        return ()
-    listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
-    return tuple(each.summary for each in listed)
+def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
+    """Return how the missions of a coordinator's tasks stand; none of any other mission."""
+    return tuple(each.summary for each in reader.store.log.summaries(reader.workers.live, parent=mission))
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
@@ -234,7 +231,7 @@ def question_document(mission: str, asked: Question) -> QuestionDocument:
 def addressed_mission(reader: StateReader, name: str, deed: Deed, *, task: str | None = None) -> Addressee:
     """Return whom a person means who names a mission; see `find_addressee`. Raises `NotFoundError` too."""
     state = reader.mission_state(name)
-    return find_addressee(state, _children(reader, state), deed, task)
+    return find_addressee(state, children_of(reader, state.id), deed, task)
 
 
 def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
@@ -344,9 +341,19 @@ def discard_mission(app: App, name: str) -> MissionState:
     return state
 
 
-def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
-    """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
-    question = asked.question.id if asked.question is not None else ""
+def answer_mission(app: App, asked: Addressee, text: str, *, question: str | None = None) -> MissionChange:
+    """Answer what a mission asks, and see to it that a worker goes on; `question` is the one that was read.
+
+    Raises `RefusedError` (`no_question` where another one is asked by now), `UsageError`.
+    """
+    now = asked.question.id if asked.question is not None else ""
+    if question is not None and question != now:
+        raise RefusedError(
+            f"mission {asked.mission!r} does not wait for an answer to {question!r} any more: it asks {now!r}",
+            code="no_question",
+            hint=f"chargehand mission show {asked.mission}",
+        )
+    question = now
     try:
         state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
     except RefusedError as error:
@@ -388,22 +395,22 @@ def resolve_option(asked: Question, text: str) -> str:
 
 
 async def promote_mission(
-    app: App, name: str, *, reason: str = "", tree: str = "", observer: RunObserver
+    app: App, name: str, *, reason: str = "", tree: str = "", watch: OnEvent | None = None
 ) -> MissionState:
     """Promote what a mission left, by the decision of the person who calls; `tree` is the one they looked at.
 
     Raises `RefusedError`: `tree_changed` where it is another one by now.
     """
     mission = app.find_mission(name)
-    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+    async with app.mission_session(mission, watch=watch) as (found, session):
         state = await session.missions.promote(found, identity=app.identity(), reason=reason, seen=tree)
     if state.parent:  # its coordinator has something to merge
         await asyncio.to_thread(ensure_worker, app)
     return state
 
 
-async def roll_back_mission(app: App, name: str, *, observer: RunObserver) -> MissionState:
+async def roll_back_mission(app: App, name: str, *, watch: OnEvent | None = None) -> MissionState:
     """Undo a promotion by a new commit; its export may be blocked. Raises `RefusedError`."""
     mission = app.find_mission(name)
-    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+    async with app.mission_session(mission, watch=watch) as (found, session):
         return await session.missions.roll_back(found)

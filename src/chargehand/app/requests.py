@@ -17,6 +17,7 @@ from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.documents import Document
 from chargehand.app.outcome import exported_branch
+from chargehand.app.reading import repository_of
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
@@ -235,7 +236,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     `via` tells the interfaces apart, so that no two callers mean one mission by chance.
     """
 
-    via: Literal["mcp", "run"]
+    via: Literal["mcp", "rest", "run"]
     key: str
     asked: str
 
@@ -352,7 +353,6 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     That is the mission itself, or a new one on top of what it promoted: a promotion stays what it was. Raises
     `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
     """
-    from chargehand.app.composition import repository_of
     from chargehand.app.runs import allowed_attempts
 
     state = app.mission_state(request.mission)
@@ -390,7 +390,6 @@ def _new_budget(state: MissionState, budget: float | None) -> float | None:
 def _follow_up_promoted(
     app: App, state: MissionState, text: str, *, attempts: int, seconds: float, budget: float | None
 ) -> str:
-    from chargehand.app.composition import repository_of
     from chargehand.app.runs import branch_slug
     from chargehand.missions.fork import create_follow_up
     from chargehand.missions.reading import is_applied

@@ -507,7 +507,7 @@ def promote(mission: str, reason: str, tree: str, task: str | None, out: Output)
         state = run_with_progress(
             out,
             app.store,
-            lambda shown: promote_mission(app, meant.mission, reason=reason, tree=tree, observer=shown),
+            lambda shown: promote_mission(app, meant.mission, reason=reason, tree=tree, watch=shown.watch),
         )
         print_result(out, state, app.store)
     return exit_code(state)
