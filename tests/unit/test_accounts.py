@@ -109,6 +109,21 @@ def test_a_session_lasts_while_it_is_used_and_seven_days_at_most(opened: Opened)
     assert opened.session(used.secret) is None
 
 
+def test_what_is_in_use_counts_where_its_use_cannot_be_noted(opened: Opened) -> None:
+    """As on a full disk: who comes to free it must not be locked out."""
+    opened.add()
+    session = opened.log_in()
+    token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
+    for table in ("web_sessions", "api_tokens"):
+        refuse = "BEGIN SELECT RAISE(ABORT, 'full'); END"
+        opened.raw(f"CREATE TRIGGER {table}_full BEFORE UPDATE ON {table} {refuse}")
+    opened.clock.advance(2 * MINUTE)
+    assert opened.session(session.secret) is not None
+    assert accounts.resolve_token(opened.reader, token) is not None
+    opened.clock.advance(12 * HOUR)
+    assert opened.session(session.secret) is None
+
+
 @pytest.mark.parametrize("end", ["disable", "password", "remove", "own"])
 def test_what_ends_all_sessions_of_a_user(opened: Opened, end: str) -> None:
     opened.add()
