@@ -326,6 +326,7 @@ def test_who_is_no_administrator_changes_nobody_else(opened: Opened) -> None:
     for ask in (
         lambda: accounts.create_user(reader, "eve", role="admin", by=operator),
         lambda: accounts.list_users(reader, by=operator),
+        lambda: accounts.find_user(reader, "bob", by=operator),
         lambda: accounts.set_user_role(reader, "ann", "admin", by=operator),
         lambda: accounts.set_user_password(reader, "bob", OTHER, by=operator),
         lambda: accounts.set_user_disabled(reader, "bob", True, by=operator),

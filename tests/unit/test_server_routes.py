@@ -147,7 +147,9 @@ def test_a_page_of_events_leaves_none_out(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         (name,) = record_missions(reader, 1)
         for number in range(9):
-            asked = QuestionAsked(question=f"q-{number}", text="Which?\x1b[2J", options=("a", "b"), tree="t", reasons=())
+            asked = QuestionAsked(
+                question=f"q-{number}", text="Which?\x1b[2J", options=("a", "b"), tree="t", reasons=()
+            )
             reader.store.log.append(name, asked)
         seen: list[int] = []
         after: int | None = 0
