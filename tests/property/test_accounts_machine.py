@@ -109,14 +109,15 @@ class AccountsMachine(RuleBasedStateMachine):
         self.users[name].role = role
 
     @precondition(lambda self: self.users)
-    @rule(data=st.data(), disabled=st.booleans())
-    def disable(self, data: st.DataObject, disabled: bool) -> None:
+    @rule(data=st.data(), states=st.sampled_from([[True], [False], [True, False]]))
+    def disable(self, data: st.DataObject, states: list[bool]) -> None:
         name = data.draw(st.sampled_from(sorted(self.users)))
-        accounts.set_user_disabled(self.reader, name, disabled, by=self.owner)
-        user = self.users[name]
-        user.disabled, user.failures, user.locked_until = disabled, 0, 0.0
-        if disabled:
-            self.close_sessions_of(name)
+        for disabled in states:
+            accounts.set_user_disabled(self.reader, name, disabled, by=self.owner)
+            user = self.users[name]
+            user.disabled, user.failures, user.locked_until = disabled, 0, 0.0
+            if disabled:
+                self.close_sessions_of(name)
 
     @precondition(lambda self: self.users)
     @rule(data=st.data(), password=st.sampled_from(["first", "second"]))
