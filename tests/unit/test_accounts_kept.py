@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -88,7 +87,6 @@ def test_a_copy_has_accounts_and_tokens_and_lets_no_session_of_then_in(tmp_path:
     code = accounts.create_login_code(reader).secret
     back_up(reader, tmp_path / "copy")
     accounts.remove_user(reader, "ann", by=owner)
-    shutil.rmtree(reader.home / "workers", ignore_errors=True)
     restore(reader, tmp_path / "copy", confirm=lambda told: None)
     reader = opened(tmp_path)
     assert [row.name for row in accounts.list_users(reader, by=owner).users] == ["ann"]
