@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,9 @@ class AccountsMachine(RuleBasedStateMachine):
     def now(self) -> float:
         return self.clock.monotonic()
 
+    def moment(self, seconds: float) -> str:
+        return as_moment(self.clock.now() + timedelta(seconds=seconds))
+
     @rule(seconds=st.sampled_from([30, 61, 300, 601, 3600, 11 * 3600, 3 * 86400]))
     def wait(self, seconds: int) -> None:
         self.clock.advance(seconds)
@@ -104,14 +109,15 @@ class AccountsMachine(RuleBasedStateMachine):
         self.users[name].role = role
 
     @precondition(lambda self: self.users)
-    @rule(data=st.data(), disabled=st.booleans())
-    def disable(self, data: st.DataObject, disabled: bool) -> None:
+    @rule(data=st.data(), states=st.sampled_from([[True], [False], [True, False]]))
+    def disable(self, data: st.DataObject, states: list[bool]) -> None:
         name = data.draw(st.sampled_from(sorted(self.users)))
-        accounts.set_user_disabled(self.reader, name, disabled, by=self.owner)
-        user = self.users[name]
-        user.disabled, user.failures, user.locked_until = disabled, 0, 0.0
-        if disabled:
-            self.close_sessions_of(name)
+        for disabled in states:
+            accounts.set_user_disabled(self.reader, name, disabled, by=self.owner)
+            user = self.users[name]
+            user.disabled, user.failures, user.locked_until = disabled, 0, 0.0
+            if disabled:
+                self.close_sessions_of(name)
 
     @precondition(lambda self: self.users)
     @rule(data=st.data(), password=st.sampled_from(["first", "second"]))
@@ -132,8 +138,7 @@ class AccountsMachine(RuleBasedStateMachine):
     def log_in_once(self, name: str, password: str) -> None:
         def lock(failures: int) -> str | None:
             seconds = lock_seconds(failures)
-            ends = self.clock.now().timestamp() + seconds
-            return as_moment(self.clock.now().fromtimestamp(ends, self.clock.now().tzinfo)) if seconds else None
+            return self.moment(seconds) if seconds else None
 
         attempt = self.reader.store.accounts.begin_login(name, lock=lock, address="")
         user = self.users.get(name)
@@ -145,10 +150,14 @@ class AccountsMachine(RuleBasedStateMachine):
         user.locked_until = self.now + lock_seconds(user.failures)
         if attempt.password != password:
             return
-        secret, digest = accounts._new_secret()
-        expires, ends = accounts._session_times(self.clock.now())
+        secret = f"secret {len(self.sessions) + len(self.closed)}"
         row = self.reader.store.grants.open_session(
-            name, attempt=attempt, rehashed=None, digest=digest, expires=expires, ends=ends
+            name,
+            attempt=attempt,
+            rehashed=None,
+            digest=hashlib.sha256(secret.encode()).hexdigest(),
+            expires=self.moment(IDLE),
+            ends=self.moment(LONGEST),
         )
         assert row is not None
         user.failures, user.locked_until = 0, 0.0

@@ -188,6 +188,12 @@ def list_users(reader: StateReader, *, by: Caller) -> UserListDocument:
     return UserListDocument(users=tuple(_user(reader, row) for row in reader.store.accounts.list()))
 
 
+def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
+    """Return an account. Raises `NotFoundError`, `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "user.list", name)
+    return _find_user(reader, name)
+
+
 def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
     """Give an account another role, at once for its sessions and tokens too.
 

@@ -109,11 +109,11 @@ def password(name: str, password_stdin: bool, out: Output) -> int:
       chargehand user password ann
       chargehand user password ann --password-stdin < password.txt
     """
-    from chargehand.app.accounts import owner, set_user_password
+    from chargehand.app.accounts import find_user, owner, set_user_password
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
-        reader.store.accounts.find(name)  # for its error alone, before anybody types
+        find_user(reader, name, by=owner(reader))  # for its error alone, before anybody types
         new = _read_password(name, from_stdin=password_stdin)
         changed = set_user_password(reader, name, new, by=owner(reader))
     return _show_user(out, changed, f"{name} has a new password and is logged out everywhere")

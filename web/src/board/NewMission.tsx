@@ -16,7 +16,7 @@ import { EMPTY, missionBody, problems, type Wish } from "./newMission";
 export default function NewMission({ onClose }: { onClose: () => void }) {
   const projects = useQuery(listQuery<ProjectList>("projects"));
   return (
-    <Dialog title="New mission" onClose={onClose} alert>
+    <Dialog title="New mission" onClose={onClose} keep>
       <Loaded query={projects} label="Loading projects">
         {({ projects: known }) =>
           known.length > 0 ? (

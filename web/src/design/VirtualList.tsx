@@ -32,7 +32,9 @@ export function VirtualList<T>({ label, items, keyOf, height, measured = false, 
     scrollMargin: top,
     getItemKey: (index) => keyOf(items[index] as T, index),
   });
-  useEffect(() => virtual.measure(), [virtual, height]);
+  useEffect(() => {
+    virtual.measure();
+  }, [virtual, height]);
 
   const shown = virtual.getVirtualItems();
   const last = shown.at(-1)?.index ?? 0;

@@ -29,7 +29,7 @@ export function ActionDialog({ mission, action, onClose, given = {} }: Props) {
     void run(values);
   };
   return (
-    <Dialog title={`${action.label}?`} onClose={onClose} alert={action.danger ?? false}>
+    <Dialog title={`${action.label}?`} onClose={onClose} alert={action.danger ?? false} keep>
       <form className="stack" onSubmit={submit}>
         <p>{action.consequence}</p>
         {action.id === "rollback" && <RollbackPreview mission={mission.mission} />}

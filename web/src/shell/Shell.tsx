@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link, Outlet, useNavigate } from "@tanstack/react-router";
-import { lazy, Suspense, useCallback, useState } from "react";
+import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
+import { lazy, Suspense, useCallback, useEffect, useRef, useState } from "react";
 import { remove } from "../api/client";
 import { sessionQuery } from "../api/queries";
 import { Button } from "../design/Button";
@@ -24,6 +24,25 @@ const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
   { to: "/settings", label: "Settings", icon: "settings" },
 ];
 
+function Pages() {
+  const nav = useRef<HTMLElement>(null);
+  const path = useLocation({ select: ({ pathname }) => pathname });
+  // On a phone the pages stand in a line that is wider than the screen.
+  useEffect(() => {
+    nav.current?.querySelector("[aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [path]);
+  return (
+    <nav aria-label="Pages" className="pages" ref={nav}>
+      {PAGES.map(({ to, label, icon }) => (
+        <Link key={to} to={to} activeOptions={{ exact: to === "/", includeSearch: false }}>
+          <Icon name={icon} />
+          {label}
+        </Link>
+      ))}
+    </nav>
+  );
+}
+
 export function Shell() {
   const [shown, setShown] = useState<Open>(null);
   const open = useCallback((what: Open) => setShown(what), []);
@@ -40,14 +59,7 @@ export function Shell() {
         <Link to="/" className="brand" aria-label="Chargehand, to the board">
           <img src="/icon.svg" alt="" width="22" height="22" /> <span>Chargehand</span>
         </Link>
-        <nav aria-label="Pages" className="pages">
-          {PAGES.map(({ to, label, icon }) => (
-            <Link key={to} to={to} activeOptions={{ exact: to === "/", includeSearch: false }}>
-              <Icon name={icon} />
-              {label}
-            </Link>
-          ))}
-        </nav>
+        <Pages />
         <Tools open={open} />
       </header>
       <FeedNotice />
