@@ -167,6 +167,27 @@ def test_a_file_is_compared(client: httpx.Client, promoted: str) -> None:
     assert missing.status_code == 404
 
 
+def test_a_review_names_what_a_restore_takes_back(desk: Desk, repo: Path, client: httpx.Client) -> None:
+    edit = shell("sed -i s/aaa/bbb/ f.txt; sed -i s/ggg/xxx/ g.txt; touch conftest.py")
+    mission = desk.run(repo, agent=edit).document["mission"]
+    review = client.get(f"{API}/missions/{mission}/review").json()
+    files = {file["path"]: file for file in review["files"]}
+    assert review["verdict"] is not None
+    assert review["files"][0]["path"] == "conftest.py"
+    assert "check_surface" in {reason["code"] for reason in files["conftest.py"]["reasons"]}
+    hunk = files["f.txt"]["hunks"][0]
+    assert (files["f.txt"]["patch"], hunk["attempt"]) == ("@@ -1,1 +1,1 @@\n-aaa\n+bbb\n", 1)
+    body = {"checkpoint": "base", "hunks": [hunk["reject"]], "files": ["conftest.py"]}
+    plan = client.post(f"{API}/missions/{mission}/restore", json=body | {"dry_run": True}).json()["plan"]
+    done = client.post(f"{API}/missions/{mission}/restore", json=body).json()["plan"]
+    assert (plan["source"], plan["result"]) == (review["tree"], done["result"])
+    left = client.get(f"{API}/missions/{mission}/review").json()
+    assert (left["tree"], left["verdict"]) == (done["result"], None)
+    assert [file["hunks"][0]["id"] for file in left["files"]] == [files["g.txt"]["hunks"][0]["id"]]
+    old = client.post(f"{API}/missions/{mission}/promote", json={"tree": review["tree"]})
+    assert (old.status_code, old.json()["error"]["code"]) == (409, "tree_changed")
+
+
 # --- what it does
 
 

@@ -61,7 +61,8 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
 }
 
 async function takeBack(path: string, back: TakenBack, plan: RestoreDocument | undefined): Promise<string> {
-  const made = await post<RestoreDocument>(`${path}/restore`, { checkpoint: "base", ...back });
+  const made = await post<RestoreDocument | Accepted>(`${path}/restore`, { checkpoint: "base", ...back });
+  if ("accepted" in made) throw new Error("It is still being taken back. The change is loaded anew then: promote it after another look.");
   if (made.plan.result !== plan?.plan.result) {
     throw new Error("The mission changed meanwhile: what was taken back is not what you saw. Look at it again before you promote it.");
   }
