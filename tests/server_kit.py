@@ -53,7 +53,7 @@ class Served:
     def owner(self) -> httpx.Client:
         """Return a client whose person started the server: logged in by the link."""
         with self.reader() as reader:
-            return self.logged_in({"code": create_login_code(reader).code})
+            return self.logged_in({"code": create_login_code(reader).secret})
 
     def user(self, name: str, role: str) -> httpx.Client:
         """Return a client logged in to an account, made where there is none."""

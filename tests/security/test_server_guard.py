@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from tests.server_kit import API, PASSWORD, Served, environment, record_missions, serving
 
-from chargehand.app.accounts import create_user, owner, revoke_token, set_user_disabled
+from chargehand.app.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access
 from chargehand.server._guard import RequestGuard
 from chargehand.server._routes import Route
@@ -150,9 +150,7 @@ def test_every_response_tells_browsers_what_they_may(served: Served) -> None:
 
 def test_a_login_link_counts_once_and_its_cookie_is_closed_to_scripts(served: Served) -> None:
     with served.reader() as reader:
-        from chargehand.app.accounts import create_login_code
-
-        given = {"code": create_login_code(reader).code}
+        given = {"code": create_login_code(reader).secret}
     client = served.stranger()
     answer = client.post(f"{API}/session", json=given)
     cookie = answer.headers["set-cookie"].lower()

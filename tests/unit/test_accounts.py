@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -109,13 +109,28 @@ def test_a_session_lasts_while_it_is_used_and_seven_days_at_most(opened: Opened)
     assert opened.session(used.secret) is None
 
 
+def test_what_is_in_use_counts_where_its_use_cannot_be_noted(opened: Opened) -> None:
+    """As on a full disk: who comes to free it must not be locked out."""
+    opened.add()
+    session = opened.log_in()
+    token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
+    for table in ("web_sessions", "api_tokens"):
+        refuse = "BEGIN SELECT RAISE(ABORT, 'full'); END"
+        opened.raw(f"CREATE TRIGGER {table}_full BEFORE UPDATE ON {table} {refuse}")
+    opened.clock.advance(2 * MINUTE)
+    assert opened.session(session.secret) is not None
+    assert accounts.resolve_token(opened.reader, token) is not None
+    opened.clock.advance(12 * HOUR)
+    assert opened.session(session.secret) is None
+
+
 @pytest.mark.parametrize("end", ["disable", "password", "remove", "own"])
 def test_what_ends_all_sessions_of_a_user(opened: Opened, end: str) -> None:
     opened.add()
     opened.add("bob")
     sessions = [opened.log_in(), opened.log_in()]
     other = opened.log_in("bob")
-    mine = accounts.redeem_login_code(opened.reader, accounts.create_login_code(opened.reader).code)
+    mine = accounts.redeem_login_code(opened.reader, accounts.create_login_code(opened.reader).secret)
     match end:
         case "disable":
             accounts.set_user_disabled(opened.reader, "ann", True, by=opened.owner)
@@ -204,18 +219,35 @@ def test_an_account_that_changes_during_the_comparison_is_not_opened(opened: Ope
 
 
 def test_a_code_is_used_once_within_ten_minutes(opened: Opened) -> None:
-    code = accounts.create_login_code(opened.reader).code
+    code = accounts.create_login_code(opened.reader).secret
     session = accounts.redeem_login_code(opened.reader, code, address="127.0.0.1")
     assert (session.caller.user, session.caller.role) == (opened.owner.user, "admin")
     found = opened.session(session.secret)
     assert found is not None
     assert not accounts.session_document(opened.reader, found).accounts
-    late = accounts.create_login_code(opened.reader).code
+    late = accounts.create_login_code(opened.reader).secret
     opened.clock.advance(10 * MINUTE)
     for wrong in (code, late, "", "x", session.secret):
         with pytest.raises(RefusedError) as caught:
             accounts.redeem_login_code(opened.reader, wrong)
         assert caught.value.code == "login_failed"
+
+
+def test_of_many_who_redeem_a_code_at_once_one_gets_in(opened: Opened) -> None:
+    code = accounts.create_login_code(opened.reader).secret
+    got_in: list[str] = []
+
+    def redeem() -> None:
+        with suppress(RefusedError):
+            got_in.append(accounts.redeem_login_code(opened.reader, code).secret)
+
+    threads = [threading.Thread(target=redeem) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got_in) == 1
+    assert [outcome for *_, outcome in opened.log()].count("refused") == 7
 
 
 def test_a_token_is_shown_once_and_resolves_until_it_is_revoked(opened: Opened) -> None:
@@ -294,6 +326,7 @@ def test_who_is_no_administrator_changes_nobody_else(opened: Opened) -> None:
     for ask in (
         lambda: accounts.create_user(reader, "eve", role="admin", by=operator),
         lambda: accounts.list_users(reader, by=operator),
+        lambda: accounts.find_user(reader, "bob", by=operator),
         lambda: accounts.set_user_role(reader, "ann", "admin", by=operator),
         lambda: accounts.set_user_password(reader, "bob", OTHER, by=operator),
         lambda: accounts.set_user_disabled(reader, "bob", True, by=operator),
@@ -386,7 +419,7 @@ def test_strangers_cannot_fill_the_log_nor_push_out_what_was_done(opened: Opened
 def test_nothing_that_grants_access_is_in_the_files(opened: Opened) -> None:
     opened.add()
     session = opened.log_in()
-    code = accounts.create_login_code(opened.reader).code
+    code = accounts.create_login_code(opened.reader).secret
     token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
     kept = b"".join(path.read_bytes() for path in opened.reader.home.rglob("*") if path.is_file())
     assert b"192.0.2.1" in kept

@@ -10,7 +10,7 @@ import pytest
 from chargehand.core.codec import json_schema
 
 MODULES = (
-    *("agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
+    *("accounts", "agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
     *("projects", "storage"),
 )
 DOCUMENTS = [

@@ -48,7 +48,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for something, as a session, a token or the command line proves it.
 
     `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `csrf`
-    for what is no session, `address` for this machine.
+    for what is no session, `address` (where the request came from) for this machine.
     """
 
     user: str
@@ -106,9 +106,9 @@ class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A code that logs the owner of the state directory in once, until `expires`."""
+    """`secret` is a code that logs the owner of the state directory in once, until `expires`."""
 
-    code: str
+    secret: str
     expires: str
 
 
@@ -188,6 +188,12 @@ def list_users(reader: StateReader, *, by: Caller) -> UserListDocument:
     return UserListDocument(users=tuple(_user(reader, row) for row in reader.store.accounts.list()))
 
 
+def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
+    """Return an account. Raises `NotFoundError`, `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "user.list", name)
+    return _find_user(reader, name)
+
+
 def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
     """Give an account another role, at once for its sessions and tokens too.
 
@@ -255,15 +261,15 @@ def log_in(
     )
     if row is None:  # disabled, or given another password, in the 0.3 s
         raise _login_failed()
-    return _opened(reader, row, secret, address=address, replaces=replaces)
+    return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def create_login_code(reader: StateReader) -> LoginCodeDocument:
     """Make a code that logs the owner of the state directory in once, within 10 minutes. Raises `StoreError`."""
-    code, digest = _new_secret()
+    secret, digest = _new_secret()
     expires = as_moment(reader.clock.now() + _CODE_LASTS)
     reader.store.grants.add_code(digest, expires=expires, actor=Actor(user=reader.identity()))
-    return LoginCodeDocument(code=code, expires=expires)
+    return LoginCodeDocument(secret=secret, expires=expires)
 
 
 def open_doors(reader: StateReader, host: str) -> str:
@@ -281,7 +287,7 @@ def open_doors(reader: StateReader, host: str) -> str:
             code="accounts_needed",
             hint="chargehand user add NAME --role admin; or listen at 127.0.0.1",
         )
-    return create_login_code(reader).code
+    return create_login_code(reader).secret
 
 
 def redeem_login_code(
@@ -299,7 +305,7 @@ def redeem_login_code(
             code="login_failed",
             hint="`chargehand up` prints a new one",
         )
-    return _opened(reader, row, secret, address=address, replaces=replaces)
+    return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
@@ -463,7 +469,7 @@ def _session_times(now: datetime) -> tuple[str, str]:
     return as_moment(now + _IDLE), as_moment(now + _LONGEST)
 
 
-def _opened(
+def _begin_session(
     reader: StateReader, row: SessionRow, secret: str, *, address: str, replaces: str | None
 ) -> OpenedSession:
     if replaces:

@@ -48,7 +48,9 @@ _COMMANDS = {
     "stats": ("chargehand.cli.stats", "stats"),
     "store": ("chargehand.cli.storage", "store"),
     "team": ("chargehand.cli.role", "team"),
+    "token": ("chargehand.cli.account", "token"),
     "up": ("chargehand.cli.serving", "up"),
+    "user": ("chargehand.cli.account", "user"),
     "worker": ("chargehand.cli.run", "worker"),
 }
 _AGAIN_SECONDS = 0.002

@@ -170,7 +170,7 @@ ROUTES = (
     Route(
         method="GET", path="/access", action="access.list",
         summary="Read the log of logins, refusals and changes.",
-        takes=AccessQuery, gives=AccessLogDocument,
+        takes=AccessQuery, gives=AccessLogDocument, commands=("user log",),
         call=lambda reader, call, by: list_access(reader, by=by, limit=call.limit, before=call.before),
     ),
 )  # fmt: skip

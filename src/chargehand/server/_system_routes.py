@@ -8,22 +8,34 @@ from typing import Annotated
 from msgspec import Meta
 
 from chargehand.app.accounts import Caller
-from chargehand.app.agents import AgentList, RoleList, TeamList, list_agents, list_roles, list_teams
+from chargehand.app.actions import ActionDocument, Actions, action_document
+from chargehand.app.agents import (
+    AgentList,
+    RoleList,
+    RoleView,
+    TeamList,
+    list_agents,
+    list_roles,
+    list_teams,
+    show_role,
+)
 from chargehand.app.composition import App
-from chargehand.app.configuration import ConfigurationView, show_configuration
+from chargehand.app.configuration import ConfigurationView, RuleList, list_rules, show_configuration
 from chargehand.app.diagnosis import SystemView, describe_system
-from chargehand.app.models import ModelList, list_models
+from chargehand.app.models import ModelList, ModelView, list_models, show_model
 from chargehand.app.projects import ProjectList, ProjectView, list_projects, show_project
 from chargehand.app.reading import StateReader
 from chargehand.app.statistics import (
+    InvoiceDocument,
     ModelStatisticsDocument,
     StatisticsDocument,
     StatisticsRequest,
     mission_statistics,
+    model_invoice,
     model_statistics,
 )
-from chargehand.app.storage import AuditView, verify_log
-from chargehand.server._routes import RestArguments, Route, Short, Words
+from chargehand.app.storage import AuditView, ProvenanceDocument, verify_log, verify_provenance
+from chargehand.server._routes import MissionName, RestArguments, Route, Short, Words
 
 
 class ProjectQuery(RestArguments, frozen=True):
@@ -49,6 +61,30 @@ class StatisticsQuery(RestArguments, frozen=True):
 
     project: Short | None = None
     since: Annotated[str, Meta(max_length=40, description="7d, 12h or a date (UTC).")] | None = None
+
+
+class OneAction(RestArguments, frozen=True):
+    """A git action or a command, by its id."""
+
+    action: Short
+
+
+class OneModel(ProjectQuery, frozen=True, kw_only=True):
+    """A model, by its name in the configuration or PROVIDER:MODEL."""
+
+    model: Words
+
+
+class OneRole(ProjectQuery, frozen=True, kw_only=True):
+    """A role, by its name."""
+
+    role: Short
+
+
+class ProvenanceQuery(RestArguments, frozen=True):
+    """Whose provenance is verified."""
+
+    mission: MissionName
 
 
 class VerifyBody(RestArguments, frozen=True):
@@ -125,6 +161,43 @@ ROUTES = (
         summary="Show the configuration and where it comes from.",
         takes=ProjectQuery, gives=ConfigurationView, commands=("config show",),
         call=lambda app, call, by: show_configuration(app, _repository(app, call.project), with_origins=True),
+    ),
+    Route(
+        method="GET", path="/models/{model}", action="model.list", summary="Show all that is known of a model.",
+        takes=OneModel, gives=ModelView, commands=("model show",),
+        call=lambda app, call, by: show_model(app, call.model, _repository(app, call.project)),
+    ),
+    Route(
+        method="GET", path="/roles/{role}", action="agent.list", summary="Show a role as it is in force.",
+        takes=OneRole, gives=RoleView, commands=("role show",),
+        call=lambda app, call, by: show_role(app, call.role, _repository(app, call.project))[0],
+    ),
+    Route(
+        method="GET", path="/policy", action="agent.list", summary="Show the rules for what agents do.",
+        takes=ProjectQuery, gives=RuleList, commands=("policy show",),
+        call=lambda app, call, by: list_rules(app, _repository(app, call.project)),
+    ),
+    Route(
+        method="GET", path="/stats/invoice", action="stats.show",
+        summary="List the calls that providers charge for.",
+        takes=StatisticsQuery, gives=InvoiceDocument, commands=("model invoice",),
+        call=lambda reader, call, by: model_invoice(reader, _statistics_request(reader, call)),
+    ),
+    Route(
+        method="GET", path="/actions", action="action.list", summary="List git actions and commands.",
+        gives=list[ActionDocument], commands=("action list",),
+        call=lambda app, call, by: [action_document(each) for each in Actions(app).all()],
+    ),
+    Route(
+        method="GET", path="/actions/{action}", action="action.list", summary="Show a git action or a command.",
+        takes=OneAction, gives=ActionDocument, commands=("action show",),
+        call=lambda app, call, by: action_document(Actions(app).state(call.action)),
+    ),
+    Route(
+        method="GET", path="/audit/provenance", action="audit.verify",
+        summary="Verify a promotion's signed provenance.",
+        takes=ProvenanceQuery, gives=ProvenanceDocument, commands=("audit provenance",),
+        call=lambda reader, call, by: verify_provenance(reader, reader.find_mission(call.mission)),
     ),
     Route(
         method="GET", path="/system", action="system.show",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import SAFE_METHODS, RequestGuard
+from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
@@ -61,6 +63,7 @@ class ChargehandServer:
         self._feed = EventFeed(self._shared)
         self._sessions = Sessions(self._shared, secure=secure)
         self._pages = Pages(pages)
+        self._metrics = Metrics(self._shared)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="request")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts, secure=secure)
@@ -76,6 +79,7 @@ class ChargehandServer:
             HttpRoute(f"{PREFIX}/{{rest:path}}", self._unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
             HttpRoute("/health", self._health, methods=["GET"]),
             HttpRoute("/ready", self._ready, methods=["GET"]),
+            HttpRoute("/metrics", self._show_metrics, methods=["GET"]),
             HttpRoute("/openapi.json", self._openapi, methods=["GET"]),
             HttpRoute("/{path:path}", self._page, methods=["GET"]),
         ]
@@ -105,7 +109,10 @@ class ChargehandServer:
 
     def _endpoint(self, route: Route) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            return await self._answer_safely(lambda: self._call(route, request))
+            began = time.monotonic()
+            response = await self._answer_safely(lambda: self._call(route, request))
+            self._metrics.note_request(route.name, response.status_code, time.monotonic() - began)
+            return response
 
         return answer
 
@@ -236,6 +243,14 @@ class ChargehandServer:
         async def work() -> Response:
             await self._in_thread(self._shared.store.log.last_position)
             return document_response({"status": "ready"})
+
+        return await self._answer_safely(work)
+
+    async def _show_metrics(self, request: Request) -> Response:
+        async def work() -> Response:
+            await self._in_thread(lambda: self._authorise(request, "system.show"))
+            content = await self._in_thread(self._metrics.render)
+            return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
 
         return await self._answer_safely(work)
 
