@@ -1,4 +1,5 @@
 import type { AttemptDetails } from "../api/contract";
+import { Scroll } from "../design/Scroll";
 import { Status } from "../design/Status";
 import { bytes, duration, money, plainText } from "../format";
 import { ArtifactLink } from "./ArtifactLink";
@@ -7,7 +8,7 @@ export function Attempts({ attempts }: { attempts: readonly AttemptDetails[] }) 
   return (
     <section className="card stack">
       <h2>Attempts</h2>
-      <div className="table-scroll">
+      <Scroll label="Attempts">
         <table className="table">
           <thead>
             <tr>
@@ -33,7 +34,7 @@ export function Attempts({ attempts }: { attempts: readonly AttemptDetails[] }) 
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
     </section>
   );
 }

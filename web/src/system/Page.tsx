@@ -1,3 +1,4 @@
+import { Scroll } from "../design/Scroll";
 import type { ReactNode } from "react";
 import { useTitle } from "../useTitle";
 
@@ -28,7 +29,7 @@ export function DataTable({ caption, heads, rows, none }: TableProps) {
       {rows.length === 0 ? (
         <p className="soft">{none}</p>
       ) : (
-        <div className="table-scroll">
+        <Scroll label={caption}>
           <table className="table">
             <caption className="sr-only">{caption}</caption>
             <thead>
@@ -58,7 +59,7 @@ export function DataTable({ caption, heads, rows, none }: TableProps) {
               ))}
             </tbody>
           </table>
-        </div>
+        </Scroll>
       )}
     </section>
   );
