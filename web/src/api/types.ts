@@ -656,6 +656,146 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/models/{model}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show all that is known of a model.
+         * @description Needs the role viewer and the scope read. Like `chargehand model show`.
+         */
+        get: operations["get_models_model"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/roles/{role}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a role as it is in force.
+         * @description Needs the role viewer and the scope read. Like `chargehand role show`.
+         */
+        get: operations["get_roles_role"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the rules for what agents do.
+         * @description Needs the role viewer and the scope read. Like `chargehand policy show`.
+         */
+        get: operations["get_policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/stats/invoice": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the calls that providers charge for.
+         * @description Needs the role viewer and the scope read. Like `chargehand model invoice`.
+         */
+        get: operations["get_stats_invoice"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List git actions and commands.
+         * @description Needs the role viewer and the scope read. Like `chargehand action list`.
+         */
+        get: operations["get_actions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/{action}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a git action or a command.
+         * @description Needs the role viewer and the scope read. Like `chargehand action show`.
+         */
+        get: operations["get_actions_action"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/provenance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Verify a promotion's signed provenance.
+         * @description Needs the role operator and the scope read. Like `chargehand audit provenance`.
+         */
+        get: operations["get_audit_provenance"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/system": {
         parameters: {
             query?: never;
@@ -839,7 +979,7 @@ export interface paths {
         };
         /**
          * Read the log of logins, refusals and changes.
-         * @description Needs the role admin and the scope administer.
+         * @description Needs the role admin and the scope administer. Like `chargehand user log`.
          */
         get: operations["get_access"];
         put?: never;
@@ -904,6 +1044,46 @@ export interface components {
             subject: string;
             address: string;
             outcome: string;
+        };
+        /**
+         * ActionAsked
+         * @description A rule wants a person's word first; an answer holds for this `subject` alone, and once.
+         */
+        ActionAsked: {
+            action: string;
+            text: string;
+            rule: string;
+            /** @default {} */
+            subject: Record<string, never>;
+        };
+        /**
+         * ActionDocument
+         * @description One action: what it does, how it stands and why, what came of it.
+         *
+         *         Times are ISO 8601 in UTC, "" for not yet.
+         */
+        ActionDocument: {
+            action: string;
+            kind: ("commit" | "exec" | "fetch" | "merge" | "push" | "rebase") | null;
+            /** @enum {unknown} */
+            status: "cancelled" | "done" | "failed" | "lost" | "queued" | "running" | "timed_out" | "waiting";
+            project: string;
+            mission: string | null;
+            arguments: Record<string, never>;
+            limit_seconds: number;
+            identity: string;
+            detached: boolean;
+            created: string;
+            began: string;
+            finished: string;
+            question: components["schemas"]["ActionAsked"] | null;
+            answer: boolean | null;
+            exit_code: number | null;
+            seconds: number | null;
+            reasons: components["schemas"]["Reason"][];
+            result: Record<string, never>;
+            lines: number | null;
+            truncated: boolean;
         };
         /**
          * AgentEntry
@@ -1066,7 +1246,7 @@ export interface components {
             mission: string;
             seq: number | null;
             /** @enum {unknown} */
-            kind: "artifact_damaged" | "branch_moved" | "chain_broken" | "depot_damaged" | "engine_damaged" | "export_malformed" | "head_changed" | "head_forged" | "key_changed" | "key_missing" | "key_unknown" | "line_changed" | "line_malformed" | "line_missing" | "mission_changed" | "mission_missing" | "payload_changed" | "payload_missing" | "project_missing" | "provenance_differs" | "provenance_forged" | "provenance_malformed" | "provenance_missing" | "store_damaged" | "tail_missing";
+            kind: "access_damaged" | "artifact_damaged" | "branch_moved" | "chain_broken" | "depot_damaged" | "engine_damaged" | "export_malformed" | "head_changed" | "head_forged" | "key_changed" | "key_missing" | "key_unknown" | "line_changed" | "line_malformed" | "line_missing" | "mission_changed" | "mission_missing" | "payload_changed" | "payload_missing" | "project_missing" | "provenance_differs" | "provenance_forged" | "provenance_malformed" | "provenance_missing" | "store_damaged" | "tail_missing";
             message: string;
         };
         /**
@@ -1176,6 +1356,24 @@ export interface components {
             reason: components["schemas"]["Reason"];
         };
         /**
+         * CommitProvenance
+         * @description The provenance of one promoted commit: its signed statement, who signed it, and what is wrong with it.
+         *
+         *         `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
+         */
+        CommitProvenance: {
+            commit: string;
+            mission: string;
+            /** @default null */
+            key: string | null;
+            /** @default null */
+            envelope: components["schemas"]["Envelope"] | null;
+            /** @default null */
+            statement: unknown;
+            /** @default [] */
+            problems: components["schemas"]["AuditProblem"][];
+        };
+        /**
          * ConfigurationView
          * @description Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force.
          */
@@ -1274,6 +1472,23 @@ export interface components {
         DifferingSums: {
             reported_usd: number;
             computed_usd: number;
+        };
+        /**
+         * Envelope
+         * @description A body in base64, its media type, and who signed both.
+         */
+        Envelope: {
+            payload: string;
+            payloadType: string;
+            signatures: components["schemas"]["EnvelopeSignature"][];
+        };
+        /**
+         * EnvelopeSignature
+         * @description Ed25519's signature in base64, and the id of the public key.
+         */
+        EnvelopeSignature: {
+            keyid: string;
+            sig: string;
         };
         /** @description What went wrong: a stable code, a message with the value, and the way out. */
         Error: {
@@ -1422,6 +1637,37 @@ export interface components {
             name: string;
             path: string;
             driven: boolean;
+        };
+        /**
+         * InvoiceDocument
+         * @description `model invoice`: the calls in the order in which they ended, to hold against a provider's own invoice.
+         */
+        InvoiceDocument: {
+            project: string | null;
+            since: string | null;
+            lines: components["schemas"]["InvoiceLine"][];
+        };
+        /**
+         * InvoiceLine
+         * @description One call that a provider may charge for; tokens and `cost_usd` are null where nobody told them.
+         *
+         *         `input_tokens` include what was cached or written to a cache. `status` is as in the event `model.called`.
+         */
+        InvoiceLine: {
+            provider: string;
+            time: string;
+            mission: string;
+            call: string;
+            model: string;
+            operation: string;
+            status: string;
+            input_tokens: number | null;
+            cached_tokens: number | null;
+            cache_write_tokens: number | null;
+            hour_write_tokens: number | null;
+            output_tokens: number | null;
+            cost_usd: number | null;
+            booked_usd: number;
         };
         /**
          * KeyView
@@ -2097,6 +2343,19 @@ export interface components {
             undone_by: string | null;
         };
         /**
+         * ProvenanceDocument
+         * @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
+         *
+         *         `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
+         *         commits.
+         */
+        ProvenanceDocument: {
+            ok: boolean;
+            mission: string | null;
+            commits: components["schemas"]["CommitProvenance"][];
+            problems: components["schemas"]["AuditProblem"][];
+        };
+        /**
          * Question
          * @description Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
          *
@@ -2301,6 +2560,31 @@ export interface components {
             unknown: string[];
         };
         /**
+         * RoleSetting
+         * @description One place that may say who works in a role; `where` is how people are told of it.
+         */
+        RoleSetting: {
+            where: string;
+            /** @default null */
+            agent: string | null;
+            /** @default null */
+            model: string | null;
+            /** @default [] */
+            fallback: string[];
+        };
+        /**
+         * RoleView
+         * @description One role as it is in force; `works` names who works in it, the first that says anything first.
+         */
+        RoleView: {
+            name: string;
+            level: string;
+            place: string;
+            digest: string;
+            role: components["schemas"]["Role"];
+            works: components["schemas"]["RoleSetting"][];
+        };
+        /**
          * RollbackPlanDocument
          * @description What a restore or roll-back does: which paths become what, and the exact tree that is left.
          */
@@ -2324,6 +2608,40 @@ export interface components {
             ref: string | null;
             commit: string;
             plan: components["schemas"]["RollbackPlanDocument"];
+        };
+        /**
+         * Rule
+         * @description One rule; `key` is its name among all rules, `overrides` the rule of Chargehand's that it sets aside.
+         */
+        Rule: {
+            key: string;
+            id: string;
+            /** @enum {unknown} */
+            effect: "allow" | "ask" | "deny";
+            reason: string;
+            /** @enum {unknown} */
+            origin: "default" | "repository" | "user";
+            place: string;
+            overrides: string;
+            order: number;
+        };
+        /**
+         * RuleList
+         * @description The rules in force; `digest` changes when any of them does.
+         */
+        RuleList: {
+            digest: string;
+            rules: components["schemas"]["Rule"][];
+            sources: components["schemas"]["RuleSource"][];
+        };
+        /**
+         * RuleSource
+         * @description One file of rules as it is written.
+         */
+        RuleSource: {
+            origin: string;
+            name: string;
+            text: string;
         };
         /**
          * SandboxKind
@@ -4348,6 +4666,282 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ConfigurationView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_models_model: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One model that can be named after `--model`. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_roles_role: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path: {
+                role: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One role as it is in force; `works` names who works in it, the first that says anything first. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RoleView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_policy: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rules in force; `digest` changes when any of them does. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RuleList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_stats_invoice: {
+        parameters: {
+            query?: {
+                project?: string | null;
+                since?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `model invoice`: the calls in the order in which they ended, to hold against a provider's own invoice. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvoiceDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_actions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Built-in mutable sequence. If no argument is given, the constructor creates a new empty list. The argument must be an iterable if specified. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionDocument"][];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_actions_action: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                action: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_audit_provenance: {
+        parameters: {
+            query: {
+                mission: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement. `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all commits. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProvenanceDocument"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */
