@@ -26,10 +26,12 @@ pytest.register_assert_rewrite(
 )
 
 # The suite asks no clock and no luck: the same examples on each machine, in each run. `scripts/soak` looks for new
-# ones, under many seeds; what it finds becomes an explicit example.
+# ones, twice as many under each of many seeds; what it finds becomes an explicit example.
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=_UNHURRIED)
-settings.register_profile("soak", deadline=None, suppress_health_check=_UNHURRIED)
+settings.register_profile(
+    "suite", max_examples=50, deadline=None, derandomize=True, suppress_health_check=_UNHURRIED
+)
+settings.register_profile("soak", max_examples=100, deadline=None, suppress_health_check=_UNHURRIED)
 settings.load_profile("suite")
 
 GIT_IDENTITY = {
@@ -79,6 +81,11 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None, object, object
                     with suppress(subprocess.TimeoutExpired):
                         value.communicate(timeout=5)
         raise
+
+
+def examples(count: int) -> int:
+    """Return how many examples the run at hand takes of a property for which `scripts/soak` takes `count`."""
+    return max(1, count * settings.default.max_examples // 100)
 
 
 def git(directory: Path, *arguments: str) -> str:
