@@ -63,6 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=missing or "container tests are set up for root"))
         if item.get_closest_marker("needs_vm") and not in_ci and vm_kit.missing():
             item.add_marker(pytest.mark.skip(reason=vm_kit.missing()))
+        if item.get_closest_marker("needs_chromium") and not in_ci and not shutil.which("chromium"):
+            item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
 

@@ -13,7 +13,7 @@ from tests.conftest import git
 from tests.crash_kit import command_line, descendants, wait_until
 from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
 
-from chargehand.app.missions import FollowUp, follow_up_mission
+from chargehand.app.requests import FollowUp, follow_up_mission
 from chargehand.core.errors import UsageError
 from chargehand.core.state import MissionState
 from chargehand.missions.transcript import read_transcript

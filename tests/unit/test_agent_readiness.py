@@ -12,7 +12,8 @@ from tests.conftest import git
 from tests.integration.desk import FILES, Desk, repository
 
 from chargehand.app.composition import App
-from chargehand.app.missions import ForkRequest, fork_mission, resume_mission
+from chargehand.app.missions import resume_mission
+from chargehand.app.requests import ForkRequest, fork_mission
 from chargehand.app.runs import RunRequest, record_mission
 from chargehand.core.errors import ChargehandError, RefusedError, TierUnavailableError
 

@@ -10,8 +10,8 @@ import pytest
 from chargehand.core.codec import json_schema
 
 MODULES = (
-    *("agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
-    *("policy", "projects", "storage"),
+    *("accounts", "agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
+    *("projects", "storage"),
 )
 DOCUMENTS = [
     kind

@@ -83,6 +83,8 @@ def test_every_command_of_this_version_is_there() -> None:
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show set",
+        "user": "add list role password disable enable remove log",
+        "token": "create list revoke",
         "store": "check backup restore rebuild",
     }
     expected = {(group, name) for group, names in groups.items() for name in names.split()}
@@ -98,6 +100,7 @@ def test_every_command_of_this_version_is_there() -> None:
             "format",
             "worker",
             "mcp",
+            "up",
             "gc",
             "stats",
             "completion",

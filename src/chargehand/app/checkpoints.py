@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from chargehand.app.documents import Document
-from chargehand.app.reading import LAST, StateReader
-from chargehand.core.errors import NotFoundError, RefusedError, RepositoryError, UsageError
+from chargehand.app.reading import LAST, StateReader, repository_of
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
 from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
 from chargehand.missions.task_rollback import plan_task_rollback
-from chargehand.workspace.depot import Depot, LineCount
+from chargehand.workspace.depot import Depot, LineCount, PathEntry
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.runs import RunObserver
+    from chargehand.missions.journal import OnEvent
 
-# The name of what a mission started from, where a checkpoint is named.
-BASE = "base"
+# Names of what a mission started from and of what it came to, where a checkpoint is named.
+BASE, RESULT = "base", "result"
+# Bytes of a file whose content is shown whole beside another one.
+_LONGEST_FILE = 1_000_000
 
 
 class CheckpointDocument(Document, frozen=True):
@@ -123,6 +124,16 @@ class TreeDifference(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, patch=text, patch_encoding=encoding)
 
 
+class FileDifference(Document, frozen=True):
+    """One file of two trees: both texts, null where there is none or more than 1 MB, and the patch."""
+
+    mission: str
+    path: str
+    old: str | None
+    new: str | None
+    patch: str
+
+
 class PlannedRestore(msgspec.Struct, frozen=True, kw_only=True):
     """A restore that is worked out and not carried out; `target` is a checkpoint's commit, or `base`."""
 
@@ -169,6 +180,29 @@ def checkpoint_difference(
     return TreeDifference(mission=states[1].id, depot=depot, old=first, new=second)
 
 
+def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: str) -> FileDifference:
+    """Return one file of two of a mission's trees, each a checkpoint, `base` or `result`.
+
+    Raises `NotFoundError` where neither has it.
+    """
+    state = reader.mission_state(name)
+    depot = mission_depot(reader, state)
+    trees = named_tree(state, old), named_tree(state, new)
+    entries = [depot.lookup(tree, path) for tree in trees]
+    if not any(entries):
+        raise NotFoundError(f"there is no file {path!r} in either tree", hint="`mission diff --stat` lists them")
+
+    def read_text(entry: PathEntry | None) -> str | None:
+        if entry is None or depot.blob_size(entry.id) > _LONGEST_FILE:
+            return None
+        content = depot.read_blob(entry.id)
+        return None if b"\0" in content else content.decode(errors="replace")
+
+    before, after = map(read_text, entries)
+    patch = depot.patch(*trees, (path,))[:_LONGEST_FILE].decode(errors="replace")
+    return FileDifference(mission=state.id, path=path, old=before, new=after, patch=patch)
+
+
 def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> CheckpointDocument:
     """Return one checkpoint and how its tree differs from the base."""
     state = reader.mission_state(mission)
@@ -207,11 +241,11 @@ async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
 
 
 async def roll_back_task(
-    app: App, name: str, task: str, *, with_dependents: bool, observer: RunObserver
+    app: App, name: str, task: str, *, with_dependents: bool, watch: OnEvent | None = None
 ) -> MissionState:
     """Take back a task of a coordinator by a new commit; its export may be blocked. Raises `RefusedError`."""
     mission = app.find_mission(name)
-    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+    async with app.mission_session(mission, watch=watch) as (found, session):
         return await session.missions.roll_back_task(found, task, with_dependents=with_dependents)
 
 
@@ -291,19 +325,15 @@ def result_tree(state: MissionState) -> str:
 
 
 def named_tree(state: MissionState, name: str) -> str:
-    """Return the tree of a checkpoint, or of `base`. Raises `NotFoundError`."""
+    """Return the tree of a checkpoint, of `base` or of `result`. Raises `NotFoundError`."""
+    if name == RESULT:
+        return result_tree(state)
     return base_tree(state) if name == BASE else find_checkpoint(state, name).tree
 
 
 def mission_depot(reader: StateReader, state: MissionState) -> Depot:
     """Return the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
-    if not Path(state.repository).is_dir():
-        raise RepositoryError(
-            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
-            code="repository_gone",
-            hint="move it back to that path",
-        )
-    return reader.depot(reader.project(Path(state.repository)))
+    return reader.depot(reader.project(repository_of(state)))
 
 
 def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:

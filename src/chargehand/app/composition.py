@@ -24,7 +24,7 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
-from chargehand.app.reading import StateReader, working_directory
+from chargehand.app.reading import StateReader, repository_of, working_directory
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
@@ -47,7 +47,7 @@ from chargehand.checks.detection import above, detect_checks, detect_setups, fin
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
-from chargehand.core.errors import RefusedError, RepositoryError
+from chargehand.core.errors import RefusedError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.core.state import MissionState
@@ -79,9 +79,16 @@ class App(StateReader):
     """
 
     def __init__(
-        self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None, role: Role = "command"
+        self,
+        *,
+        environ: Mapping[str, str],
+        cwd: Path,
+        clock: Clock | None = None,
+        role: Role = "command",
+        actor: str = "",
+        starts_workers: bool = True,
     ) -> None:
-        super().__init__(environ=environ, cwd=cwd, clock=clock)
+        super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor, starts_workers=starts_workers)
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role
@@ -516,7 +523,7 @@ class App(StateReader):
 
     @contextlib.asynccontextmanager
     async def mission_session(
-        self, mission: str, *, recorded: bool = False, watch: OnEvent = ignore_event
+        self, mission: str, *, recorded: bool = False, watch: OnEvent | None = None
     ) -> AsyncIterator[tuple[str, Session]]:
         """Open the session of a mission given by its id or a part of it: its repository, at its base.
 
@@ -533,16 +540,6 @@ class App(StateReader):
         at = await asyncio.to_thread(self.find, repository, revision=revision)
         # Where it was asked for to work, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
+        watch = watch or ignore_event
         async with self.session(revision=revision, found=at, config=config, choice=choice, watch=watch) as session:
             yield found, session
-
-
-def repository_of(state: MissionState) -> Path:
-    """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
-    if not Path(state.repository).is_dir():
-        raise RepositoryError(
-            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
-            code="repository_gone",
-            hint="move it back to that path",
-        )
-    return Path(state.repository)

@@ -1,23 +1,101 @@
-"""The configuration in force and the secrets that it names: show, set, keep, remove."""
+"""What a person has set: the configuration in force, the secrets that it names, the rules for what agents do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from chargehand.app.config.edit import check_user_value, set_user_value, set_user_values
 from chargehand.app.config.keys import find_key
 from chargehand.app.config.locations import user_config_path
+from chargehand.app.config.policy_files import add_override
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
-from chargehand.app.config.values import format_key_value
+from chargehand.app.config.values import format_key_value, format_value
 from chargehand.app.reading import StateReader
+from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.errors import UsageError
+from chargehand.core.fold import read_payload
 from chargehand.credentials.credentials import Origin
+from chargehand.policy.actions import (
+    LARGEST_SCRIPT,
+    Action,
+    Command,
+    FileRead,
+    FileWrite,
+    Judgement,
+    McpCall,
+    Shell,
+    Surroundings,
+)
+from chargehand.policy.judgement import judge
+from chargehand.policy.rules import Rule, Rules, facts_schema
+from chargehand.sandbox.contract import WORKSPACE
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
+    from chargehand.workspace.depot import Depot
+
+__all__ = ["check_user_value", "set_user_values"]
+
+
+class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
+    """Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force."""
+
+    values: dict[str, Any]
+    origins: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    untrusted: tuple[UntrustedKey, ...]
+    notes: tuple[str, ...]
+
+
+class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that was set, its value as it was given, and the file it stands in."""
+
+    key: str
+    value: str
+    path: str
+
+
+def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
+    """Return the configuration in force in a repository, or outside of any the user's own."""
+    return (
+        app.user_configuration()
+        if app.current_project(repo) is None
+        else app.configured(repo, only_reads=True).resolved
+    )
+
+
+def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:
+    """Return every key with its value in force. Raises `ConfigError` for anything wrong in any source."""
+    resolved = configuration_here(app, repo)
+    values: dict[str, Any] = {}
+    for dotted in resolved.origins:
+        owner: object = resolved.config
+        for part in dotted.split("."):
+            owner = owner.get(part) if isinstance(owner, dict) else getattr(owner, part, None)
+        values[dotted] = owner
+    return ConfigurationView(
+        values=values,
+        origins=dict(resolved.origins) if with_origins else msgspec.UNSET,
+        untrusted=resolved.untrusted,
+        notes=resolved.notes,
+    )
+
+
+def set_configuration(reader: StateReader, key: str, value: str) -> ConfigurationChange:
+    """Set one key in the user's own file, with everything else in it left as it is; raises `ConfigError`."""
+    path = user_config_path(reader.environ)
+    set_user_value(path, key, value)
+    return ConfigurationChange(key=key, value=value, path=str(path))
+
+
+def format_setting(name: str, value: object) -> str:
+    """Return the value of a dotted key as a person writes it: durations as `30m`, `-` for nothing."""
+    key = find_key(name)
+    return str(value) if key is None else format_key_value(key, value)
 
 
 class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,60 +160,143 @@ def remove_secret(reader: StateReader, name: str) -> SecretRemoved:
     return SecretRemoved(name=name, removed=True, origin=reader.credentials.describe(name))
 
 
-__all__ = ["check_user_value", "set_user_values"]
+class RuleSource(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of rules as it is written."""
+
+    origin: str
+    name: str
+    text: str
 
 
-class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
-    """Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force."""
+class RuleList(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules in force; `digest` changes when any of them does."""
 
-    values: dict[str, Any]
-    origins: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    untrusted: tuple[UntrustedKey, ...]
-    notes: tuple[str, ...]
+    digest: str
+    rules: tuple[Rule, ...]
+    sources: tuple[RuleSource, ...]
 
 
-class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that was set, its value as it was given, and the file it stands in."""
+class RuleSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules may ask about, as a Cedar schema."""
 
-    key: str
-    value: str
+    schema: str
+
+
+class LoggedJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """One judgement of a mission, as it stands in its log."""
+
+    mission: str
+    seq: int
+    time: str
+    judged: ActionJudged
+
+
+class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that was set aside, why and when, and the file that says so."""
+
+    rule: str
+    reason: str
+    when: str
     path: str
 
 
-def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
-    """Return the configuration in force in a repository, or outside of any the user's own."""
-    return (
-        app.user_configuration()
-        if app.current_project(repo) is None
-        else app.configured(repo, only_reads=True).resolved
-    )
+def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str | None] | None]:
+    """Return the rules of a repository at its HEAD and what reads its scripts, or those outside of any."""
+    if app.current_project(repo) is None:
+        return app.rules(), None
+    found = app.find(repo, only_reads=True)
+    return app.rules(found.depot, found.base), _script_reader(found.depot, found.base.tree)
 
 
-def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:
-    """Return every key with its value in force. Raises `ConfigError` for anything wrong in any source."""
-    resolved = configuration_here(app, repo)
-    values: dict[str, Any] = {}
-    for dotted in resolved.origins:
-        owner: object = resolved.config
-        for part in dotted.split("."):
-            owner = owner.get(part) if isinstance(owner, dict) else getattr(owner, part, None)
-        values[dotted] = owner
-    return ConfigurationView(
-        values=values,
-        origins=dict(resolved.origins) if with_origins else msgspec.UNSET,
-        untrusted=resolved.untrusted,
-        notes=resolved.notes,
-    )
+def list_rules(app: App, repo: Path | None) -> RuleList:
+    """Return the rules in force; raises `ConfigError` (`policy_invalid`) where a file is wrong."""
+    rules, _ = _rules_here(app, repo)
+    sources = tuple(RuleSource(origin=each.origin, name=each.name, text=each.text) for each in rules.sources)
+    return RuleList(digest=rules.digest, rules=tuple(rules.all), sources=sources)
 
 
-def set_configuration(reader: StateReader, key: str, value: str) -> ConfigurationChange:
-    """Set one key in the user's own file, with everything else in it left as it is; raises `ConfigError`."""
-    path = user_config_path(reader.environ)
-    set_user_value(path, key, value)
-    return ConfigurationChange(key=key, value=value, path=str(path))
+def rule_schema() -> RuleSchema:
+    """Return what rules may ask about."""
+    return RuleSchema(schema=facts_schema())
 
 
-def format_setting(name: str, value: object) -> str:
-    """Return the value of a dotted key as a person writes it: durations as `30m`, `-` for nothing."""
-    key = find_key(name)
-    return str(value) if key is None else format_key_value(key, value)
+def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, repo: Path | None) -> Judgement:
+    """Judge one action without running it.
+
+    `wanted` has exactly one value that is not `None`, by its kind: `command` (a tuple), `shell`, `read`, `write`
+    or `mcp`. `cwd` is relative to the workspace. Raises `UsageError`.
+    """
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if len(given) != 1:
+        raise UsageError(
+            f"exactly one action is needed, got {len(given)}",
+            hint="give one: `chargehand policy test -- CMD…`, --shell, --read, --write or --mcp",
+        )
+    ((kind, value),) = given.items()
+    # One word with spaces is a line that was quoted: judged as a program's name it would always be allowed.
+    if kind == "command" and isinstance(value, tuple) and len(value) == 1 and len(str(value[0]).split()) > 1:
+        kind, value = "shell", value[0]
+    where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
+    rules, script = _rules_here(app, repo)
+    action: Action
+    match kind:
+        case "command":
+            action = Command(argv=tuple(cast("tuple[str, ...]", value)))
+        case "shell":
+            action = Shell(text=str(value))
+        case "read":
+            action = FileRead(path=str(value))
+        case "mcp":
+            action = _parse_mcp_call(str(value))
+        case _:
+            action = FileWrite(path=str(value))
+    return judge(action, Surroundings(cwd=where, script=script), rules)
+
+
+def _script_reader(depot: Depot, tree: str) -> Callable[[str], str | None]:
+    """Return what reads the scripts of a tree by their paths in a sandbox; links are not followed."""
+
+    def read(path: str) -> str | None:
+        if not path.startswith(f"{WORKSPACE}/"):
+            return None
+        entry = depot.lookup(tree, path.removeprefix(f"{WORKSPACE}/"))
+        if entry is None or entry.mode not in (0o100644, 0o100755):
+            return None
+        # One byte more than fits tells that it does not.
+        content = depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
+        fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
+        return content.decode("utf-8", "surrogateescape") if fits else None
+
+    return read
+
+
+def _parse_mcp_call(text: str) -> McpCall:
+    """Return the call that `SERVER/TOOL` and the JSON of its arguments name."""
+    name, _, arguments = text.strip().partition(" ")
+    server, slash, tool = name.partition("/")
+    try:
+        given = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        given = None
+    if not (server and slash and tool) or not isinstance(given, dict):
+        raise UsageError(
+            f"{format_value(text)} is not a tool call",
+            hint="write --mcp SERVER/TOOL, or --mcp 'SERVER/TOOL {\"argument\": 1}'",
+        )
+    return McpCall(server=server, tool=tool, arguments=msgspec.json.encode(given, order="sorted").decode())
+
+
+def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudgement]:
+    """Yield what was judged in a mission of this exact id, in the order of its log."""
+    for event in reader.store.log.read(mission):
+        if isinstance(judged := read_payload(event), ActionJudged):
+            yield LoggedJudgement(mission=mission, seq=event.seq, time=event.time, judged=judged)
+
+
+def override_rule(reader: StateReader, rule: str, *, reason: str, when: str) -> RuleOverride:
+    """Set aside a rule that asks or denies, in the user's own policy.cedar; `when` is in Cedar, "" for always.
+
+    Raises `NotFoundError`, `UsageError`, `ConfigError`; the file is then as it was.
+    """
+    path = add_override(reader.environ, rule, reason=reason, when=when)
+    return RuleOverride(rule=rule, reason=reason, when=when, path=str(path))

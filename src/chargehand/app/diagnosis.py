@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
+from chargehand import __version__
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.profile import MachineProfile
 from chargehand.app.wiring.tiers import MACHINES, try_tier
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
+from chargehand.core.records import MissionStatus
 from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport
 from chargehand.sandbox.snippet_pool import probe_snippets
 from chargehand.sandbox.tool_versions import ToolVersion, describe_origin, read_tool_versions
@@ -262,3 +265,52 @@ def set_up_machines(reader: StateReader, packages: Sequence[Path] = ()) -> Machi
     reader.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     guest: VmKernel = set_up_kernel(reader.home / MACHINES, packages=packages, environ=reader.environ)
     return MachinesReady(tier="vm", kernel=guest.version, path=str(guest.kernel))
+
+
+class LivingWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A living process of this state directory, and how many missions it holds."""
+
+    id: str
+    role: str
+    pid: int
+    version: str
+    missions: int
+
+
+class SystemView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is running: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB."""
+
+    version: str
+    home: str
+    workers: tuple[LivingWorker, ...]
+    running: int
+    queued: int
+    sleeping: int
+    open_questions: int
+    disk_free_mb: int
+    disk_total_mb: int
+    position: int
+
+
+def describe_system(reader: StateReader) -> SystemView:
+    """Return who is alive, what waits, and how much room is left."""
+    log = reader.store.log
+    held = Counter(row.owner for row in log.takeable() if row.owner is not None)
+    members = reader.watched_workers.members()
+    usage = shutil.disk_usage(reader.home)
+    waiting = log.summaries(reader.watched_workers.live, statuses=frozenset[MissionStatus]({"waiting"}))
+    return SystemView(
+        version=__version__,
+        home=str(reader.home),
+        workers=tuple(
+            LivingWorker(id=each.id, role=each.role, pid=each.pid, version=each.version, missions=held[each.id])
+            for each in members
+        ),
+        running=sum(held[each.id] for each in members),
+        queued=len(reader.mission_reader.waits()),
+        sleeping=len(log.sleeping()),
+        open_questions=sum(each.summary.open_question is not None for each in waiting),
+        disk_free_mb=usage.free >> 20,
+        disk_total_mb=usage.total >> 20,
+        position=log.last_position(),
+    )

@@ -1,4 +1,4 @@
-"""What one can do with missions: list, show, follow, steer, answer, promote, roll back, fork.
+"""What one can do with missions: list, show, follow, steer, answer, promote, roll back.
 
 Reading takes a `StateReader` and imports nothing that runs a mission. A mission that a worker holds is changed by
 an order to that worker, any other one here.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import json
-import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -19,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from chargehand.app.documents import (
     ListedMission,
@@ -32,7 +29,7 @@ from chargehand.app.documents import (
     listed_mission,
     mission_details,
 )
-from chargehand.app.outcome import explain_check, explain_failures, exported_branch
+from chargehand.app.outcome import explain_check, explain_failures
 from chargehand.app.progress.live_output import LOOK_SECONDS, OutputReader, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
@@ -40,8 +37,7 @@ from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import MissionContinued
-from chargehand.core.records import Base, Reason
+from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
@@ -50,13 +46,12 @@ from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
-    from chargehand.app.runs import RunObserver
+    from chargehand.missions.journal import OnEvent
 
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
 _DIGITS = 9
-_REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,19 +59,6 @@ class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
 
     state: MissionState
     worker_started: bool = False
-
-
-class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which reply of a mission to fork at, and what answers from there on.
-
-    `at` is TURN or ATTEMPT.TURN (the last reply by default), `model` the model that answers, `reply` the reply to
-    go on with: a text, a JSON document, or @FILE with either.
-    """
-
-    mission: str
-    at: str | None = None
-    model: str | None = None
-    reply: str | None = None
 
 
 # --- reading
@@ -131,16 +113,13 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
     waits = waiting_reason(state, reader.mission_reader.waits())
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
-    waiting = waiting_tasks((state, *_children(reader, state))).get(state.id, ())
+    waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
 
 
-def _children(reader: StateReader, state: MissionState) -> tuple[MissionSummary, ...]:
-    """Return how the missions of a coordinator's tasks stand."""
-    if state.plan is None:
-        return ()
-    listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
-    return tuple(each.summary for each in listed)
+def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
+    """Return how the missions of a coordinator's tasks stand; none of any other mission."""
+    return tuple(each.summary for each in reader.store.log.summaries(reader.workers.live, parent=mission))
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
@@ -252,7 +231,7 @@ def question_document(mission: str, asked: Question) -> QuestionDocument:
 def addressed_mission(reader: StateReader, name: str, deed: Deed, *, task: str | None = None) -> Addressee:
     """Return whom a person means who names a mission; see `find_addressee`. Raises `NotFoundError` too."""
     state = reader.mission_state(name)
-    return find_addressee(state, _children(reader, state), deed, task)
+    return find_addressee(state, children_of(reader, state.id), deed, task)
 
 
 def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
@@ -362,9 +341,19 @@ def discard_mission(app: App, name: str) -> MissionState:
     return state
 
 
-def answer_mission(app: App, asked: Addressee, text: str) -> MissionChange:
-    """Answer what a mission asks, and see to it that a worker goes on. Raises `RefusedError`, `UsageError`."""
-    question = asked.question.id if asked.question is not None else ""
+def answer_mission(app: App, asked: Addressee, text: str, *, question: str | None = None) -> MissionChange:
+    """Answer what a mission asks, and see to it that a worker goes on; `question` is the one that was read.
+
+    Raises `RefusedError` (`no_question` where another one is asked by now), `UsageError`.
+    """
+    now = asked.question.id if asked.question is not None else ""
+    if question is not None and question != now:
+        raise RefusedError(
+            f"mission {asked.mission!r} does not wait for an answer to {question!r} any more: it asks {now!r}",
+            code="no_question",
+            hint=f"chargehand mission show {asked.mission}",
+        )
+    question = now
     try:
         state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
     except RefusedError as error:
@@ -406,136 +395,22 @@ def resolve_option(asked: Question, text: str) -> str:
 
 
 async def promote_mission(
-    app: App, name: str, *, reason: str = "", tree: str = "", observer: RunObserver
+    app: App, name: str, *, reason: str = "", tree: str = "", watch: OnEvent | None = None
 ) -> MissionState:
     """Promote what a mission left, by the decision of the person who calls; `tree` is the one they looked at.
 
     Raises `RefusedError`: `tree_changed` where it is another one by now.
     """
     mission = app.find_mission(name)
-    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+    async with app.mission_session(mission, watch=watch) as (found, session):
         state = await session.missions.promote(found, identity=app.identity(), reason=reason, seen=tree)
     if state.parent:  # its coordinator has something to merge
         await asyncio.to_thread(ensure_worker, app)
     return state
 
 
-async def roll_back_mission(app: App, name: str, *, observer: RunObserver) -> MissionState:
+async def roll_back_mission(app: App, name: str, *, watch: OnEvent | None = None) -> MissionState:
     """Undo a promotion by a new commit; its export may be blocked. Raises `RefusedError`."""
     mission = app.find_mission(name)
-    async with app.mission_session(mission, watch=observer.watch) as (found, session):
+    async with app.mission_session(mission, watch=watch) as (found, session):
         return await session.missions.roll_back(found)
-
-
-def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
-    """Record a new mission that takes another way from one of a mission's replies on.
-
-    Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
-    """
-    from chargehand.missions.fork import ForkPoint, create_fork, parse_reply
-
-    source = app.mission_state(request.mission)
-    point = None
-    if request.at is not None:
-        match = _REPLY.fullmatch(request.at)
-        if match is None:
-            hint = "write TURN or ATTEMPT.TURN, as in `mission log --transcript`"
-            raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
-        point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
-    edit = parse_reply(request.reply) if request.reply is not None else None
-    # For its errors alone: nothing is recorded for a model that nobody knows, or an agent that is gone.
-    app.require_recorded_agent(source, request.model)
-    depot = app.depot(app.project(Path(source.repository)))
-    made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
-    created = json.loads(app.store.log.read(made)[0].payload or b"{}")
-    return made, str(created.get("forked_at", ""))
-
-
-class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person wants further of a mission that ended, within limits as `run` takes them."""
-
-    mission: str
-    text: str
-    attempts: str | None = None
-    time: str | None = None
-    budget: str | None = None
-
-
-def follow_up_mission(app: App, request: FollowUp) -> str:
-    """Let a mission that ended go on with what a person adds; return the id of the one to run.
-
-    That is the mission itself, or a new one on top of what it promoted: a promotion stays what it was. Raises
-    `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
-    """
-    from chargehand.app.composition import repository_of
-    from chargehand.app.runs import RunRequest, allowed_attempts, request_text
-
-    state = app.mission_state(request.mission)
-    before, base = state.request, state.base
-    given = RunRequest(text=request.text, attempts=request.attempts, time=request.time, budget=request.budget)
-    text = request_text(given)
-    going_on = state.status in ("planned", "running", "paused")
-    if before is None or base is None or going_on or state.open_question is not None:
-        verb = "answer" if state.open_question else "send" if going_on else ""
-        hint = f"chargehand mission {verb} {state.id} TEXT" if verb else "start a new mission"
-        raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
-    app.require_recorded_agent(state)
-    found = app.find(repository_of(state), revision=base.commit)
-    resolved = app.configuration(found, options=given.configuration(), head=False)
-    limits, attempts = resolved.config.limits, allowed_attempts(resolved, before.agent)
-    budget = _new_budget(state, limits.budget_usd if request.budget is not None else None)
-    if state.status != "promoted":
-        app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
-        return state.id
-    return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
-
-
-def _new_budget(state: MissionState, budget: float | None) -> float | None:
-    """Return the budget of a mission from now on, `None` for the same one; raises `UsageError`."""
-    spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
-    limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
-    if state.status != "promoted" and limit is not None and spent >= limit:
-        raise UsageError(
-            f"mission {state.id!r} has spent {spent:.2f} of its {limit:.2f} USD",
-            hint="give a larger one: --budget USD is for the whole mission",
-        )
-    return budget
-
-
-def _follow_up_promoted(
-    app: App, state: MissionState, text: str, *, attempts: int, seconds: float, budget: float | None
-) -> str:
-    from chargehand.app.composition import repository_of
-    from chargehand.app.runs import branch_slug
-    from chargehand.missions.fork import create_follow_up
-    from chargehand.missions.reading import is_applied
-    from chargehand.missions.steering import last_whole_attempt
-
-    assert state.request is not None
-    assert state.base is not None
-    assert state.commit is not None
-    depot = app.depot(app.project(repository_of(state)))
-    applied = state.base.branch if state.request.apply and is_applied(state) else None
-    after = last_whole_attempt(state)
-    continued = MissionContinued(
-        identity=app.identity(),
-        after=after,
-        attempts=after + attempts,
-        seconds=state.seconds_of() + seconds,
-        budget_usd=budget,
-        base=Base(
-            commit=state.commit,
-            tree=depot.tree_of(state.commit),
-            revision=applied or exported_branch(state) or f"mission {state.id}",
-            branch=applied,
-        ),
-    )
-    request = replace(
-        state.request,
-        text=text,
-        slug=branch_slug(text),
-        attempts=continued.attempts,
-        seconds=continued.seconds,
-        apply=applied is not None,
-    )
-    return create_follow_up(app.store, depot, state.id, request, continued, user=app.user)

@@ -49,17 +49,28 @@ LAST = "last"
 class StateReader:
     """One state directory of the calling user, read; a context manager by `open`.
 
-    The store is opened, and the configuration read, when they are first needed. Raises `StoreError` as
+    The store is opened, and the configuration read, when they are first needed. `actor` is who acts where that is
+    not the operating system's user; with `starts_workers` what needs a worker starts one. Raises `StoreError` as
     `open_store` does, `ConfigError` where the user's configuration is wrong.
     """
 
-    def __init__(self, *, environ: Mapping[str, str], cwd: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        cwd: Path,
+        clock: Clock | None = None,
+        actor: str = "",
+        starts_workers: bool = True,
+    ) -> None:
         self.environ = environ
         self.cwd = cwd
         self.home = state_home(environ)
         self.clock = clock or SystemClock()
         self._local = LocalWorkers(self.home, version=__version__)
         self._store: Store | None = None
+        self._actor = actor
+        self.starts_workers = starts_workers
 
     @classmethod
     @contextlib.contextmanager
@@ -129,7 +140,9 @@ class StateReader:
         return any(not self.mission_reader.live(row) for row in self.store.log.takeable())
 
     def identity(self) -> str:
-        """Return who acts: the operating system's name for the user, or their number where there is none."""
+        """Return who acts: an account of the server, else the operating system's name (or number) for the user."""
+        if self._actor:
+            return self._actor
         user = os.getuid()
         try:
             return f"os:{pwd.getpwuid(user).pw_name}"
@@ -138,8 +151,8 @@ class StateReader:
 
     @property
     def user(self) -> str:
-        """Who pays for the missions that are started here: `CHARGEHAND_USER`, else the account (`identity`)."""
-        return self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
+        """Who pays for the missions that are started here: an account, `CHARGEHAND_USER`, else `identity`."""
+        return self._actor or self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
 
     def user_configuration(self) -> ResolvedConfig:
         """Return the configuration in force outside of any repository."""
@@ -224,6 +237,17 @@ class StateReader:
         from chargehand.app.wiring.disk import StillNeeded
 
         return StillNeeded(self.mission_reader.summaries())
+
+
+def repository_of(state: MissionState) -> Path:
+    """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
+    if not Path(state.repository).is_dir():
+        raise RepositoryError(
+            f"the repository of mission {state.id!r} is gone: {state.repository!r}",
+            code="repository_gone",
+            hint="move it back to that path",
+        )
+    return Path(state.repository)
 
 
 def parse_since(text: str, *, now: datetime) -> datetime:

@@ -1,8 +1,10 @@
-"""Requests as they are recorded for a worker: with a plan, under a caller's own key, and for each task."""
+"""Requests as they are recorded for a worker: with a plan, under a caller's own key, as a fork or a follow-up."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,15 +16,18 @@ from chargehand.app import runs
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.documents import Document
+from chargehand.app.outcome import exported_branch
+from chargehand.app.reading import repository_of
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
+from chargehand.core.mission_events import MissionContinued
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.plans import PLANNER, Plan, Task
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 # `--plan` for none, whatever is configured, and for one that a planner makes.
 NO_PLAN, AUTO_PLAN = "none", "auto"
 _LARGEST = 1 << 20
+_REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 _FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
 
 
@@ -230,7 +236,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     `via` tells the interfaces apart, so that no two callers mean one mission by chance.
     """
 
-    via: Literal["mcp", "run"]
+    via: Literal["mcp", "rest", "run"]
     key: str
     asked: str
 
@@ -292,3 +298,128 @@ def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, Id
     meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
     content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
     return request, IdempotencyKey("run", key, hashlib.sha256(content).hexdigest())
+
+
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which reply of a mission to fork at, and what answers from there on.
+
+    `at` is TURN or ATTEMPT.TURN (the last reply by default), `model` the model that answers, `reply` the reply to
+    go on with: a text, a JSON document, or @FILE with either.
+    """
+
+    mission: str
+    at: str | None = None
+    model: str | None = None
+    reply: str | None = None
+
+
+def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
+    """Record a new mission that takes another way from one of a mission's replies on.
+
+    Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
+    """
+    from chargehand.missions.fork import ForkPoint, create_fork, parse_reply
+
+    source = app.mission_state(request.mission)
+    point = None
+    if request.at is not None:
+        match = _REPLY.fullmatch(request.at)
+        if match is None:
+            hint = "write TURN or ATTEMPT.TURN, as in `mission log --transcript`"
+            raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
+        point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
+    edit = parse_reply(request.reply) if request.reply is not None else None
+    # For its errors alone: nothing is recorded for a model that nobody knows, or an agent that is gone.
+    app.require_recorded_agent(source, request.model)
+    depot = app.depot(app.project(Path(source.repository)))
+    made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
+    created = json.loads(app.store.log.read(made)[0].payload or b"{}")
+    return made, str(created.get("forked_at", ""))
+
+
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person wants further of a mission that ended, within limits as `run` takes them."""
+
+    mission: str
+    text: str
+    attempts: str | None = None
+    time: str | None = None
+    budget: str | None = None
+
+
+def follow_up_mission(app: App, request: FollowUp) -> str:
+    """Let a mission that ended go on with what a person adds; return the id of the one to run.
+
+    That is the mission itself, or a new one on top of what it promoted: a promotion stays what it was. Raises
+    `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
+    """
+    from chargehand.app.runs import allowed_attempts
+
+    state = app.mission_state(request.mission)
+    before, base = state.request, state.base
+    given = RunRequest(text=request.text, attempts=request.attempts, time=request.time, budget=request.budget)
+    text = request_text(given)
+    going_on = state.status in ("planned", "running", "paused")
+    if before is None or base is None or going_on or state.open_question is not None:
+        verb = "answer" if state.open_question else "send" if going_on else ""
+        hint = f"chargehand mission {verb} {state.id} TEXT" if verb else "start a new mission"
+        raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
+    app.require_recorded_agent(state)
+    found = app.find(repository_of(state), revision=base.commit)
+    resolved = app.configuration(found, options=given.configuration(), head=False)
+    limits, attempts = resolved.config.limits, allowed_attempts(resolved, before.agent)
+    budget = _new_budget(state, limits.budget_usd if request.budget is not None else None)
+    if state.status != "promoted":
+        app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
+        return state.id
+    return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
+
+
+def _new_budget(state: MissionState, budget: float | None) -> float | None:
+    """Return the budget of a mission from now on, `None` for the same one; raises `UsageError`."""
+    spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
+    limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
+    if state.status != "promoted" and limit is not None and spent >= limit:
+        raise UsageError(
+            f"mission {state.id!r} has spent {spent:.2f} of its {limit:.2f} USD",
+            hint="give a larger one: --budget USD is for the whole mission",
+        )
+    return budget
+
+
+def _follow_up_promoted(
+    app: App, state: MissionState, text: str, *, attempts: int, seconds: float, budget: float | None
+) -> str:
+    from chargehand.app.runs import branch_slug
+    from chargehand.missions.fork import create_follow_up
+    from chargehand.missions.reading import is_applied
+    from chargehand.missions.steering import last_whole_attempt
+
+    assert state.request is not None
+    assert state.base is not None
+    assert state.commit is not None
+    depot = app.depot(app.project(repository_of(state)))
+    applied = state.base.branch if state.request.apply and is_applied(state) else None
+    after = last_whole_attempt(state)
+    continued = MissionContinued(
+        identity=app.identity(),
+        after=after,
+        attempts=after + attempts,
+        seconds=state.seconds_of() + seconds,
+        budget_usd=budget,
+        base=Base(
+            commit=state.commit,
+            tree=depot.tree_of(state.commit),
+            revision=applied or exported_branch(state) or f"mission {state.id}",
+            branch=applied,
+        ),
+    )
+    request = replace(
+        state.request,
+        text=text,
+        slug=branch_slug(text),
+        attempts=continued.attempts,
+        seconds=continued.seconds,
+        apply=applied is not None,
+    )
+    return create_follow_up(app.store, depot, state.id, request, continued, user=app.user)

@@ -1,7 +1,7 @@
-"""A mission as it is told to a person while it runs: what its agent did, and how that was judged.
+"""Missions as they are told to a person: line by line while they run, and in pages.
 
-`run`, `mission watch` and the demo show these lines. `describe` has one for every event of the log: sandboxes,
-claims and temporary files as well.
+`run`, `mission watch` and the demo show the lines of `MissionStory`. `describe` has one for every event of a
+log, sandboxes, claims and temporary files as well. Pages are for clients that show many missions, or a long log.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from chargehand.app.documents import (
+    Document,
+    ListedMission,
+    TranscriptDocument,
+    event_document,
+    event_step,
+    listed_mission,
+)
+from chargehand.app.missions import children_of, read_transcript, waiting_reason
 from chargehand.app.outcome import explain_check
 from chargehand.app.progress.crew import Crew as Crew
 from chargehand.app.progress.crew_following import follow_crew as follow_crew
@@ -19,17 +28,22 @@ from chargehand.app.progress.crew_rows import crew_rows as crew_rows
 from chargehand.app.progress.event_text import alert_text as alert_text
 from chargehand.app.progress.event_text import describe as describe
 from chargehand.app.progress.event_text import describe_event as describe_event
+from chargehand.app.progress.plan_graph import PlanDocument as PlanDocument
 from chargehand.app.progress.plan_graph import plan_graph as plan_graph
 from chargehand.app.progress.plan_graph import plan_tree as plan_tree
 from chargehand.app.progress.plan_graph import show_plan as show_plan
+from chargehand.app.reading import StateReader, parse_since
+from chargehand.app.reporting.report import MissionReport as MissionReport
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
 from chargehand.core import plan_events as p
 from chargehand.core.events import Event, Payload
 from chargehand.core.fold import read_payload
-from chargehand.core.records import CheckResult, Verdict
-from chargehand.core.state import MissionState
+from chargehand.core.records import CheckResult, MissionStatus, Verdict
+from chargehand.core.state import ENDED, MissionState, MissionSummary
+from chargehand.core.text import printable
 from chargehand.missions.journal import load_step_output
+from chargehand.missions.waiting import waiting_tasks
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:
@@ -40,6 +54,10 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE
 _MOST_WRONG = 4
 _COLUMN = 46
 _LONGEST = 200
+# Missions that a search looks at in one read, and in all.
+_SEARCHED, _SEARCHED_MOST = 500, 5000
+# Bytes of a payload in a page of events: longer ones stand in `mission log --json`.
+_LONGEST_PAYLOAD = 16_000
 _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red", "failed": "red"}
 _JUDGED = {"passed": "green", "failed": "red"}
 # The person decides or waits: at the margin, in their words already.
@@ -228,3 +246,155 @@ def _outcome(tool: str, result: dict[str, Any]) -> str:
 def _describe_check(check: CheckResult) -> str:
     tests = "" if check.tests is None else f" ({check.tests} test{'' if check.tests == 1 else 's'})"
     return f"{check.name}: {check.status}{tests}"
+
+
+# --- pages
+
+
+class MissionPage(Document, frozen=True):
+    """A page of missions, the newest first; `next` is the `before` of the page that follows.
+
+    `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
+    """
+
+    missions: list[ListedMission]
+    next: str | None
+    counts: dict[str, int]
+    position: int
+
+
+class PageRequest(Struct, frozen=True, kw_only=True):
+    """Which page of missions: at most `limit` that were created before the mission `before`.
+
+    `text` is looked for in ids and requests, in any case, in the newest 5,000 missions that fit otherwise.
+    """
+
+    project: str | None = None
+    user: str | None = None
+    statuses: tuple[MissionStatus, ...] = ()
+    since: str | None = None
+    text: str = ""
+    before: str | None = None
+    limit: int = 50
+
+
+def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
+    """Return a page of missions, the newest first. Raises `NotFoundError` for an unknown cursor, `UsageError`."""
+    log, is_live = reader.store.log, reader.workers.live
+    # First, so that who follows the feed from there misses nothing of the page.
+    position = log.last_position()
+    since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else None
+    wanted, found, before = request.text.casefold(), list[MissionSummary](), request.before
+    looked = 0
+    while True:
+        page = log.summaries(
+            is_live,
+            project=request.project,
+            user=request.user,
+            statuses=request.statuses or None,
+            since=since,
+            before=before,
+            limit=_SEARCHED if wanted else request.limit + 1,
+        )
+        looked += len(page)
+        told = [each.summary for each in reversed(page)]
+        before = told[-1].id if told else None
+        found += [each for each in told if not wanted or _mentions(each, wanted)]
+        if len(found) > request.limit or len(page) < _SEARCHED or looked >= _SEARCHED_MOST or not wanted:
+            break
+    shown = found[: request.limit]
+    counts = log.counts(is_live, project=request.project, user=request.user)
+    waits = reader.mission_reader.waits()
+    coordinators = [each for each in shown if each.tasks is not None and each.status not in ENDED]
+    waiting = waiting_tasks((*shown, *(child for each in coordinators for child in children_of(reader, each.id))))
+    return MissionPage(
+        missions=[listed_mission(each, waiting_reason(each, waits), waiting.get(each.id, ())) for each in shown],
+        next=shown[-1].id if len(found) > len(shown) else None,
+        counts={str(status): count for status, count in counts.items()},
+        position=position,
+    )
+
+
+def _mentions(state: MissionSummary, text: str) -> bool:
+    return text in state.id or (state.request is not None and text in state.request.text.casefold())
+
+
+class EventLine(Document, frozen=True):
+    """One line of any log in words; `position` is its place among the lines of all logs, where that is asked."""
+
+    mission: str
+    seq: int
+    time: str
+    type: str
+    step: str | None
+    text: str
+    payload: Any = None
+    position: int | None = None
+
+
+class EventPage(Document, frozen=True):
+    """A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all."""
+
+    mission: str
+    events: list[EventLine]
+    next: int | None
+    last_seq: int
+
+
+def page_events(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> EventPage:
+    """Return a page of a mission's log, in words and with payloads; long payloads are left out."""
+    mission = reader.find_mission(name)
+    lines = reader.store.log.read(mission, after=after)
+    shown = lines[:limit]
+    return EventPage(
+        mission=mission,
+        events=[event_line(each, with_payload=True) for each in shown],
+        next=shown[-1].seq if len(shown) < len(lines) else None,
+        last_seq=lines[-1].seq if lines else reader.store.log.last_seq(mission),
+    )
+
+
+def events_after(
+    reader: StateReader, position: int, *, mission: str | None = None, project: str | None = None, limit: int = 500
+) -> list[EventLine]:
+    """Return the lines of all logs, or of one, behind a position; ask again with the last one's to follow."""
+    found = reader.store.log.after(position, mission=mission, project=project, limit=limit)
+    return [event_line(each.event, position=each.position) for each in found]
+
+
+def event_line(event: Event, *, with_payload: bool = False, position: int | None = None) -> EventLine:
+    """Return one line of a log in words, without its payload where that is long or cannot be read."""
+    payload = None
+    if with_payload and event.payload is not None and len(event.payload) <= _LONGEST_PAYLOAD:
+        payload = event_document(event).payload
+    return EventLine(
+        mission=event.mission,
+        seq=event.seq,
+        time=event.time,
+        type=event.type,
+        step=event_step(event) or None,
+        text=printable(describe_event(event)),
+        payload=payload,
+        position=position,
+    )
+
+
+class TranscriptPage(Document, frozen=True):
+    """A page of a mission's transcript; `next` is the `after` of the page that follows."""
+
+    mission: str
+    lines: list[TranscriptDocument]
+    next: int | None
+    total: int
+
+
+def page_transcript(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> TranscriptPage:
+    """Return a page of the conversation of a mission's agents, `after` so many of its lines."""
+    lines = list(read_transcript(reader, name))
+    end = after + limit
+    return TranscriptPage(
+        mission=reader.find_mission(name),
+        lines=lines[after:end],
+        next=end if end < len(lines) else None,
+        total=len(lines),
+    )

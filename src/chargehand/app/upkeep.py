@@ -17,6 +17,8 @@ from chargehand.app.wiring.disk import OPEN, mission_of
 from chargehand.core.errors import ChargehandError, InfrastructureError, RefusedError, StoreError, UsageError
 from chargehand.core.fold import fold
 from chargehand.core.state import MissionState
+from chargehand.policy.access import ROLES
+from chargehand.store.accounts import Actor
 from chargehand.store.audit import AuditReport, verify
 from chargehand.store.chain import AuditProblem, audit_problem
 from chargehand.store.store import Store, is_state_directory, open_store
@@ -82,6 +84,9 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
     content = find_lost_content(reader, wanted)
     problems = [*report.problems, *content.problems]
     if wanted is None:
+        with contextlib.suppress(StoreError):  # of which the report tells already
+            damaged = store.grants.problems(roles=ROLES)
+            problems += [audit_problem("", None, "access_damaged", problem) for problem in damaged]
         problems += _engine_problems(reader.home)
     return StoreCheck(
         ok=not problems,
@@ -251,7 +256,8 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     """Put a copy in the place of the state directory, which is kept beside it under another name.
 
     `confirm` gets what will happen in words and raises where nobody agrees. Missions that were going on wait for
-    a person: what they did since the copy was made, nobody knows any more. Raises `UsageError` for what is no
+    a person: what they did since the copy was made, nobody knows any more. All sessions of the server are closed.
+    Raises `UsageError` for what is no
     backup, `StoreError` (`backup_damaged`), `RefusedError` (`workers_alive`), `InfrastructureError`.
     """
     backup = backup.absolute()
@@ -275,7 +281,7 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
         try:
             shutil.copytree(backup, before, symlinks=True)
             before.chmod(0o700)
-            paused = _pause_all(before)
+            paused = _pause_all(before, actor=Actor(user=reader.identity()))
             # Asked again: copying takes a while.
             _refuse_beside_workers(reader)
         except BaseException:
@@ -312,11 +318,13 @@ def _refuse_beside_workers(reader: StateReader) -> None:
         )
 
 
-def _pause_all(home: Path) -> tuple[str, ...]:
+def _pause_all(home: Path, *, actor: Actor) -> tuple[str, ...]:
     with open_store(home) as store:
         going_on = [row.id for row in store.log.takeable()] + [row.id for row in store.log.sleeping()]
         for mission in going_on:
             store.log.set_aside(mission)
+        # Whose they are may have been locked out since the copy was made.
+        store.grants.close_all(actor=actor)
     return tuple(going_on)
 
 

@@ -259,7 +259,7 @@ def ensure_worker(app: StateReader) -> WorkerStart:
 def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
     """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
     # Two callers at the same moment may start two; that harms nobody, for a mission has one holder.
-    if any(member.role == "worker" for member in app.workers.members()):
+    if not app.starts_workers or any(member.role == "worker" for member in app.workers.members()):
         return None
     logs = app.home / "logs"
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -61,5 +61,5 @@ class _TerminalStage:
         from chargehand.cli.terminal.progress import run_with_progress
 
         return run_with_progress(
-            self._quiet, app.store, lambda shown: roll_back_mission(app, mission, observer=shown)
+            self._quiet, app.store, lambda shown: roll_back_mission(app, mission, watch=shown.watch)
         )

@@ -54,15 +54,14 @@ def exec_(
       chargehand exec --snippet count.js --input '[1, 2, 3]'
     """
     from chargehand.app.sandbox_commands import ExecRequest
-    from chargehand.cli.snippet import SnippetOptions, run_snippet_file
 
     if snippet is not None or language is not None or given is not None:
         others = (*command, *(option for option in ("repo", "base", "mission") if options[option] is not None))
         if options["sandbox"] not in (None, "isolate"):
             others = (*others, "sandbox")
         others = (*others, *(("detach",) if detach else ()))
-        wanted = SnippetOptions(file=snippet, language=language, given=given, time=options["time"], others=others)
-        return run_snippet_file(out, wanted)
+        wanted = {"file": snippet, "language": language, "given": given, "time": options["time"]}
+        return _run_snippet(out, **wanted, others=others)
     if not command:
         # click's own error: `nargs=-1` cannot be required, since a snippet comes without a command.
         raise click.MissingParameter(param_hint="'-- CMD…'", param_type="argument")
@@ -104,6 +103,79 @@ def _execute(out: Output, request: ExecRequest) -> int:
     elif result.limit is not None:
         out.notice(f"Stopped by the {result.limit} limit. See: chargehand config show")
     return result.exit_code
+
+
+def _run_snippet(
+    out: Output,
+    *,
+    file: str | None,
+    language: str | None,
+    given: str | None,
+    time: str | None,
+    others: tuple[str, ...],
+) -> int:
+    """Run a snippet, its console lines first; return 0 for a value, 1 for none, 125 where it could not be run.
+
+    `others` are words of the command line that a snippet has no use for.
+    """
+    import json
+
+    from chargehand.app.composition import App
+    from chargehand.app.sandbox_commands import judge_snippet, plan_snippet, run_judged_snippet
+    from chargehand.cli.terminal.failures import show_failure
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.core.errors import ChargehandError, UsageError
+
+    try:
+        if file is None:
+            raise UsageError(
+                "--language and --input need --snippet", hint="name the snippet's file: --snippet FILE"
+            )
+        source, value = _read_snippet(file, given, others)
+        spec = plan_snippet(source, file=file, language=language, input=value, time=time)
+        with App.open() as app:
+            judged = judge_snippet(app, spec)
+        done = run_async(lambda stop: run_judged_snippet(spec, judged))
+    except ChargehandError as error:
+        show_failure(error, as_json=out.as_json)
+        return _NOT_RUN
+    out.document(done)
+    if out.as_json:
+        return 0 if done.error is None else 1
+    for line in done.console:
+        out.raw(f"{line.text}\n".encode(), err=line.level in ("warn", "error"))
+    failed = done.error
+    if failed is None:
+        # In a pipe as it is: a shell script reads the value, where escapes of letters would only be in the way.
+        out.raw((json.dumps(done.value, ensure_ascii=False) + "\n").encode())
+        return 0
+    where = "" if failed.line is None else f"line {failed.line}: "
+    name = f"{failed.name}: " if failed.name else ""
+    out.raw(f"{failed.kind}: {where}{name}{failed.message}\n".encode(), err=True)
+    return 1
+
+
+def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tuple[str, Any]:
+    """Return a snippet's source and its input. Raises `UsageError`."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from chargehand.core.errors import UsageError
+
+    if others:
+        raise UsageError(
+            f"a snippet runs by itself, without {others[0]!r}", hint="leave out what belongs to a command"
+        )
+    try:
+        # As bytes: the locale must not decide what the snippet says.
+        source = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the snippet {file!r}: {error}", hint="name a file of UTF-8 text") from error
+    try:
+        return source, None if given is None else json.loads(given)
+    except (ValueError, RecursionError) as error:  # JSON of a thousand brackets is an error of recursion
+        raise UsageError(f"--input is not JSON: {error}", hint="quote it for the shell: '{\"a\": 1}'") from error
 
 
 @click.command("format")

@@ -36,7 +36,7 @@ _COMMANDS = {
     "gc": ("chargehand.cli.storage", "gc"),
     "git": ("chargehand.cli.actions", "git"),
     "init": ("chargehand.cli.init", "init"),
-    "mcp": ("chargehand.cli.mcp", "mcp"),
+    "mcp": ("chargehand.cli.serving", "mcp"),
     "mission": ("chargehand.cli.mission", "mission"),
     "model": ("chargehand.cli.model", "model"),
     "policy": ("chargehand.cli.policy", "policy"),
@@ -48,6 +48,9 @@ _COMMANDS = {
     "stats": ("chargehand.cli.stats", "stats"),
     "store": ("chargehand.cli.storage", "store"),
     "team": ("chargehand.cli.role", "team"),
+    "token": ("chargehand.cli.account", "token"),
+    "up": ("chargehand.cli.serving", "up"),
+    "user": ("chargehand.cli.account", "user"),
     "worker": ("chargehand.cli.run", "worker"),
 }
 _AGAIN_SECONDS = 0.002

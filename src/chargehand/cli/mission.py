@@ -409,7 +409,7 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
 def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, out: Output) -> int:
     """Start a new mission from one of a native agent's replies; nothing before it is paid for again."""
     from chargehand.app.composition import App
-    from chargehand.app.missions import ForkRequest, fork_mission
+    from chargehand.app.requests import ForkRequest, fork_mission
     from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
 
     with App.open() as app:
@@ -440,7 +440,7 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
       chargehand mission continue last "also handle the empty list"
     """
     from chargehand.app.composition import App
-    from chargehand.app.missions import FollowUp, follow_up_mission
+    from chargehand.app.requests import FollowUp, follow_up_mission
     from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
 
     with App.open() as app:
@@ -507,7 +507,7 @@ def promote(mission: str, reason: str, tree: str, task: str | None, out: Output)
         state = run_with_progress(
             out,
             app.store,
-            lambda shown: promote_mission(app, meant.mission, reason=reason, tree=tree, observer=shown),
+            lambda shown: promote_mission(app, meant.mission, reason=reason, tree=tree, watch=shown.watch),
         )
         print_result(out, state, app.store)
     return exit_code(state)

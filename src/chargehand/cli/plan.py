@@ -93,9 +93,9 @@ def roll_back(out: Output, mission: str, task: str | None, *, with_dependents: b
             out,
             app.store,
             lambda shown: (
-                roll_back_mission(app, mission, observer=shown)
+                roll_back_mission(app, mission, watch=shown.watch)
                 if task is None
-                else roll_back_task(app, mission, task, with_dependents=with_dependents, observer=shown)
+                else roll_back_task(app, mission, task, with_dependents=with_dependents, watch=shown.watch)
             ),
         )
         print_result(out, state, app.store)

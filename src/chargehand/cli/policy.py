@@ -10,7 +10,7 @@ import click
 from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.policy import LoggedJudgement
+    from chargehand.app.configuration import LoggedJudgement
     from chargehand.cli.terminal.output import Output
 
 # As missions end: 3 is what waits for a person.
@@ -31,7 +31,7 @@ def policy() -> None:
 def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> int:
     """Show the rules in force, and where each comes from."""
     from chargehand.app.composition import App
-    from chargehand.app.policy import list_rules, rule_schema
+    from chargehand.app.configuration import list_rules, rule_schema
 
     if facts:
         schema = rule_schema()
@@ -78,7 +78,7 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
       chargehand policy test --shell 'find . -name "*.pyc" | xargs rm -f'
     """
     from chargehand.app.composition import App
-    from chargehand.app.policy import judge_action
+    from chargehand.app.configuration import judge_action
 
     wanted: dict[str, Any] = {"command": command or None, **kinds}
     with App.open() as app:
@@ -106,7 +106,7 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
 @json_option
 def why(mission: str, every: bool, out: Output) -> int:
     """Show what was judged in a mission, by which rule and why."""
-    from chargehand.app.policy import mission_judgements
+    from chargehand.app.configuration import mission_judgements
     from chargehand.app.reading import StateReader
 
     counted: dict[str, int] = {}
@@ -151,7 +151,7 @@ def allow(rule: str, reason: str, when: str, out: Output) -> int:
       chargehand policy allow git-fetch --reason "the mirror on this machine" \\
         --when 'context has line && context.line like "git fetch mirror*"'
     """
-    from chargehand.app.policy import override_rule
+    from chargehand.app.configuration import override_rule
     from chargehand.app.reading import StateReader
     from chargehand.core.text import shown_path
 

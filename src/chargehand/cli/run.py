@@ -291,7 +291,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
 async def _promote(app: App, mission: str, tree: str, shown: RunObserver) -> MissionState:
     from chargehand.app.missions import promote_mission
 
-    return await promote_mission(app, mission, tree=tree, observer=shown)
+    return await promote_mission(app, mission, tree=tree, watch=shown.watch)
 
 
 def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:

@@ -38,17 +38,18 @@ def unpack_as(content: bytes, kind: Any) -> Any:
 
 
 @overload
-def convert_to(document: object, kind: type[_T], *, from_attributes: bool = False) -> _T: ...
+def convert_to(document: object, kind: type[_T], *, from_attributes: bool = False, strict: bool = True) -> _T: ...
 @overload
-def convert_to(document: object, kind: Any, *, from_attributes: bool = False) -> Any: ...
-def convert_to(document: object, kind: Any, *, from_attributes: bool = False) -> Any:
+def convert_to(document: object, kind: Any, *, from_attributes: bool = False, strict: bool = True) -> Any: ...
+def convert_to(document: object, kind: Any, *, from_attributes: bool = False, strict: bool = True) -> Any:
     """Return a document of plain values as a value of `kind`; raises `msgspec.ValidationError`.
 
-    `from_attributes` also takes other objects for what their attributes say.
+    `from_attributes` also takes other objects for what their attributes say; without `strict` texts may stand for
+    numbers and truth values.
     """
     # For its side effect: `convert` too makes msgspec learn a class, and must not be the first to do so.
     _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
-    return msgspec.convert(document, kind, from_attributes=from_attributes)
+    return msgspec.convert(document, kind, from_attributes=from_attributes, strict=strict)
 
 
 def json_schema(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,7 +10,17 @@ from typing import Literal
 # One case alone: ids become names of files and refs, and some file systems fold case.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 Kind = Literal[
-    "mission", "attempt", "workspace", "sandbox", "artifact", "worker", "call", "question", "action", "message"
+    "mission",
+    "attempt",
+    "workspace",
+    "sandbox",
+    "artifact",
+    "worker",
+    "call",
+    "question",
+    "action",
+    "message",
+    "token",
 ]
 _PREFIX: dict[Kind, str] = {
     "mission": "m",
@@ -23,6 +33,7 @@ _PREFIX: dict[Kind, str] = {
     "question": "q",
     "action": "x",
     "message": "g",
+    "token": "t",
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,42 +15,12 @@ from chargehand.core.errors import ChargehandError, ExhaustedError, Infrastructu
 from chargehand.core.text import printable
 from chargehand.mcp._records import schema_of
 from chargehand.mcp._tools import TOOLS, McpToolSpec, ToolContext
+from chargehand.policy.rates import RateLimit
 
 _Context = ServerRequestContext[Any, Any]
 KeepTraceback = Callable[[Exception], str]
 """Writes a traceback to a file and returns its path, "" where it could not."""
-# docs/how-to/mcp-server.md tells clients these bounds.
-_BURST = 200.0
-_PER_SECOND = 50.0
 _WAITING = 256
-
-
-# For all clients of the server together: they act as one person, and share one machine.
-class RateLimit:
-    """A token bucket: so many calls at once, so many a second from then on."""
-
-    def __init__(
-        self,
-        *,
-        burst: float = _BURST,
-        per_second: float = _PER_SECOND,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._burst, self._per_second, self._now = burst, per_second, now
-        self._left, self._at = burst, now()
-
-    def take(self) -> None:
-        """Take one call from the bucket. Raises `ExhaustedError` (`rate_limited`) where it is empty."""
-        at = self._now()
-        self._left = min(self._burst, self._left + (at - self._at) * self._per_second)
-        self._at = at
-        if self._left < 1:
-            raise ExhaustedError(
-                f"more than {self._per_second:.0f} calls a second",
-                code="rate_limited",
-                hint="call again in a second; wait_mission waits without asking again and again",
-            )
-        self._left -= 1
 
 
 class ToolCalls:

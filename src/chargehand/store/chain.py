@@ -40,6 +40,7 @@ ProblemKind = Literal[
     "export_malformed",  # a line of an export that is not one
     "artifact_damaged",  # content that a mission kept is lost or not what it was
     "depot_damaged",  # a commit of a mission cannot be read whole
+    "access_damaged",  # a row of accounts, sessions, codes or tokens that no program of ours wrote
     "project_missing",  # missions of a project that has no row; the next command in its repository makes it anew
     "provenance_missing",  # a promoted commit without a note of its provenance
     "provenance_malformed",  # a note that holds no signed statement

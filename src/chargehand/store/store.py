@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import stat
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ from chargehand.store.ledger import Spending
 from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
 
-if TYPE_CHECKING:  # who only reads signs nothing
+if TYPE_CHECKING:  # who only reads signs nothing, and asks nobody who they are
+    from chargehand.store.accounts import AccessLog, Accounts, Grants
     from chargehand.store.envelopes import Envelope
 
 # What commands that need no store may write before there is one.
@@ -65,6 +67,27 @@ class Store:
         self.inspections = Inspections(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
         self.spending = Spending(database, clock=clock)
+
+    @cached_property
+    def access_log(self) -> AccessLog:
+        """The log of what was done with accounts, sessions and tokens."""
+        from chargehand.store.accounts import AccessLog
+
+        return AccessLog(self.database, clock=self._clock)
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """The accounts of the server."""
+        from chargehand.store.accounts import Accounts
+
+        return Accounts(self.database, self.access_log)
+
+    @cached_property
+    def grants(self) -> Grants:
+        """The sessions, login codes and tokens of the server."""
+        from chargehand.store.accounts import Grants
+
+        return Grants(self.database, self.access_log, clock=self._clock)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.

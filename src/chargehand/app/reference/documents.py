@@ -12,6 +12,16 @@ from typing import Any
 
 import msgspec
 
+from chargehand.app.accounts import (
+    AccessLogDocument,
+    CreatedTokenDocument,
+    SessionDocument,
+    TokenDocument,
+    TokenListDocument,
+    UserDocument,
+    UserListDocument,
+    UserRemovedDocument,
+)
 from chargehand.app.actions import ActionDocument, ActionLineDocument, QueuedActionDocument
 from chargehand.app.checkpoints import (
     CheckpointDocument,
@@ -64,6 +74,14 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     FormatDocument: "`format`",
     StatisticsDocument: "`stats`",
     ModelStatisticsDocument: "`model stats`",
+    UserDocument: "`user add`, `user role`, `user password`, `user disable`, `user enable`",
+    UserListDocument: "`user list`",
+    UserRemovedDocument: "`user remove`",
+    AccessLogDocument: "`user log`",
+    CreatedTokenDocument: "`token create`",
+    TokenDocument: "`token revoke`",
+    TokenListDocument: "`token list`",
+    SessionDocument: "no command: the server, of who is logged in",
 }
 
 _HEAD = """# The documents that `--json` prints

@@ -155,6 +155,67 @@ CREATE TABLE spending_totals (
     PRIMARY KEY (scope, subject, day)
 ) WITHOUT ROWID;
 
+-- Who may use the server. Of what grants access only a hash is kept: argon2id of passwords, SHA-256 of what has 256
+-- random bits.
+CREATE TABLE accounts (
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    password TEXT, -- none: only tokens
+    disabled INTEGER NOT NULL,
+    created TEXT NOT NULL,
+    failures INTEGER NOT NULL, -- in a row
+    locked_until TEXT,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE web_sessions (
+    digest TEXT NOT NULL,
+    user TEXT NOT NULL,
+    kind TEXT NOT NULL, -- 'password': of an account; 'code': of who runs Chargehand here
+    created TEXT NOT NULL,
+    last_seen TEXT NOT NULL,
+    expires TEXT NOT NULL, -- moves on with use
+    ends TEXT NOT NULL, -- does not
+    PRIMARY KEY (digest)
+);
+CREATE INDEX web_sessions_by_user ON web_sessions (user);
+
+CREATE TABLE login_codes (
+    digest TEXT NOT NULL,
+    user TEXT NOT NULL,
+    created TEXT NOT NULL,
+    expires TEXT NOT NULL,
+    used TEXT,
+    PRIMARY KEY (digest)
+);
+
+CREATE TABLE api_tokens (
+    id TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    user TEXT NOT NULL,
+    owner INTEGER NOT NULL, -- 1: of who runs Chargehand here, who has no account
+    name TEXT NOT NULL,
+    scopes TEXT NOT NULL, -- words
+    created TEXT NOT NULL,
+    expires TEXT NOT NULL,
+    last_used TEXT,
+    revoked TEXT,
+    PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX api_tokens_by_digest ON api_tokens (digest);
+
+CREATE TABLE access_log (
+    seq INTEGER NOT NULL,
+    time TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    action TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    address TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    PRIMARY KEY (seq)
+);
+CREATE INDEX access_log_refused ON access_log (seq) WHERE outcome = 'refused';
+
 -- Triggers, because a program of the version before may still run, and knows nothing of totals, positions and rows.
 CREATE TRIGGER spending_added AFTER INSERT ON spending BEGIN 
     INSERT INTO spending_totals (scope, subject, day, booked)

@@ -1,4 +1,4 @@
-"""`chargehand mcp`: starts the MCP server on stdin and stdout, or over HTTP."""
+"""`chargehand mcp` and `chargehand up`: start the MCP server, and the web server."""
 
 from __future__ import annotations
 
@@ -79,4 +79,66 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
                 await serve_http(server, listening, token=token, stop=stop, announce=announce)
 
         run_async(serve_requests)
+    return 0
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8642, show_default=True, help="The port; 0 for any free one."
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="Also answer to this host name, as a proxy passes it on.",
+)
+@click.option("--no-worker", is_flag=True, help="Run no worker beside the server.")
+@click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
+@json_option
+def up(host: str, port: int, names: tuple[str, ...], no_worker: bool, slots: int, out: Output) -> int:
+    """Start the dashboard, its API and a worker on this machine, until a signal.
+
+    Prints a link that logs you in once. Beyond loopback accounts are needed (chargehand user add), and a proxy in
+    front that speaks TLS.
+
+    \b
+    Example:
+      chargehand up
+    """
+    import contextlib
+    import logging
+    import os
+
+    from chargehand.app.accounts import open_doors
+    from chargehand.app.composition import App
+    from chargehand.app.reading import working_directory
+    from chargehand.cli.terminal.failures import keep_traceback
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.server.serving import ServeOptions, bind, serve, url_of
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    options = ServeOptions(host=host, port=port, names=names, worker=not no_worker, slots=slots)
+    with App.open() as app, contextlib.closing(bind(host, port)) as listening:
+        code = open_doors(app, host)
+
+        def announce() -> None:
+            url = url_of(listening)
+            link = f"{url}/login#{code}"
+            out.document({"url": url, "login": link})
+            out.text(f"dashboard  {link}")
+            out.text("           The link logs you in once, within 10 minutes. Ctrl-C stops the server.")
+
+        run_async(
+            lambda stop: serve(
+                options,
+                listening,
+                environ=os.environ,
+                cwd=working_directory(),
+                on_signal=lambda end: setattr(stop, "end", end),
+                announce=announce,
+                keep_traceback=keep_traceback,
+            )
+        )
     return 0

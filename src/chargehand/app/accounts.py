@@ -1,0 +1,538 @@
+"""Accounts of the server, logins and their sessions, tokens for programs, and the log of all that.
+
+Whoever may write the state directory owns it: they have no account, log in by a code that a command prints, and
+may do everything. Others have an account with a role.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from chargehand import __version__
+from chargehand.app.access.passwords import compare_password, hash_password
+from chargehand.app.reading import StateReader
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import RefusedError, StoreError, UsageError, nearest
+from chargehand.core.ids import new_id
+from chargehand.policy.access import (
+    ROLES,
+    SCOPES,
+    AccessScope,
+    AccountRole,
+    judge_access,
+    lock_seconds,
+    scopes_of_role,
+)
+from chargehand.store.accounts import AccessRow, AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
+
+TOKEN_PREFIX = "chg_"
+_CODE_LASTS = timedelta(minutes=10)
+_IDLE, _LONGEST = timedelta(hours=12), timedelta(days=7)
+# Use is noted so seldom that requests do not queue for the one writer, and sessions end so much too early at most.
+_NOTED_EVERY = timedelta(minutes=1)
+_TOKEN_DAYS = range(1, 3651)
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for something, as a session, a token or the command line proves it.
+
+    `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `csrf`
+    for what is no session, `address` (where the request came from) for this machine.
+    """
+
+    user: str
+    role: AccountRole
+    scopes: tuple[AccessScope, ...]
+    via: Literal["owner", "session", "token"]
+    csrf: str = ""
+    expires: str = ""
+    address: str = ""
+
+
+class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC."""
+
+    name: str
+    role: str
+    disabled: bool
+    has_password: bool
+    created: str
+    locked_until: str | None
+
+
+class UserListDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All accounts by name."""
+
+    users: tuple[UserDocument, ...]
+
+
+class UserRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An account that was removed, with its sessions and tokens."""
+
+    name: str
+    removed: bool
+
+
+class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use.
+
+    `accounts` says whether there are any, so that a login page knows whether to ask for a name.
+    """
+
+    user: str
+    role: AccountRole
+    csrf: str
+    expires: str
+    version: str
+    accounts: bool
+
+
+class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that a login opened; `secret` is for the cookie alone, and is nowhere else."""
+
+    secret: str
+    caller: Caller
+
+
+class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`secret` is a code that logs the owner of the state directory in once, until `expires`."""
+
+    secret: str
+    expires: str
+
+
+class TokenDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret; `last_used` and `revoked` are null for not yet."""
+
+    id: str
+    user: str
+    name: str
+    scopes: tuple[str, ...]
+    created: str
+    expires: str
+    last_used: str | None
+    revoked: str | None
+
+
+class TokenListDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens, the oldest first, those that count no more too."""
+
+    tokens: tuple[TokenDocument, ...]
+
+
+class CreatedTokenDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A new token; `secret` is shown here and never again."""
+
+    token: TokenDocument
+    secret: str
+
+
+class AccessLogDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of the access log, the newest first; `next` goes on before the last of them, null at the end."""
+
+    entries: tuple[AccessRow, ...]
+    next: int | None
+
+
+def owner(reader: StateReader) -> Caller:
+    """Return the caller that a command of this machine is: it could write the state directory by itself."""
+    return Caller(user=reader.identity(), role="admin", scopes=SCOPES, via="owner")
+
+
+def require_access(reader: StateReader, caller: Caller, action: str, subject: str = "") -> None:
+    """Return if the caller may do an action; else log that and raise `RefusedError` (`access_denied`)."""
+    judgement = judge_access(action, caller.role, caller.scopes)
+    if not judgement.allowed:
+        reader.store.access_log.append(_actor(caller), action, subject, outcome="refused")
+        raise RefusedError(
+            f"{caller.user} may not do this: {judgement.reason}",
+            code="access_denied",
+            hint="ask an administrator: `chargehand user role` and `chargehand token create` give rights",
+        )
+
+
+def create_user(
+    reader: StateReader, name: str, *, role: str, password: str | None = None, by: Caller
+) -> UserDocument:
+    """Add an account; without a password tokens alone let it in. Takes 0.3 s of work for a password.
+
+    Raises `UsageError` (`user_invalid`, `password_weak`, `account_exists`), `RefusedError` (`access_denied`).
+    """
+    require_access(reader, by, "user.create", name)
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is not a user's name",
+            code="user_invalid",
+            hint="write up to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first",
+        )
+    role = _role(role)
+    hashed = None if password is None else hash_password(password, user=name)
+    reader.store.accounts.add(name, role=role, password=hashed, actor=_actor(by))
+    return _find_user(reader, name)
+
+
+def list_users(reader: StateReader, *, by: Caller) -> UserListDocument:
+    """Return all accounts. Raises `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "user.list")
+    return UserListDocument(users=tuple(_user(reader, row) for row in reader.store.accounts.list()))
+
+
+def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
+    """Return an account. Raises `NotFoundError`, `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "user.list", name)
+    return _find_user(reader, name)
+
+
+def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
+    """Give an account another role, at once for its sessions and tokens too.
+
+    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`).
+    """
+    require_access(reader, by, "user.role", name)
+    reader.store.accounts.set_role(name, _role(role), actor=_actor(by))
+    return _find_user(reader, name)
+
+
+def set_user_password(reader: StateReader, name: str, password: str, *, by: Caller) -> UserDocument:
+    """Give an account another password: its sessions are closed, a lock is lifted. Takes 0.3 s of work.
+
+    Raises `NotFoundError`, `UsageError` (`password_weak`), `RefusedError` (`access_denied`).
+    """
+    require_access(reader, by, "user.password", name)
+    reader.store.accounts.set_password(name, hash_password(password, user=name), actor=_actor(by))
+    return _find_user(reader, name)
+
+
+def change_own_password(reader: StateReader, current: str, password: str, *, by: Caller) -> UserDocument:
+    """Give the caller's own account another password; closes all its sessions. Takes 0.6 s of work.
+
+    A wrong current one counts as a failed login. Raises `UsageError` (`password_weak`), `RefusedError`
+    (`access_denied`, `login_failed`).
+    """
+    require_access(reader, by, "password.own.set", by.user)
+    hashed = hash_password(password, user=by.user)
+    attempt, _ = _verify_password(reader, by.user, current, address=by.address)
+    reader.store.accounts.set_password(by.user, hashed, actor=_actor(by), attempt=attempt)
+    return _find_user(reader, by.user)
+
+
+def set_user_disabled(reader: StateReader, name: str, disabled: bool, *, by: Caller) -> UserDocument:
+    """Close an account (its sessions end, its tokens count no more) or open it again.
+
+    Raises `NotFoundError`, `RefusedError` (`access_denied`).
+    """
+    require_access(reader, by, "user.disable" if disabled else "user.enable", name)
+    reader.store.accounts.set_disabled(name, disabled, actor=_actor(by))
+    return _find_user(reader, name)
+
+
+def remove_user(reader: StateReader, name: str, *, by: Caller) -> UserRemovedDocument:
+    """Remove an account with its sessions and tokens. Raises `NotFoundError`, `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "user.remove", name)
+    reader.store.accounts.remove(name, actor=_actor(by))
+    return UserRemovedDocument(name=name, removed=True)
+
+
+def log_in(
+    reader: StateReader, user: str, password: str, *, address: str = "", replaces: str | None = None
+) -> OpenedSession:
+    """Open a session for who knows an account's password; `replaces` is the browser's session of before.
+
+    Takes 0.3 s of work and 64 MiB, whether or not there is such an account: call it in a thread, few at once.
+    After five failures in a row nobody can log in to an account for 1 minute, doubled up to 15; the caller bounds
+    how often one address may try. Raises `RefusedError` (`login_failed`), the same for every cause; `StoreError`.
+    """
+    attempt, rehashed = _verify_password(reader, user, password, address=address)
+    secret, digest = _new_secret()
+    expires, ends = _session_times(reader.clock.now())
+    row = reader.store.grants.open_session(
+        user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
+    )
+    if row is None:  # disabled, or given another password, in the 0.3 s
+        raise _login_failed()
+    return _begin_session(reader, row, secret, address=address, replaces=replaces)
+
+
+def create_login_code(reader: StateReader) -> LoginCodeDocument:
+    """Make a code that logs the owner of the state directory in once, within 10 minutes. Raises `StoreError`."""
+    secret, digest = _new_secret()
+    expires = as_moment(reader.clock.now() + _CODE_LASTS)
+    reader.store.grants.add_code(digest, expires=expires, actor=Actor(user=reader.identity()))
+    return LoginCodeDocument(secret=secret, expires=expires)
+
+
+def open_doors(reader: StateReader, host: str) -> str:
+    """Return a login code for a server that listens at an address; one beyond loopback needs accounts.
+
+    Raises `UsageError` (`accounts_needed`), `StoreError`.
+    """
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback and not any(row.has_password for row in reader.store.accounts.list()):
+        raise UsageError(
+            f"{host!r} can be reached from other machines, and there is no account yet",
+            code="accounts_needed",
+            hint="chargehand user add NAME --role admin; or listen at 127.0.0.1",
+        )
+    return create_login_code(reader).secret
+
+
+def redeem_login_code(
+    reader: StateReader, code: str, *, address: str = "", replaces: str | None = None
+) -> OpenedSession:
+    """Use a code up and open a session of the owner. Raises `RefusedError` (`login_failed`), `StoreError`."""
+    secret, digest = _new_secret()
+    expires, ends = _session_times(reader.clock.now())
+    row = reader.store.grants.redeem_code(
+        _digest(code), digest=digest, expires=expires, ends=ends, address=address
+    )
+    if row is None:
+        raise RefusedError(
+            "this login link does not count: it was used, or is older than 10 minutes",
+            code="login_failed",
+            hint="`chargehand up` prints a new one",
+        )
+    return _begin_session(reader, row, secret, address=address, replaces=replaces)
+
+
+def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
+    """Return whose session a cookie is of, and keep it open for 12 more hours, 7 days in all; `None` for none.
+
+    The role is the account's present one. Raises `StoreError`.
+    """
+    row = reader.store.grants.session(_digest(secret))
+    if row is None:
+        return None
+    now = reader.clock.now()
+    if row.last_seen <= as_moment(now - _NOTED_EVERY):
+        row = replace(row, expires=min(as_moment(now + _IDLE), row.ends))
+        with suppress(StoreError):  # a full disk must not lock out who comes to free it
+            reader.store.grants.extend_session(row.digest, expires=row.expires)
+    return _session_caller(row, secret, address)
+
+
+def matches_csrf(caller: Caller, given: str) -> bool:
+    """Tell whether a request that changes something brought its session's own value; a token needs none."""
+    return caller.via != "session" or hmac.compare_digest(caller.csrf.encode(), given.encode(errors="replace"))
+
+
+def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
+    """Return a session, or what stands for one where a token was given, as its browser sees it."""
+    return SessionDocument(
+        user=caller.user,
+        role=caller.role,
+        csrf=caller.csrf,
+        expires=caller.expires,
+        version=__version__,
+        accounts=bool(reader.store.accounts.list()),
+    )
+
+
+def close_session(reader: StateReader, secret: str, *, by: Caller) -> None:
+    """End a session. Raises `StoreError`."""
+    reader.store.grants.close_session(_digest(secret), actor=_actor(by))
+
+
+def create_token(
+    reader: StateReader,
+    name: str,
+    *,
+    scopes: tuple[str, ...],
+    by: Caller,
+    user: str | None = None,
+    days: int = 90,
+) -> CreatedTokenDocument:
+    """Make a token for the caller, or for another `user`: at most the scopes of that role, and of the caller.
+
+    `days` (1 to 3650) is how long it counts. Raises `UsageError` (`token_invalid`), `NotFoundError`,
+    `RefusedError` (`access_denied`).
+    """
+    whose = by.user if user is None else user
+    require_access(reader, by, "token.own.create" if whose == by.user else "token.create", whose)
+    if not name.strip() or len(name) > 100 or not name.isprintable():
+        raise _token_invalid(
+            f"{name[:100]!r} is not a name for a token", "say what it is for in up to 100 characters"
+        )
+    if days not in _TOKEN_DAYS:
+        raise _token_invalid(f"a token counts from 1 to 3650 days, got {days}", "write --days 90")
+    is_owner = whose == reader.identity()
+    role = "admin" if is_owner else reader.store.accounts.find(whose).role
+    now = reader.clock.now()
+    row = TokenRow(
+        id=new_id("token", now_ms=int(now.timestamp() * 1000)),
+        user=whose,
+        role=None if is_owner else role,
+        owner=is_owner,
+        name=name,
+        scopes=_scopes(scopes, _role(role), by),
+        created=as_moment(now),
+        expires=as_moment(now + timedelta(days=days)),
+        last_used=None,
+        revoked=None,
+    )
+    secret, digest = _new_secret(TOKEN_PREFIX)
+    reader.store.grants.add_token(row, digest=digest, actor=_actor(by))
+    return CreatedTokenDocument(token=_token(row), secret=secret)
+
+
+def list_tokens(reader: StateReader, *, by: Caller, user: str | None = None) -> TokenListDocument:
+    """Return the tokens of a user, or of all. Raises `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "token.own.list" if user == by.user else "token.list", user or "")
+    return TokenListDocument(tokens=tuple(_token(row) for row in reader.store.grants.tokens(user)))
+
+
+def revoke_token(reader: StateReader, token: str, *, by: Caller) -> TokenDocument:
+    """Let a token of the caller's, or of anybody, count no more. Raises `NotFoundError`, `RefusedError`."""
+    own = any(row.id == token for row in reader.store.grants.tokens(by.user))
+    require_access(reader, by, "token.own.revoke" if own else "token.revoke", token)
+    reader.store.grants.revoke_token(token, actor=_actor(by))
+    return next(_token(row) for row in reader.store.grants.tokens() if row.id == token)
+
+
+def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
+    """Return whose token `Authorization: Bearer` brought, with its account's present role; `None` for none.
+
+    Raises `StoreError`.
+    """
+    row = reader.store.grants.token(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
+    role = None if row is None else "admin" if row.owner else row.role
+    if row is None or role not in ROLES:
+        return None
+    if row.last_used is None or row.last_used <= as_moment(reader.clock.now() - _NOTED_EVERY):
+        with suppress(StoreError):
+            reader.store.grants.note_token_use(row.id)
+    scopes = tuple(scope for scope in SCOPES if scope in row.scopes)
+    return Caller(user=row.user, role=role, scopes=scopes, via="token", expires=row.expires, address=address)
+
+
+def list_access(
+    reader: StateReader, *, by: Caller, limit: int = 100, before: int | None = None
+) -> AccessLogDocument:
+    """Return lines of the access log, the newest first. Raises `RefusedError` (`access_denied`)."""
+    require_access(reader, by, "access.list")
+    rows = reader.store.access_log.list(limit=limit, before=before)
+    return AccessLogDocument(entries=rows, next=rows[-1].seq if len(rows) == limit else None)
+
+
+def _verify_password(
+    reader: StateReader, name: str, password: str, *, address: str
+) -> tuple[LoginAttempt, str | None]:
+    """Return the login that a password began, and a hash to replace the account's where its form is old.
+
+    Raises `RefusedError` (`login_failed`).
+    """
+    now = reader.clock.now()
+
+    def lock(failures: int) -> str | None:
+        seconds = lock_seconds(failures)
+        return as_moment(now + timedelta(seconds=seconds)) if seconds else None
+
+    attempt = reader.store.accounts.begin_login(name, lock=lock, address=address)
+    fits, rehashed = compare_password(password, attempt.password)
+    if not fits:
+        raise _login_failed()
+    return attempt, rehashed
+
+
+def _login_failed() -> RefusedError:
+    return RefusedError(
+        "wrong user or password",
+        code="login_failed",
+        hint="after 5 failures an account waits for 1 to 15 minutes; `chargehand user password` sets a new one",
+    )
+
+
+def _new_secret(prefix: str = "") -> tuple[str, str]:
+    """Return a secret of 256 random bits and the digest that is kept."""
+    secret = prefix + secrets.token_urlsafe(32)
+    return secret, _digest(secret)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+def _session_times(now: datetime) -> tuple[str, str]:
+    return as_moment(now + _IDLE), as_moment(now + _LONGEST)
+
+
+def _begin_session(
+    reader: StateReader, row: SessionRow, secret: str, *, address: str, replaces: str | None
+) -> OpenedSession:
+    if replaces:
+        reader.store.grants.close_session(_digest(replaces), actor=Actor(user=row.user, address=address))
+    caller = _session_caller(row, secret, address)
+    if caller is None:
+        raise _login_failed()
+    return OpenedSession(secret=secret, caller=caller)
+
+
+def _session_caller(row: SessionRow, secret: str, address: str) -> Caller | None:
+    role = "admin" if row.kind == "code" else row.role
+    if role not in ROLES:  # a row that no program of ours wrote
+        return None
+    # Made from the secret, so that the store holds nothing that could forge a request.
+    csrf = hmac.new(secret.encode(), b"chargehand csrf", "sha256").hexdigest()
+    return Caller(
+        user=row.user,
+        role=role,
+        scopes=SCOPES,
+        via="session",
+        csrf=csrf,
+        expires=row.expires,
+        address=address,
+    )
+
+
+def _role(role: str) -> AccountRole:
+    if role not in ROLES:
+        raise UsageError(f"{role[:80]!r} is not a role", code="user_invalid", hint=nearest(role, ROLES))
+    return role
+
+
+def _scopes(wanted: tuple[str, ...], role: AccountRole, by: Caller) -> tuple[AccessScope, ...]:
+    """Return scopes in their order. Raises `UsageError` (`token_invalid`) for one that a token may not have."""
+    allowed = [scope for scope in scopes_of_role(role) if scope in by.scopes]
+    for scope in wanted:
+        if scope not in allowed:
+            raise _token_invalid(
+                f"a token of this {role} cannot have the scope {scope[:80]!r}", nearest(scope, allowed)
+            )
+    if not wanted:
+        raise _token_invalid("a token needs a scope", f"give one or more of {', '.join(allowed)}")
+    return tuple(scope for scope in SCOPES if scope in wanted)
+
+
+def _token_invalid(message: str, hint: str) -> UsageError:
+    return UsageError(message, code="token_invalid", hint=hint)
+
+
+def _actor(caller: Caller) -> Actor:
+    return Actor(user=caller.user, address=caller.address)
+
+
+def _find_user(reader: StateReader, name: str) -> UserDocument:
+    return _user(reader, reader.store.accounts.find(name))
+
+
+def _user(reader: StateReader, row: AccountRow) -> UserDocument:
+    locked = row.locked_until is not None and row.locked_until > as_moment(reader.clock.now())
+    shown = row if locked else replace(row, locked_until=None)
+    return convert_to(shown, UserDocument, from_attributes=True)
+
+
+def _token(row: TokenRow) -> TokenDocument:
+    return convert_to(row, TokenDocument, from_attributes=True)

@@ -1,0 +1,305 @@
+"""`chargehand user` and `chargehand token`: who may use the server, and the tokens of programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.terminal.options import json_option
+
+if TYPE_CHECKING:
+    from chargehand.app.accounts import UserDocument
+    from chargehand.cli.terminal.output import Output
+
+# More than any password may have: what is longer is refused by its rules, never cut to fit.
+_LARGEST_BYTES = 64 * 1024
+_password_option = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, one line.")
+
+
+@click.group()
+def user() -> None:
+    """Manage the accounts of the server.
+
+    You need none on this machine: `chargehand up` prints a link that logs you in.
+    """
+
+
+@user.command()
+@click.argument("name")
+@click.option("--role", default="viewer", metavar="ROLE", help="viewer (the default), operator or admin.")
+@click.option("--no-password", is_flag=True, help="Let them in by tokens alone, as for a program.")
+@_password_option
+@json_option
+def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Output) -> int:
+    """Add an account.
+
+    A viewer reads; an operator also starts, steers and promotes missions; an admin also manages users, tokens and
+    configuration. The password is asked for, and never an argument, since other users can see those.
+
+    \b
+    Examples:
+      chargehand user add ann --role operator
+      chargehand user add ci --role operator --no-password
+      chargehand user add bob --password-stdin < password.txt
+    """
+    from chargehand.app.accounts import create_user, owner
+    from chargehand.app.reading import StateReader
+
+    if no_password and password_stdin:
+        raise click.UsageError("--no-password and --password-stdin were both given")
+    with StateReader.open() as reader:
+        password = None if no_password else _read_password(name, from_stdin=password_stdin)
+        added = create_user(reader, name, role=role, password=password, by=owner(reader))
+    return _show_user(out, added, f"{name} is added as {added.role}")
+
+
+@user.command("list")
+@json_option
+def list_(out: Output) -> int:
+    """List all accounts."""
+    from chargehand.app.accounts import list_users, owner
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
+
+    with StateReader.open() as reader:
+        listed = list_users(reader, by=owner(reader))
+    out.document(listed)
+    if not listed.users:
+        out.text("There are no accounts. To add one: chargehand user add NAME")
+        return 0
+    rows = []
+    for each in listed.users:
+        locked = f"locked until {local_time(each.locked_until)}" if each.locked_until else ""
+        notes = ("disabled" if each.disabled else "", locked, "" if each.has_password else "no password")
+        rows.append((each.name, each.role, local_time(each.created), ", ".join(filter(None, notes))))
+    out.table(("NAME", "ROLE", "CREATED", "NOTES"), rows)
+    return 0
+
+
+@user.command()
+@click.argument("name")
+@click.argument("role")
+@json_option
+def role(name: str, role: str, out: Output) -> int:
+    """Give an account another role, at once for its open sessions and its tokens too.
+
+    \b
+    Example:
+      chargehand user role ann admin
+    """
+    from chargehand.app.accounts import owner, set_user_role
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        changed = set_user_role(reader, name, role, by=owner(reader))
+    return _show_user(out, changed, f"{name} is {changed.role} now")
+
+
+@user.command()
+@click.argument("name")
+@_password_option
+@json_option
+def password(name: str, password_stdin: bool, out: Output) -> int:
+    """Set another password: all sessions of the account end, and a lock is lifted.
+
+    \b
+    Examples:
+      chargehand user password ann
+      chargehand user password ann --password-stdin < password.txt
+    """
+    from chargehand.app.accounts import find_user, owner, set_user_password
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        find_user(reader, name, by=owner(reader))  # for its error alone, before anybody types
+        new = _read_password(name, from_stdin=password_stdin)
+        changed = set_user_password(reader, name, new, by=owner(reader))
+    return _show_user(out, changed, f"{name} has a new password and is logged out everywhere")
+
+
+@user.command()
+@click.argument("name")
+@json_option
+def disable(name: str, out: Output) -> int:
+    """Close an account: its sessions end now, and its tokens do not count until it is enabled again."""
+    from chargehand.app.accounts import owner, set_user_disabled
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        changed = set_user_disabled(reader, name, True, by=owner(reader))
+    return _show_user(out, changed, f"{name} is disabled")
+
+
+@user.command()
+@click.argument("name")
+@json_option
+def enable(name: str, out: Output) -> int:
+    """Open a disabled account again, or lift its lock; its sessions stay closed."""
+    from chargehand.app.accounts import owner, set_user_disabled
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        changed = set_user_disabled(reader, name, False, by=owner(reader))
+    return _show_user(out, changed, f"{name} is enabled")
+
+
+@user.command()
+@click.argument("name")
+@json_option
+def remove(name: str, out: Output) -> int:
+    """Remove an account with its sessions and tokens. What it did stays in the logs."""
+    from chargehand.app.accounts import owner, remove_user
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        removed = remove_user(reader, name, by=owner(reader))
+    out.document(removed)
+    out.text(f"{name} is removed")
+    return 0
+
+
+@user.command()
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, metavar="N", help="How many lines (100).")
+@json_option
+def log(limit: int, out: Output) -> int:
+    """Show who logged in, was refused, or changed users and tokens, the newest last."""
+    from chargehand.app.accounts import list_access, owner
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
+
+    with StateReader.open() as reader:
+        listed = list_access(reader, by=owner(reader), limit=limit)
+    out.document(listed)
+    rows = [
+        (
+            local_time(each.time, seconds=True),
+            each.actor or "-",
+            each.action,
+            each.subject or "-",
+            each.address or "-",
+            each.outcome,
+        )
+        for each in reversed(listed.entries)
+    ]
+    if not rows:
+        out.text("Nothing is logged yet.")
+        return 0
+    out.table(("TIME", "BY", "ACTION", "SUBJECT", "FROM", "OUTCOME"), rows)
+    return 0
+
+
+@click.group()
+def token() -> None:
+    """Manage tokens, by which programs use the server's API."""
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope", "scopes", multiple=True, metavar="SCOPE",
+    help="read (the default), steer, decide or administer; may be given several times.",
+)  # fmt: skip
+@click.option("--user", metavar="NAME", help="Whose token it is (default: yours).")
+@click.option("--days", type=int, default=90, metavar="N", help="How long it counts (90 days).")
+@json_option
+def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out: Output) -> int:
+    """Make a token and show its secret, this once.
+
+    NAME says what it is for. A token may do what its scopes and its user's role both allow: `read` looks, `steer`
+    starts and steers missions, `decide` approves, promotes, discards and rolls back, `administer` does the rest.
+
+    \b
+    Examples:
+      chargehand token create dashboard
+      chargehand token create ci --user ci --scope read --scope steer --days 30
+    """
+    from chargehand.app.accounts import create_token, owner
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
+
+    with StateReader.open() as reader:
+        made = create_token(reader, name, scopes=scopes or ("read",), user=user, days=days, by=owner(reader))
+    out.document(made)
+    out.notice(f"Token {made.token.id} of {made.token.user} counts until {local_time(made.token.expires)}.")
+    out.notice("Keep its secret now: it is not shown again.")
+    out.text(made.secret)
+    return 0
+
+
+@token.command("list")
+@click.option("--user", metavar="NAME", help="Only those of this user.")
+@json_option
+def list_tokens_(user: str | None, out: Output) -> int:
+    """List tokens, never their secrets."""
+    from chargehand.app.accounts import list_tokens, owner
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import local_time
+
+    with StateReader.open() as reader:
+        listed = list_tokens(reader, by=owner(reader), user=user)
+    out.document(listed)
+    if not listed.tokens:
+        out.text("There are no tokens. To make one: chargehand token create NAME")
+        return 0
+    rows = [
+        (
+            each.id,
+            each.user,
+            each.name,
+            " ".join(each.scopes),
+            "revoked" if each.revoked is not None else local_time(each.expires),
+            local_time(each.last_used) if each.last_used else "never",
+        )
+        for each in listed.tokens
+    ]
+    out.table(("ID", "USER", "NAME", "SCOPES", "UNTIL", "LAST USED"), rows)
+    return 0
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@json_option
+def revoke(token_id: str, out: Output) -> int:
+    """Let a token count no more, from now on.
+
+    \b
+    Example:
+      chargehand token revoke t-01jd5x2k9q7h3a
+    """
+    from chargehand.app.accounts import owner, revoke_token
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        revoked = revoke_token(reader, token_id, by=owner(reader))
+    out.document(revoked)
+    out.text(f"{token_id} ({revoked.name}) is revoked")
+    return 0
+
+
+def _show_user(out: Output, document: UserDocument, told: str) -> int:
+    out.document(document)
+    out.text(told)
+    return 0
+
+
+def _read_password(name: str, *, from_stdin: bool) -> str:
+    from chargehand.core.errors import UsageError
+
+    if not from_stdin:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "this is not a terminal, so you cannot be asked for a password",
+                code="password_unasked",
+                hint="pipe it in: --password-stdin",
+            )
+        return str(click.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+    content = sys.stdin.buffer.read(_LARGEST_BYTES)
+    try:
+        return content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        # Not chained: the decoding error holds the bytes, and a traceback would show them.
+        raise UsageError(
+            "the password is not UTF-8", code="password_weak", hint="give one line of text on stdin"
+        ) from None

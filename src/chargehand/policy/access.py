@@ -1,0 +1,101 @@
+"""Who may do what through the server: a pure function of an action, a role and the scopes of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal, NamedTuple, get_args
+
+from msgspec import Struct
+
+from chargehand.core.records import QuestionKind
+
+AccountRole = Literal["viewer", "operator", "admin"]
+AccessScope = Literal["read", "steer", "decide", "administer"]
+# Each role may do what those before it may.
+ROLES: tuple[AccountRole, ...] = get_args(AccountRole)
+SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
+_SCOPES_OF_ROLE: Mapping[AccountRole, tuple[AccessScope, ...]] = {
+    "viewer": ("read",),
+    "operator": ("read", "steer", "decide"),
+    "admin": SCOPES,
+}
+_FAILURES_BEFORE_LOCK = 5
+_FIRST_LOCK_SECONDS, _LONGEST_LOCK_SECONDS = 60.0, 900.0
+
+
+class AccessRule(NamedTuple):
+    """What an action needs: at least this role, and this very scope."""
+
+    role: AccountRole
+    scope: AccessScope
+
+
+class AccessJudgement(Struct, frozen=True, kw_only=True):
+    """Whether an action is allowed; `reason` says what it needs and what is missing."""
+
+    allowed: bool
+    reason: str
+
+
+def _rules() -> Iterator[tuple[str, AccessRule]]:
+    groups: Mapping[AccessRule, str] = {
+        AccessRule("viewer", "read"): "session.show session.close mission.list mission.show mission.events "
+        "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
+        "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
+        "stats.show system.show question.list action.list token.own.list",
+        # It reads all of the log and every file that is kept: work for the machine, and nothing to be learnt.
+        AccessRule("operator", "read"): "audit.verify",
+        AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
+        "mission.answer mission.fork mission.continue mission.restore mission.replan",
+        AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
+        "review.decide",
+        # A person's own, whatever their role; of tokens only those that may administer make others.
+        AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
+        AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
+        "user.enable user.remove token.list token.create token.revoke config.show config.set secret.list "
+        "secret.set project.trust policy.allow audit.export access.list store.check store.backup store.restore "
+        "store.rebuild store.collect",
+    }
+    for rule, actions in groups.items():
+        for action in actions.split():
+            yield action, rule
+
+
+ACCESS_RULES: Mapping[str, AccessRule] = dict(_rules())
+
+
+def judge_access(action: str, role: str, scopes: Collection[str]) -> AccessJudgement:
+    """Return whether somebody of a role may do an action with these scopes; changes nothing.
+
+    Who logged in holds all `SCOPES`, so that the role alone counts; a token holds its own. What no rule names, and
+    a role that is none, is denied.
+    """
+    rule = ACCESS_RULES.get(action)
+    if rule is None:
+        return AccessJudgement(allowed=False, reason=f"no rule allows {action!r}")
+    if role not in ROLES:
+        return AccessJudgement(allowed=False, reason=f"{role!r} is not a role")
+    if ROLES.index(role) < ROLES.index(rule.role):
+        return AccessJudgement(allowed=False, reason=f"{action} needs the role {rule.role}, yours is {role}")
+    if rule.scope not in scopes:
+        return AccessJudgement(allowed=False, reason=f"{action} needs a token with the scope {rule.scope}")
+    return AccessJudgement(allowed=True, reason=f"{action} is allowed from the role {rule.role} on")
+
+
+def scopes_of_role(role: AccountRole) -> tuple[AccessScope, ...]:
+    """Return the scopes that a token of somebody with this role can have."""
+    return _SCOPES_OF_ROLE[role]
+
+
+def answer_action(kind: QuestionKind) -> str:
+    """Return the action that an answer is: to permit or to decide something is more than to clarify it."""
+    return "mission.answer" if kind == "clarification" else "mission.approve"
+
+
+def lock_seconds(failures: int) -> float:
+    """Return how long nobody can log in after so many failures in a row: none up to four, then 1 to 15 minutes."""
+    if failures < _FAILURES_BEFORE_LOCK:
+        return 0.0
+    # The exponent is bounded, so that a count from a damaged file costs no time.
+    doubled: float = _FIRST_LOCK_SECONDS * 2 ** min(failures - _FAILURES_BEFORE_LOCK, 10)
+    return min(doubled, _LONGEST_LOCK_SECONDS)

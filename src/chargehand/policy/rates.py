@@ -1,0 +1,43 @@
+"""How often a client may call: a pure function of the clock that it is given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from chargehand.core.errors import ExhaustedError
+
+# docs/how-to/mcp-server.md tells clients these bounds.
+_BURST = 200.0
+_PER_SECOND = 50.0
+
+
+class RateLimit:
+    """A token bucket: so many calls at once, so many a second from then on."""
+
+    def __init__(
+        self,
+        *,
+        burst: float = _BURST,
+        per_second: float = _PER_SECOND,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._burst, self._per_second, self._now = burst, per_second, now
+        self._left, self._at = burst, now()
+
+    def take(self) -> None:
+        """Take one call from the bucket. Raises `ExhaustedError` (`rate_limited`) where it is empty."""
+        at = self._now()
+        self._left = min(self._burst, self._left + (at - self._at) * self._per_second)
+        self._at = at
+        if self._left < 1:
+            raise ExhaustedError(
+                f"more than {self._per_second:g} calls a second",
+                code="rate_limited",
+                hint="call again in a second; follow a mission or the feed instead of asking again and again",
+            )
+        self._left -= 1
+
+    def put_back(self) -> None:
+        """Put the last call back: it is one of those that do not count."""
+        self._left = min(self._burst, self._left + 1)

@@ -1,0 +1,152 @@
+"""The live feed: the lines of all logs by position, read from the store once for all who follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+from msgspec import Struct
+
+from chargehand.app.reading import StateReader
+from chargehand.app.story import EventLine, events_after
+from chargehand.core.errors import ChargehandError
+from chargehand.server._responses import encode_document
+
+_LOG = logging.getLogger("chargehand.server")
+_LOOK_SECONDS = 0.1
+# A proxy or a browser that hears nothing for longer takes the connection for dead.
+_BEAT_SECONDS = 15.0
+# Lines kept for those who follow; who is further behind reads the store by itself.
+_KEPT = 5000
+_PAGE = 500
+
+
+class FeedFilter(Struct, frozen=True, kw_only=True):
+    """Which lines a client wants: of a mission, of a project, of some types; all by default."""
+
+    mission: str | None = None
+    project: str | None = None
+    types: frozenset[str] = frozenset()
+
+
+class _Frame(Struct, frozen=True):
+    position: int
+    mission: str
+    project: str
+    type: str
+    content: bytes
+
+
+class EventFeed:
+    """Lines for any number of clients; each has its own place, so that a slow one delays and costs nobody."""
+
+    def __init__(self, reader: StateReader) -> None:
+        self._reader = reader
+        self._frames: deque[_Frame] = deque(maxlen=_KEPT)
+        self._position = 0
+        self._followers = 0
+        self._projects: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closed = True
+        self._wake()
+
+    async def run(self) -> None:
+        """Look for new lines until cancelled; nothing is read while nobody follows."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if not self._followers:
+                continue
+            try:
+                lines = await asyncio.to_thread(self._look)
+            # A store that is busy, or a disk that is full for a moment, must not end what all pages depend on.
+            except ChargehandError as error:
+                _LOG.warning("%s", error)
+                continue
+            if lines:
+                self._frames.extend(lines)
+                self._position = lines[-1].position
+                self._wake()
+
+    async def follow(
+        self, after: int | None, wanted: FeedFilter, *, is_valid: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[bytes]:
+        """Yield server-sent events behind a position, or from now on; comments while there are none.
+
+        The first is `reset` where the log has no such position: it was restored, or is another one. It ends once
+        `is_valid` says that the client's session or token counts no more.
+        """
+        self._followers += 1
+        try:
+            last = await asyncio.to_thread(self._reader.store.log.last_position)
+            if self._position == 0 or self._followers == 1:
+                self._frames.clear()
+                self._position = last
+            if after is None or after > last:
+                if after is not None:
+                    yield _frame_text(last, b"reset", msgspec.json.encode({"position": last}))
+                after = last
+            yield b": connected\n\n"
+            while not self._closed:
+                changed = self._changed
+                frames = await self._after(after)
+                if frames:
+                    after = frames[-1].position
+                    content = b"".join(each.content for each in frames if _is_wanted(each, wanted))
+                    if content:
+                        yield content
+                    continue
+                try:
+                    async with asyncio.timeout(_BEAT_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
+                    if not await is_valid():
+                        return
+                    yield b": keep-alive\n\n"
+        finally:
+            self._followers -= 1
+
+    def _wake(self) -> None:
+        # Everybody waits for the event that was current when they looked: none can miss what comes after that.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _after(self, position: int) -> list[_Frame]:
+        if position >= self._position:
+            return []
+        if self._frames and self._frames[0].position <= position + 1:
+            return [each for each in self._frames if each.position > position][:_PAGE]
+        return await asyncio.to_thread(self._read, position)
+
+    def _look(self) -> list[_Frame]:
+        return self._read(self._position)
+
+    def _read(self, position: int) -> list[_Frame]:
+        return [self._as_frame(line) for line in events_after(self._reader, position, limit=_PAGE)]
+
+    def _as_frame(self, line: EventLine) -> _Frame:
+        assert line.position is not None
+        project = self._projects.get(line.mission)
+        if project is None:
+            project = self._projects[line.mission] = self._reader.store.log.get(line.mission).project
+        content = _frame_text(line.position, b"message", encode_document(line))
+        return _Frame(line.position, line.mission, project, line.type, content)
+
+
+def _frame_text(position: int, event: bytes, data: bytes) -> bytes:
+    # JSON has no raw line ends, so that one `data:` line holds it.
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, event, data)
+
+
+def _is_wanted(frame: _Frame, wanted: FeedFilter) -> bool:
+    return (
+        wanted.mission in (None, frame.mission)
+        and wanted.project in (None, frame.project)
+        and (not wanted.types or frame.type in wanted.types)
+    )

@@ -1,0 +1,104 @@
+"""What every request passes first: hosts, origins and rates; and the headers of every response."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.policy.rates import RateLimit
+from chargehand.server._responses import error_response
+from chargehand.server._routes import PREFIX
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "form-action 'self'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+# A page with a feed asks a few times a second; a thousand of them would be no person.
+_BURST, _PER_SECOND = 400.0, 100.0
+# Callers whose rate is remembered: more would let strangers fill the memory.
+_CALLERS = 2000
+
+
+class RequestGuard:
+    """Lets only requests through that were meant for this server; adds to responses what browsers heed."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Callable[[], frozenset[str]],
+        secure: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._origin = "https://" if secure else "http://"
+        self._now = now
+        self._rates: dict[str, RateLimit] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it before its body is read."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                if scope["path"].startswith(PREFIX):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            self._check(scope)
+        except ChargehandError as error:
+            await error_response(error)(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        hosts, allowed = headers.getlist("host"), self._hosts()
+        # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding. Exactly
+        # one header: what stands behind this may look at another one of two.
+        if len(hosts) != 1 or hosts[0] not in allowed:
+            raise _forbidden("this server is not at that host", "open the address that `chargehand up` prints")
+        if scope["method"] not in SAFE_METHODS:
+            origins = {self._origin + host for host in allowed}
+            if any(origin not in origins for origin in headers.getlist("origin")):
+                raise _forbidden(
+                    "pages of other origins may not use this server", "use the dashboard of this server"
+                )
+            if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+                raise _forbidden("another site sent this request", "use the dashboard of this server")
+        self._rate(scope, headers).take()
+
+    def _rate(self, scope: Scope, headers: Headers) -> RateLimit:
+        client = scope.get("client") or ("", 0)
+        # By address and credential together: who guesses credentials gains nothing by changing them, for logins
+        # have a limit of their own.
+        caller = f"{client[0]} {headers.get('authorization', '')[-16:]}"
+        found = self._rates.get(caller)
+        if found is None:
+            if len(self._rates) >= _CALLERS:
+                self._rates.clear()
+            found = self._rates[caller] = RateLimit(burst=_BURST, per_second=_PER_SECOND, now=self._now)
+        return found
+
+
+def _forbidden(message: str, hint: str) -> RefusedError:
+    return RefusedError(message, code="forbidden", hint=hint)

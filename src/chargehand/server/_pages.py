@@ -1,0 +1,63 @@
+"""The dashboard's files, as they were built: compressed once, served from memory."""
+
+from __future__ import annotations
+
+import gzip
+import mimetypes
+from pathlib import Path
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+_NO_PAGES = (
+    b"<!doctype html><meta charset=utf-8><title>Chargehand</title>"
+    b"<p>The dashboard is not part of this installation. Its API is at /api/v1, described by /openapi.json."
+)
+_LEAST_COMPRESSED = 1000
+_BINARY = (".png", ".woff2", ".ico", ".jpg")
+
+
+class _File(Struct, frozen=True):
+    content: bytes
+    compressed: bytes | None
+    media_type: str
+    cached: str
+
+
+class Pages:
+    """Serves what lies in a directory; any other path is a page of the application, which finds its own way."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files = {
+            f"/{path.relative_to(directory)}": _read(path) for path in directory.rglob("*") if path.is_file()
+        }
+
+    def serve(self, request: Request) -> Response:
+        """Return a file, or the page that shows all others."""
+        path = request.url.path
+        found = self._files.get(path) or (
+            None if "." in path.rpartition("/")[2] else self._files.get("/index.html")
+        )
+        if found is None:
+            missing = path in ("/", "/index.html")
+            return Response(
+                _NO_PAGES if missing else b"Not found", 200 if missing else 404, media_type="text/html"
+            )
+        headers = {"Cache-Control": found.cached, "Vary": "Accept-Encoding"}
+        if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(found.compressed, headers=headers, media_type=found.media_type)
+        return Response(found.content, headers=headers, media_type=found.media_type)
+
+
+def _read(path: Path) -> _File:
+    content = path.read_bytes()
+    small = len(content) < _LEAST_COMPRESSED or path.suffix in _BINARY
+    return _File(
+        content=content,
+        compressed=None if small else gzip.compress(content, mtime=0),
+        media_type=mimetypes.guess_type(path.name)[0] or "application/octet-stream",
+        # Files below assets/ have their content's hash in their names; what names them has to be asked for anew.
+        cached="public, max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache",
+    )

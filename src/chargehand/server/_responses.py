@@ -1,0 +1,77 @@
+"""Results and errors as HTTP has them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from chargehand.app.documents import to_json
+from chargehand.core.errors import (
+    ChargehandError,
+    ExhaustedError,
+    InfrastructureError,
+    NotFoundError,
+    RefusedError,
+    TierUnavailableError,
+    UsageError,
+    WaitingError,
+)
+from chargehand.core.text import printable
+from chargehand.server._routes import RawContent
+
+_JSON = "application/json"
+# The first class that fits: subclasses stand before their bases.
+_STATUSES: tuple[tuple[type[ChargehandError], int], ...] = (
+    (NotFoundError, 404),
+    (UsageError, 422),
+    (RefusedError, 409),
+    (WaitingError, 409),
+    (ExhaustedError, 429),
+    (TierUnavailableError, 503),
+    (InfrastructureError, 503),
+)
+_BY_CODE = {
+    "login_needed": 401,
+    "login_failed": 401,
+    "forbidden": 403,
+    "csrf": 403,
+    "access_denied": 403,
+    "arguments_invalid": 400,
+    "internal": 500,
+}
+
+
+def encode_document(document: Any) -> bytes:
+    """Return a record as JSON; bytes of paths that are no UTF-8 are shown as `\\xNN`."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(to_json(document))
+
+
+def document_response(result: Any, *, status: int = 200, known: str = "") -> Response:
+    """Return a result as a response; 304 where the client has it already, as its `known` entity tags say."""
+    if isinstance(result, RawContent):
+        headers = {"Content-Disposition": f'attachment; filename="{result.file_name}"'} if result.file_name else {}
+        return Response(result.content, status, headers, result.media_type)
+    content = encode_document(result)
+    tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    headers = {"ETag": tag}
+    if known and tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
+        return Response(status_code=304, headers=headers)
+    return Response(content, status, headers, _JSON)
+
+
+def error_response(error: ChargehandError) -> Response:
+    """Return an error as a response: its status, and code, message and hint."""
+    status = _BY_CODE.get(error.code) or next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
+    document = {"code": error.code, "message": printable(error.message), "hint": printable(error.hint)}
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="chargehand"'
+    if status == 429:
+        headers["Retry-After"] = "1"
+    return Response(msgspec.json.encode({"error": document}), status, headers, _JSON)

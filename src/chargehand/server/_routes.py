@@ -1,0 +1,137 @@
+"""What a route is, and what every handler is given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from chargehand.app.accounts import Caller
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import UsageError
+
+PREFIX = "/api/v1"
+_Kind = TypeVar("_Kind", bound="RestArguments")
+
+# Bounds of what a client may send; the use cases have closer ones of their own.
+Text = Annotated[str, Meta(min_length=1, max_length=100_000)]
+Words = Annotated[str, Meta(min_length=1, max_length=4096)]
+Short = Annotated[str, Meta(min_length=1, max_length=200)]
+MissionName = Annotated[str, Meta(min_length=1, max_length=64, description="A mission's id, or its beginning.")]
+Limit = Annotated[int, Meta(ge=1, le=500, description="At most so many.")]
+Offset = Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+# Unknown names are refused: a client that misspells `budget` would otherwise run without one.
+class RestArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a route takes: the names in its path, and its query or the fields of its body."""
+
+
+class NoArguments(RestArguments, frozen=True):
+    """What a route takes that needs nothing."""
+
+
+class NamedMission(RestArguments, frozen=True):
+    """What a route on one mission takes that needs no more."""
+
+    mission: MissionName
+
+
+class FeedQuery(RestArguments, frozen=True):
+    """Which lines the feed has; `after` is a position, from now on without one."""
+
+    after: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
+    mission: Annotated[str, Meta(max_length=64)] | None = None
+    project: Short | None = None
+    types: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that goes on: ask again, or follow the mission's events, to know what became of it."""
+
+    accepted: bool = True
+
+
+class RawContent(Struct, frozen=True):
+    """A result that is no JSON document."""
+
+    content: bytes
+    media_type: str
+    file_name: str = ""
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One use case at one address below `PREFIX`.
+
+    `call` takes an `App` (for GET one that all share, and that changes nothing), a `takes` and who calls, and
+    returns a `gives`; a coroutine is a piece of work that may take minutes. `action` is what the caller has to be
+    allowed, `commands` are those of the command line that do the same.
+    """
+
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    action: str
+    summary: str
+    gives: Any
+    call: Callable[[Any, Any, Caller], Any]
+    takes: type[RestArguments] = NoArguments
+    commands: tuple[str, ...] = ()
+    status: int = 200
+
+    @property
+    def name(self) -> str:
+        """The operation's name in the OpenAPI document: unique, and made of method and path."""
+        words = [part.strip("{}") for part in self.path.split("/") if part]
+        return "_".join((self.method.lower(), *words)).replace("-", "_")
+
+    @property
+    def may_take_long(self) -> bool:
+        """Whether the work may take minutes, so that a client may be told that it goes on."""
+        return inspect.iscoroutinefunction(self.call)
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        """The arguments that stand in the path."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+
+def read_arguments(
+    kind: type[_Kind], *, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Mapping[str, Any]
+) -> _Kind:
+    """Return what a request says as the arguments of its route. Raises `UsageError` (`arguments_invalid`)."""
+    many = {field.name for field in msgspec.structs.fields(kind) if "tuple[" in str(field.type)}
+    given: dict[str, Any] = dict(body)
+    for name, text in query:
+        if name in many:
+            given.setdefault(name, []).append(text)
+        elif name in given:
+            raise _invalid(f"{name!r} is given more than once")
+        else:
+            given[name] = text
+    given |= path
+    # Whatever runs a mission expects texts that could stand on a command line.
+    if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
+        raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
+    try:
+        # In a body a number is a number; in an address there is nothing but text.
+        return convert_to(given, kind, strict=bool(body))
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+
+
+def _invalid(message: str) -> UsageError:
+    return UsageError(message, code="arguments_invalid", hint="/openapi.json has the schema of what a route takes")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (str(key), *_texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

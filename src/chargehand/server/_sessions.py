@@ -1,0 +1,128 @@
+"""Who calls: by the cookie of a session, or by a token; and logging in and out."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chargehand.app.accounts import (
+    Caller,
+    close_session,
+    log_in,
+    matches_csrf,
+    redeem_login_code,
+    resolve_session,
+    resolve_token,
+    session_document,
+)
+from chargehand.app.reading import StateReader
+from chargehand.core.errors import RefusedError, UsageError
+from chargehand.policy.rates import RateLimit
+from chargehand.server._guard import SAFE_METHODS
+from chargehand.server._responses import document_response
+from chargehand.server._routes import PREFIX, RestArguments, read_arguments
+
+COOKIE = "chargehand_session"
+_CSRF_HEADER = "x-csrf-token"
+# Attempts to log in from one address: a password costs 0.3 s of a core, and a guess must not come cheaper.
+_LOGINS_AT_ONCE, _LOGINS_PER_SECOND = 10.0, 0.2
+_ADDRESSES = 2000
+_BEARER = "bearer "
+
+
+class LoginBody(RestArguments, frozen=True):
+    """What opens a session: a code that `chargehand up` prints, or an account's name and password."""
+
+    code: Annotated[str, Meta(max_length=200)] | None = None
+    user: Annotated[str, Meta(max_length=100)] | None = None
+    password: Annotated[str, Meta(max_length=1024)] | None = None
+
+
+class Sessions:
+    """Finds out who calls, and opens and ends sessions."""
+
+    def __init__(self, reader: StateReader, *, secure: bool) -> None:
+        self._reader = reader
+        self._secure = secure
+        self._logins: dict[str, RateLimit] = {}
+
+    def authenticate(self, request: Request) -> Caller:
+        """Return who calls. Raises `RefusedError` (`login_needed`; `csrf`); may block."""
+        address = _address(request)
+        given = request.headers.getlist("authorization")
+        if given:
+            bearer = given[0] if len(given) == 1 and given[0].lower().startswith(_BEARER) else ""
+            caller = resolve_token(self._reader, bearer[len(_BEARER) :].strip(), address=address)
+        else:
+            cookie = request.cookies.get(COOKIE, "")
+            caller = resolve_session(self._reader, cookie, address=address) if cookie else None
+        if caller is None:
+            raise RefusedError(
+                "a session or a token is needed",
+                code="login_needed",
+                hint="log in, or send Authorization: Bearer TOKEN",
+            )
+        if request.method not in SAFE_METHODS and not matches_csrf(caller, request.headers.get(_CSRF_HEADER, "")):
+            raise RefusedError(
+                "the request does not carry its session's CSRF token",
+                code="csrf",
+                hint=f"send the `csrf` of GET {PREFIX}/session as X-CSRF-Token, or reload the page",
+            )
+        return caller
+
+    def log_in(self, request: Request, body: Mapping[str, Any]) -> Response:
+        """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
+        given = read_arguments(LoginBody, path={}, query=(), body=body)
+        address = _address(request)
+        limit = self._limit(address)
+        limit.take()
+        before = request.cookies.get(COOKIE)
+        if given.code is not None:
+            opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
+        elif given.user is not None and given.password is not None:
+            opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
+        else:
+            raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
+        limit.put_back()  # who knows the password guesses nothing
+        response = document_response(session_document(self._reader, opened.caller))
+        # Strict: no link of another site opens a page with the session; the page itself asks again with it.
+        response.set_cookie(
+            COOKIE,
+            opened.secret,
+            path="/",
+            httponly=True,
+            samesite="strict",
+            secure=self._secure,
+            max_age=7 * 86_400,
+        )
+        return response
+
+    def log_out(self, request: Request, caller: Caller) -> Response:
+        """End the caller's session; may block."""
+        close_session(self._reader, request.cookies.get(COOKIE, ""), by=caller)
+        response = Response(status_code=204)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=self._secure)
+        return response
+
+    def _limit(self, address: str) -> RateLimit:
+        found = self._logins.get(address)
+        if found is None:
+            if len(self._logins) >= _ADDRESSES:
+                self._logins.clear()
+            found = RateLimit(burst=_LOGINS_AT_ONCE, per_second=_LOGINS_PER_SECOND)
+            self._logins[address] = found
+        return found
+
+
+def _address(request: Request) -> str:
+    """Return where a request comes from, "" for this machine."""
+    host = request.client.host if request.client is not None else ""
+    try:
+        return "" if ipaddress.ip_address(host).is_loopback else host
+    except ValueError:
+        return host

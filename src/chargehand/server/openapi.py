@@ -1,0 +1,237 @@
+"""The table of all routes, and the OpenAPI 3.1 document that is made from it and from the records of the routes.
+
+`python -m chargehand.server.openapi` prints it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from chargehand import __version__
+from chargehand.app.accounts import SessionDocument
+from chargehand.app.story import EventLine
+from chargehand.core.codec import json_schema
+from chargehand.policy.access import ACCESS_RULES
+from chargehand.server import _mission_routes, _session_routes, _system_routes
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, RawContent, RestArguments, Route
+from chargehand.server._sessions import LoginBody
+
+ROUTES: tuple[Route, ...] = (*_mission_routes.ROUTES, *_system_routes.ROUTES, *_session_routes.ROUTES)
+_JSON = "application/json"
+_ERRORS = {
+    "400": "The arguments are not what the route takes.",
+    "401": "A session or a token is needed.",
+    "403": "The caller may not do this, or the request is not from our page.",
+    "404": "There is nothing of that name.",
+    "409": "It cannot be done now; the code says why.",
+    "422": "The request itself is wrong.",
+    "429": "Too many requests.",
+    "503": "The state directory, or the machine, cannot do it now.",
+}
+_ERROR_SCHEMA = {
+    "type": "object",
+    "description": "What went wrong: a stable code, a message with the value, and the way out.",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "hint"],
+            "properties": {name: {"type": "string"} for name in ("code", "message", "hint")},
+        }
+    },
+}
+_ERROR_EXAMPLE = {
+    "error": {
+        "code": "not_found",
+        "message": "there is no mission 'm-4'",
+        "hint": "`chargehand mission list` shows them",
+    }
+}
+
+
+@functools.cache
+def openapi_document() -> dict[str, Any]:
+    """Return the document; it depends on nothing but this program."""
+    schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route, schemas)
+    _add_session(paths, schemas)
+    _add_feed(paths, schemas)
+    responses = {
+        status: {
+            "description": about,
+            "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}, "example": _ERROR_EXAMPLE}},
+        }
+        for status, about in _ERRORS.items()
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Chargehand",
+            "version": __version__,
+            "description": "Missions of coding agents: start, follow, steer, review and promote them.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "security": [{"token": []}, {"session": []}],
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "responses": responses,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "chargehand_session",
+                    "description": "Changes also need the session's `csrf` as the header X-CSRF-Token.",
+                },
+            },
+        },
+    }
+
+
+def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    rule = ACCESS_RULES[route.action]
+    commands = ", ".join(f"`chargehand {command}`" for command in route.commands)
+    about = f"Needs the role {rule.role} and the scope {rule.scope}." + (f" Like {commands}." if commands else "")
+    responses: dict[str, Any] = {str(route.status): _result(route, schemas)}
+    if route.method == "GET":
+        responses["304"] = {"description": "The client has it already: its `If-None-Match` names this content."}
+    if route.may_take_long:
+        responses["202"] = {
+            "description": "It goes on; the mission's events tell what becomes of it.",
+            "content": {_JSON: {"schema": _reference(Accepted, schemas)}},
+        }
+    operation = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "description": about,
+        "tags": [route.path.split("/")[1]],
+        "parameters": list(_parameters(route.takes, route.path_names, schemas, in_body=route.method != "GET")),
+        "responses": responses | _failures(*_ERRORS),
+    }
+    body = _body(route.takes, route.path_names, schemas)
+    if route.method in ("POST", "PATCH") and body["properties"]:
+        operation["requestBody"] = {"required": bool(body["required"]), "content": {_JSON: {"schema": body}}}
+    return operation
+
+
+def _result(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    if route.gives is RawContent:
+        return {"description": "Its bytes.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    content: dict[str, Any] = {_JSON: {"schema": _reference(route.gives, schemas)}}
+    if "format" in _properties(route.takes):
+        content["text/markdown"] = {"schema": {"type": "string"}}
+    headers = {"ETag": {"schema": {"type": "string"}, "description": "Tells this content from any other."}}
+    return {"description": " ".join((route.gives.__doc__ or "").split()), "headers": headers, "content": content}
+
+
+def _properties(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    own, parts = json_schema(kind)
+    found: dict[str, Any] = parts[own["$ref"].rpartition("/")[2]]["properties"]
+    return found
+
+
+def _reference(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return a reference to a record's schema, which stands among `schemas` then, with all it leads to."""
+    own, parts = json_schema(kind)
+    schemas |= _with_component_references(parts)
+    moved: dict[str, Any] = _with_component_references(own)
+    return moved
+
+
+def _with_component_references(value: Any) -> Any:
+    """Return a schema whose references lead into the document."""
+    if isinstance(value, dict):
+        return {
+            key: item.replace("#/$defs/", "#/components/schemas/")
+            if key == "$ref"
+            else _with_component_references(item)
+            for key, item in value.items()
+        }
+    return [_with_component_references(each) for each in value] if isinstance(value, list) else value
+
+
+def _parameters(
+    kind: type[RestArguments], in_path: tuple[str, ...], schemas: dict[str, Any], *, in_body: bool
+) -> Iterator[dict[str, Any]]:
+    own, parts = json_schema(kind)
+    name = own["$ref"].rpartition("/")[2]
+    schemas |= _with_component_references({key: part for key, part in parts.items() if key != name})
+    for field, schema in _with_component_references(parts[name]["properties"]).items():
+        if field in in_path:
+            yield {"name": field, "in": "path", "required": True, "schema": schema}
+        elif not in_body:
+            required = field in parts[name].get("required", ())
+            yield {"name": field, "in": "query", "required": required, "schema": schema}
+
+
+def _body(kind: type[RestArguments], in_path: tuple[str, ...], schemas: dict[str, Any]) -> dict[str, Any]:
+    own, parts = json_schema(kind)
+    name = own["$ref"].rpartition("/")[2]
+    schemas |= _with_component_references({key: part for key, part in parts.items() if key != name})
+    whole = _with_component_references(parts[name])
+    return {
+        "type": "object",
+        "description": " ".join(whole.get("description", "").split()),
+        "properties": {field: schema for field, schema in whole["properties"].items() if field not in in_path},
+        "required": [field for field in whole.get("required", ()) if field not in in_path],
+        "additionalProperties": False,
+    }
+
+
+def _add_session(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
+    schema = _reference(SessionDocument, schemas)
+    opened = {"description": "The session; its cookie is set.", "content": {_JSON: {"schema": schema}}}
+    paths[f"{PREFIX}/session"] |= {
+        "post": {
+            "operationId": "post_session",
+            "summary": "Log in with a code of `chargehand up`, or with a name and password.",
+            "tags": ["session"],
+            "security": [],
+            "requestBody": {"required": True, "content": {_JSON: {"schema": _body(LoginBody, (), schemas)}}},
+            "responses": {"200": opened} | _failures("400", "403", "409", "429", "503"),
+        },
+        "delete": {
+            "operationId": "delete_session",
+            "summary": "Log out.",
+            "tags": ["session"],
+            "responses": {"204": {"description": "The session has ended."}}
+            | _failures("401", "403", "429", "503"),
+        },
+    }
+
+
+def _add_feed(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
+    _reference(EventLine, schemas)
+    stream = {"description": "The stream.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    paths[f"{PREFIX}/events"] = {
+        "get": {
+            "operationId": "get_events",
+            "summary": "Follow the lines of all logs as they come.",
+            "description": "Server-sent events: `id` is a position, which `Last-Event-ID` or `after` goes on "
+            "from; the data of a `message` is an EventLine. `reset` says that the log has no such position.",
+            "tags": ["events"],
+            "parameters": [
+                *_parameters(FeedQuery, (), schemas, in_body=False),
+                {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}},
+            ],
+            "responses": {"200": stream} | _failures("400", "401", "403", "404", "429"),
+        }
+    }
+
+
+def _failures(*statuses: str) -> dict[str, Any]:
+    return {status: {"$ref": f"#/components/responses/{status}"} for status in statuses}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(openapi_document(), indent=1) + "\n")

@@ -1,0 +1,184 @@
+"""Serving: where the server listens, which hosts it answers to, and what is supervised beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from granian.constants import Interfaces
+from granian.net import SocketHolder  # type: ignore[attr-defined]
+from granian.server.embed import Server
+from msgspec import Struct
+
+from chargehand.app.reading import state_home
+from chargehand.core.errors import UsageError
+from chargehand.server.application import ChargehandServer, KeepTraceback
+
+_LOG = logging.getLogger("chargehand.server")
+_BACKLOG = 512
+# A worker that ends is started again, later each time it ended soon.
+_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.5, 30.0, 60.0
+_STOP_SECONDS = 30.0
+
+
+class ServeOptions(Struct, frozen=True, kw_only=True):
+    """Where to listen, which other `names` to answer to, and whether a worker runs beside the server."""
+
+    host: str = "127.0.0.1"
+    port: int = 8642
+    names: tuple[str, ...] = ()
+    worker: bool = True
+    slots: int = 5
+
+
+class _Granian(Server):
+    """Granian on a socket that is bound already: its own would share a taken port, and cannot say which it got."""
+
+    def __init__(self, application: Any, listening: socket.socket) -> None:
+        host, port = listening.getsockname()[:2]
+        super().__init__(
+            application, address=host, port=port, interface=Interfaces.ASGI, websockets=False, log_enabled=False
+        )
+        self._listening = listening
+
+    def _init_shared_socket(self) -> None:
+        self._ssp = None
+        self._shd = SocketHolder(os.dup(self._listening.fileno()), False, _BACKLOG)  # type: ignore[call-arg,assignment]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there. Raises `UsageError` (`port_taken`, `listen_invalid`)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family)
+    try:
+        # Connections of a server that has just ended keep its port in TIME_WAIT; the next one may have it.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(_BACKLOG)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"port {port} of {host} is taken by another program",
+                code="port_taken",
+                hint="stop that program, or name another port: --port 0 takes any that is free",
+            ) from error
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror or error}",
+            code="listen_invalid",
+            hint="name an address of this machine, such as 127.0.0.1",
+        ) from error
+    made.setblocking(False)
+    return made
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the address that a browser is given."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def hosts_of(listening: socket.socket, names: tuple[str, ...]) -> frozenset[str]:
+    """Return what the `Host` header of a request for this socket may be: with the port, as browsers send it."""
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    own = {f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *names)}
+    # A proxy in front passes on the name that browsers ask for, mostly without a port.
+    return frozenset(own | set(names))
+
+
+async def serve(
+    options: ServeOptions,
+    listening: socket.socket,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    on_signal: Callable[[Callable[[], bool]], None],
+    announce: Callable[[], None],
+    keep_traceback: KeepTraceback,
+) -> None:
+    """Serve until a signal; `announce` is called once requests are answered.
+
+    `on_signal` is given what a signal has to call for a good end; that returns whether it will end.
+    """
+    hosts = hosts_of(listening, options.names)
+    server = ChargehandServer(environ=environ, cwd=cwd, hosts=lambda: hosts, keep_traceback=keep_traceback)
+    granian = _Granian(server.application, listening)
+    ended = asyncio.Event()
+
+    def end() -> bool:
+        ended.set()
+        return True
+
+    on_signal(end)
+    serving = asyncio.create_task(granian.serve())
+    working = asyncio.create_task(_keep_worker(environ, options.slots)) if options.worker else None
+    try:
+        await _wait_until_answer_safely(listening)
+        announce()
+        waiting = asyncio.create_task(ended.wait())
+        await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+    finally:
+        if working is not None:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+        server.end_streams()
+        granian.stop()  # type: ignore[no-untyped-call]
+        await serving
+
+
+async def _wait_until_answer_safely(listening: socket.socket) -> None:
+    """Return once a connection is answered: the socket takes connections before anybody serves them."""
+    host, port = listening.getsockname()[:2]
+    while True:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+                answered = await reader.read(1)
+                writer.close()
+                if answered:
+                    return
+        await asyncio.sleep(0.02)
+
+
+async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:
+    """Run a worker as long as the server runs, started again when it ends; it releases its missions at the end."""
+    log = state_home(environ) / "logs" / "worker.log"
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    delay = _FIRST_DELAY
+    while True:
+        began = asyncio.get_running_loop().time()
+        with log.open("ab") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "chargehand", "worker", "--slots", str(slots)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=dict(environ),
+                # The terminal's Ctrl-C is meant for the server, which ends its worker in good order.
+                start_new_session=True,
+            )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await process.wait()
+            raise
+        lived = asyncio.get_running_loop().time() - began
+        delay = _FIRST_DELAY if lived > _STEADY_SECONDS else min(delay * 2, _LONGEST_DELAY)
+        _LOG.warning("the worker ended (exit %s); another one starts in %.1f s", code, delay)
+        await asyncio.sleep(delay)

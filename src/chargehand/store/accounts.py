@@ -1,0 +1,499 @@
+"""Accounts of the server, what grants access to it, and the log of who changed either.
+
+What grants access is kept as a hash alone: argon2id of a password, SHA-256 of a secret with 256 random bits. It is
+found by that hash, which no guess can steer towards another one.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from chargehand.core.clock import Clock
+from chargehand.core.errors import NotFoundError, UsageError, nearest
+from chargehand.store.chain import is_moment
+from chargehand.store.database.connection import Database, Transaction
+
+LoginKind = Literal["password", "code"]
+AccessOutcome = Literal["done", "refused"]
+# Who has no account can make refusals at will, and must not fill the disk; what was done is kept for good.
+_REFUSALS_KEPT = 10_000
+
+
+class Actor(Struct, frozen=True, kw_only=True):
+    """Who does something, and the network address that it came from ("" on this machine)."""
+
+    user: str
+    address: str = ""
+
+
+class AccountRow(Struct, frozen=True, kw_only=True):
+    """One account; times are ISO 8601 in UTC. `failures` counts logins that failed in a row."""
+
+    name: str
+    role: str
+    has_password: bool
+    disabled: bool
+    created: str
+    failures: int
+    locked_until: str | None
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """One session that is open; `role` is the account's present one, null for who runs Chargehand here.
+
+    It ends at `expires`, which moves on with use up to `ends`.
+    """
+
+    digest: str
+    user: str
+    role: str | None
+    kind: LoginKind
+    created: str
+    last_seen: str
+    expires: str
+    ends: str
+
+
+class TokenRow(Struct, frozen=True, kw_only=True):
+    """One token for programs; `role` is the account's present one, null for who runs Chargehand here."""
+
+    id: str
+    user: str
+    role: str | None
+    owner: bool
+    name: str
+    scopes: tuple[str, ...]
+    created: str
+    expires: str
+    last_used: str | None
+    revoked: str | None
+
+
+class LoginAttempt(Struct, frozen=True, kw_only=True):
+    """A login that began: its line in the access log, and the hash a password has to fit (`None`: none does)."""
+
+    line: int
+    password: str | None
+
+
+class AccessRow(Struct, frozen=True, kw_only=True):
+    """One line of the access log: who did (or was refused) what, to whom or what, and from which address.
+
+    `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
+    """
+
+    seq: int
+    time: str
+    actor: str
+    action: str
+    subject: str
+    address: str
+    outcome: str
+
+
+class AccessLog:
+    """What was done with accounts, sessions and tokens; no part of the hash chain."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def append(self, actor: Actor, action: str, subject: str, *, outcome: AccessOutcome = "done") -> None:
+        """Add a line; of refusals the newest 10,000 are kept. Raises `StoreError`."""
+        with self.change(actor) as change:
+            change.note(action, subject, outcome=outcome)
+
+    @contextmanager
+    def change(self, actor: Actor) -> Iterator[AccessChange]:
+        """Hold a transaction for a change and its lines; it is on the disk at the end. Raises `StoreError`."""
+        # Durable: a power cut must neither give a right back nor take one away.
+        with self._database.write(durable=True) as connection:
+            yield AccessChange(connection, actor=actor, now=as_moment(self._clock.now()))
+
+    def list(self, *, limit: int, before: int | None = None) -> tuple[AccessRow, ...]:
+        """Return the newest lines, or those before a line, the newest first. Raises `StoreError`."""
+        query = """
+            SELECT seq, time, actor, action, subject, address, outcome FROM access_log
+            WHERE :before IS NULL OR seq < :before ORDER BY seq DESC LIMIT :limit
+        """
+        with self._database.read() as connection:
+            rows = connection.execute(query, {"before": before, "limit": limit}).fetchall()
+        return tuple(
+            AccessRow(
+                seq=seq, time=_text(time), actor=_text(actor), action=_text(action),
+                subject=_text(subject), address=_text(address), outcome=_text(outcome),
+            )
+            for seq, time, actor, action, subject, address, outcome in rows
+        )  # fmt: skip
+
+
+class AccessChange:
+    """One transaction: `execute` changes, `note` says what was changed."""
+
+    def __init__(self, connection: Transaction, *, actor: Actor, now: str) -> None:
+        self.execute = connection.execute
+        self.now = now
+        self._actor = actor
+
+    def note(self, action: str, subject: str, *, outcome: AccessOutcome = "done") -> int:
+        """Add a line to the access log and return its number."""
+        actor = self._actor
+        insert = (
+            "INSERT INTO access_log (time, actor, action, subject, address, outcome) VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        line = self.execute(insert, (self.now, actor.user, action, subject, actor.address, outcome)).lastrowid
+        assert line is not None
+        if outcome == "refused":
+            oldest = "SELECT seq FROM access_log WHERE outcome = 'refused' ORDER BY seq DESC LIMIT 1 OFFSET ?"
+            remove = f"DELETE FROM access_log WHERE outcome = 'refused' AND seq <= ({oldest})"
+            self.execute(remove, (_REFUSALS_KEPT,))
+        return line
+
+    def settle(self, line: int, action: str, subject: str) -> None:
+        """Let a refusal that was noted in advance be what the actor did."""
+        settled = "UPDATE access_log SET actor = ?, action = ?, subject = ?, outcome = 'done' WHERE seq = ?"
+        self.execute(settled, (self._actor.user, action, subject, line))
+
+
+class Accounts:
+    """People and programs that may use the server."""
+
+    def __init__(self, database: Database, log: AccessLog) -> None:
+        self._database = database
+        self._log = log
+
+    def add(self, name: str, *, role: str, password: str | None, actor: Actor) -> None:
+        """Add an account; `password` is its hash. Raises `UsageError` (`account_exists`), `StoreError`."""
+        with self._log.change(actor) as change:
+            if change.execute("SELECT 1 FROM accounts WHERE name = ?", (name,)).fetchone() is not None:
+                raise UsageError(
+                    f"there is a user {name!r} already", code="account_exists", hint="choose another name"
+                )
+            insert = "INSERT INTO accounts VALUES (?, ?, ?, 0, ?, 0, NULL)"
+            change.execute(insert, (name, role, password, change.now))
+            change.note("user.create", f"{name} ({role})")
+
+    def list(self) -> tuple[AccountRow, ...]:
+        """Return all accounts by name. Raises `StoreError`."""
+        query = (
+            "SELECT name, role, password, disabled, created, failures, locked_until FROM accounts ORDER BY name"
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(query).fetchall()
+        return tuple(
+            AccountRow(
+                name=_text(name),
+                role=_text(role),
+                has_password=password is not None,
+                disabled=disabled != 0,
+                created=_text(created),
+                failures=_number(failures),
+                locked_until=_text(locked) or None,
+            )
+            for name, role, password, disabled, created, failures, locked in rows
+        )
+
+    def find(self, name: str) -> AccountRow:
+        """Return an account. Raises `NotFoundError`, `StoreError`."""
+        rows = self.list()
+        for row in rows:
+            if row.name == name:
+                return row
+        raise NotFoundError(f"there is no user {name!r}", hint=nearest(name, (row.name for row in rows)))
+
+    def set_role(self, name: str, role: str, *, actor: Actor) -> None:
+        """Give an account another role, for its open sessions and its tokens too. Raises as `find`."""
+        with self._log.change(actor) as transaction:
+            self._update(transaction, name, "role = ?", role)
+            transaction.note("user.role", f"{name} ({role})")
+
+    def set_password(self, name: str, password: str, *, actor: Actor, attempt: LoginAttempt | None = None) -> None:
+        """Give an account another password (its hash) and close its sessions.
+
+        `attempt` is what showed that it is its person who asks. Raises as `find`.
+        """
+        change = "password = ?, failures = 0, locked_until = NULL"
+        with self._log.change(actor) as transaction:
+            self._update(transaction, name, change, password, closing=True)
+            if attempt is None:
+                transaction.note("user.password", name)
+            else:
+                transaction.settle(attempt.line, "user.password", name)
+
+    def set_disabled(self, name: str, disabled: bool, *, actor: Actor) -> None:
+        """Close an account and its sessions, or open it again. Raises as `find`."""
+        change = "disabled = ?, failures = 0, locked_until = NULL"
+        with self._log.change(actor) as transaction:
+            self._update(transaction, name, change, int(disabled), closing=disabled)
+            transaction.note("user.disable" if disabled else "user.enable", name)
+
+    def remove(self, name: str, *, actor: Actor) -> None:
+        """Remove an account with its sessions and tokens: the next one of that name inherits none. As `find`."""
+        with self._log.change(actor) as change:
+            self._require(change.execute("DELETE FROM accounts WHERE name = ?", (name,)).rowcount, name)
+            change.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
+            change.execute("DELETE FROM api_tokens WHERE owner = 0 AND user = ?", (name,))
+            change.note("user.remove", name)
+
+    def begin_login(self, name: str, *, lock: Callable[[int], str | None], address: str) -> LoginAttempt:
+        """Note that somebody says to be an account, and return what a password has to fit.
+
+        The attempt counts as failed until `Grants.open_session` ends it well: a hundred at once are not a hundred
+        guesses. `lock` tells, of a number of failures in a row, until when the account is locked (ISO 8601).
+        While it is, nothing is counted: who guesses on cannot keep its person out for good. Raises `StoreError`.
+        """
+        query = "SELECT password, disabled, failures, locked_until FROM accounts WHERE name = ?"
+        count = "UPDATE accounts SET failures = ?, locked_until = ? WHERE name = ?"
+        with self._log.change(Actor(user="", address=address)) as change:
+            row = change.execute(query, (name,)).fetchone()
+            # Written for every name, since one write less could be measured; and without a name that is nobody's,
+            # for people type their password there.
+            line = change.note("session.open", "" if row is None else name, outcome="refused")
+            password, disabled, failed, locked_until = row or (None, 0, 0, None)
+            if not _text(password) or disabled != 0 or _text(locked_until) > change.now:
+                return LoginAttempt(line=line, password=None)
+            failures = _number(failed) + 1
+            change.execute(count, (failures, lock(failures), name))
+        return LoginAttempt(line=line, password=_text(password))
+
+    def _update(
+        self, transaction: AccessChange, name: str, change: str, value: object, *, closing: bool = False
+    ) -> None:
+        changed = transaction.execute(f"UPDATE accounts SET {change} WHERE name = ?", (value, name)).rowcount
+        self._require(changed, name)
+        if closing:
+            transaction.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
+
+    def _require(self, found: int, name: str) -> None:
+        if not found:
+            self.find(name)
+
+
+class Grants:
+    """What lets somebody in: login codes, sessions, tokens; each is named by the SHA-256 of its secret."""
+
+    def __init__(self, database: Database, log: AccessLog, *, clock: Clock) -> None:
+        self._database = database
+        self._log = log
+        self._clock = clock
+
+    def add_code(self, digest: str, *, expires: str, actor: Actor) -> None:
+        """Keep a code that logs `actor` in once. Raises `StoreError`."""
+        with self._log.change(actor) as change:
+            change.execute("DELETE FROM login_codes WHERE expires <= ?", (change.now,))
+            insert = "INSERT INTO login_codes VALUES (?, ?, ?, ?, NULL)"
+            change.execute(insert, (digest, actor.user, change.now, expires))
+            change.note("code.create", actor.user)
+
+    def redeem_code(self, code: str, *, digest: str, expires: str, ends: str, address: str) -> SessionRow | None:
+        """Use up a code and open the session `digest` for who made it; `None` where it does not count.
+
+        Raises `StoreError`.
+        """
+        query = "SELECT user, expires, used, digest FROM login_codes WHERE digest = ?"
+        with self._log.change(Actor(user="", address=address)) as change:
+            row = change.execute(query, (code,)).fetchone()
+            if row is None or row[2] is not None or not _lasts(row[1], change.now) or not _equal(row[3], code):
+                change.note("session.open", "", outcome="refused")
+                return None
+            user = _text(row[0])
+            change.execute("UPDATE login_codes SET used = ? WHERE digest = ?", (change.now, code))
+            session = SessionRow(
+                digest=digest, user=user, role=None, kind="code", created=change.now, last_seen=change.now,
+                expires=expires, ends=ends,
+            )  # fmt: skip
+            _insert_session(change, session)
+            change.note("session.open", user)
+        return session
+
+    def open_session(
+        self, user: str, *, attempt: LoginAttempt, rehashed: str | None, digest: str, expires: str, ends: str
+    ) -> SessionRow | None:
+        """Open the session `digest` after a login whose password fitted; `rehashed` takes its hash's place.
+
+        `None` where the account is disabled, or has another password by now. Raises `StoreError`.
+        """
+        forgive = """
+            UPDATE accounts SET failures = 0, locked_until = NULL, password = coalesce(?, password)
+            WHERE name = ? AND password = ? AND disabled = 0 RETURNING role
+        """
+        with self._log.change(Actor(user=user)) as change:
+            row = change.execute(forgive, (rehashed, user, attempt.password)).fetchone()
+            if row is None:
+                return None
+            session = SessionRow(
+                digest=digest, user=user, role=_text(row[0]), kind="password", created=change.now,
+                last_seen=change.now, expires=expires, ends=ends,
+            )  # fmt: skip
+            _insert_session(change, session)
+            change.settle(attempt.line, "session.open", user)
+        return session
+
+    def session(self, digest: str) -> SessionRow | None:
+        """Return the session of this digest while it counts. Raises `StoreError`."""
+        query = """
+            SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled
+            FROM web_sessions LEFT JOIN accounts ON name = user AND kind = 'password' WHERE digest = ?
+        """
+        with self._database.read() as connection:
+            row = connection.execute(query, (digest,)).fetchone()
+        now = as_moment(self._clock.now())
+        if row is None or not _equal(row[0], digest) or not (_lasts(row[5], now) and _lasts(row[6], now)):
+            return None
+        if row[2] != "code" and (row[2] != "password" or row[8] != 0):
+            return None
+        return SessionRow(
+            digest=digest, user=_text(row[1]), role=None if row[2] == "code" else _text(row[7]), kind=row[2],
+            created=_text(row[3]), last_seen=_text(row[4]), expires=row[5], ends=row[6],
+        )  # fmt: skip
+
+    def extend_session(self, digest: str, *, expires: str) -> None:
+        """Note that a session is in use, so that it lasts until `expires`. Raises `StoreError`."""
+        now = as_moment(self._clock.now())
+        with self._database.write() as connection:
+            update = "UPDATE web_sessions SET last_seen = ?, expires = ? WHERE digest = ?"
+            connection.execute(update, (now, expires, digest))
+
+    def close_session(self, digest: str, *, actor: Actor) -> None:
+        """End a session; one that is none is none afterwards too. Raises `StoreError`."""
+        with self._log.change(actor) as change:
+            remove = "DELETE FROM web_sessions WHERE digest = ? RETURNING user"
+            row = change.execute(remove, (digest,)).fetchone()
+            if row is not None:
+                change.note("session.close", _text(row[0]))
+
+    def close_all(self, *, actor: Actor) -> None:
+        """End all sessions and void all codes, as after going back to a copy. Raises `StoreError`."""
+        with self._log.change(actor) as change:
+            change.execute("DELETE FROM web_sessions")
+            change.execute("DELETE FROM login_codes")
+            change.note("session.close", "all")
+
+    def add_token(self, token: TokenRow, *, digest: str, actor: Actor) -> None:
+        """Keep a token. Raises `NotFoundError` where its user has no account any more, `StoreError`."""
+        with self._log.change(actor) as change:
+            known = change.execute("SELECT 1 FROM accounts WHERE name = ?", (token.user,)).fetchone()
+            if not token.owner and known is None:
+                raise NotFoundError(f"there is no user {token.user!r}", hint="`chargehand user list` shows them")
+            values = (token.id, digest, token.user, int(token.owner), token.name, " ".join(token.scopes))
+            insert = "INSERT INTO api_tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+            change.execute(insert, (*values, token.created, token.expires))
+            change.note("token.create", f"{token.id} of {token.user} ({' '.join(token.scopes)})")
+
+    def tokens(self, user: str | None = None) -> tuple[TokenRow, ...]:
+        """Return the tokens of all or of one, the oldest first, those that count no more too. `StoreError`."""
+        query = f"{_TOKENS} WHERE :user IS NULL OR user = :user ORDER BY api_tokens.created, id"
+        with self._database.read() as connection:
+            rows = connection.execute(query, {"user": user}).fetchall()
+        return tuple(_token(row) for row in rows)
+
+    def token(self, digest: str) -> TokenRow | None:
+        """Return the token of this digest while it counts. Raises `StoreError`."""
+        with self._database.read() as connection:
+            row = connection.execute(f"{_TOKENS} WHERE digest = ?", (digest,)).fetchone()
+        if row is None or not _equal(row[0], digest):
+            return None
+        # An account that is gone or closed, and a value that no program of ours wrote, grant nothing.
+        if row[4] not in (0, 1) or (row[4] == 0 and row[11] != 0):
+            return None
+        token = _token(row)
+        lasts = row[10] is None and _lasts(token.expires, as_moment(self._clock.now()))
+        return token if lasts else None
+
+    def note_token_use(self, token: str) -> None:
+        """Note that a token is in use. Raises `StoreError`."""
+        now = as_moment(self._clock.now())
+        with self._database.write() as connection:
+            connection.execute("UPDATE api_tokens SET last_used = ? WHERE id = ?", (now, token))
+
+    def revoke_token(self, token: str, *, actor: Actor) -> None:
+        """Let a token count no more, from now on; it stays in the list. Raises `NotFoundError`, `StoreError`."""
+        with self._log.change(actor) as change:
+            update = "UPDATE api_tokens SET revoked = coalesce(revoked, ?) WHERE id = ? RETURNING user"
+            row = change.execute(update, (change.now, token)).fetchone()
+            if row is None:
+                raise NotFoundError(f"there is no token {token!r}", hint="`chargehand token list` shows them")
+            change.note("token.revoke", f"{token} of {_text(row[0])}")
+
+    def problems(self, *, roles: Sequence[str]) -> Iterator[str]:
+        """Yield which rows of accounts and grants no program of ours writes. Raises `StoreError`."""
+        digest = "length(digest) = 64 AND digest NOT GLOB '*[^0-9a-f]*'"
+        known = ", ".join(f"'{role}'" for role in roles)
+        looks = (
+            ("accounts", "name", f"role IN ({known}) AND disabled IN (0, 1) AND typeof(failures) = 'integer'",
+             ("created",), ("locked_until",)),
+            ("web_sessions", "user", f"kind IN ('password', 'code') AND {digest}",
+             ("created", "last_seen", "expires", "ends"), ()),
+            ("login_codes", "user", digest, ("created", "expires"), ("used",)),
+            ("api_tokens", "id", f"owner IN (0, 1) AND {digest}",
+             ("created", "expires"), ("last_used", "revoked")),
+        )  # fmt: skip
+        with self._database.read() as connection:
+            for table, name, good, needed, optional in looks:
+                columns = ", ".join((name, f"coalesce({good}, 0)", *needed, *optional))
+                for subject, is_good, *moments in connection.execute(f"SELECT {columns} FROM {table}"):
+                    known_moments = [each for each in moments[len(needed) :] if each is not None]
+                    whole = isinstance(subject, str) and is_good == 1
+                    times = (*moments[: len(needed)], *known_moments)
+                    if not whole or not all(isinstance(each, str) and is_moment(each) for each in times):
+                        yield f"a row of {table} ({subject!r}) is not as it was written"
+
+
+_TOKENS = """
+    SELECT digest, id, user, role, owner, api_tokens.name, scopes, api_tokens.created, expires, last_used, revoked,
+        disabled
+    FROM api_tokens LEFT JOIN accounts ON accounts.name = user AND owner = 0
+"""
+
+
+def as_moment(time: datetime) -> str:
+    """Return a time as all tables here keep it: of one length and in UTC, so that text compares as time does."""
+    return time.isoformat(timespec="microseconds")
+
+
+def _insert_session(change: AccessChange, session: SessionRow) -> None:
+    change.execute("DELETE FROM web_sessions WHERE expires <= ?", (change.now,))
+    values = (session.digest, session.user, session.kind, session.created, session.last_seen)
+    insert = "INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
+    change.execute(insert, (*values, session.expires, session.ends))
+
+
+def _token(row: Sequence[Any]) -> TokenRow:
+    _, name, user, role, owner, label, scopes, created, expires, last_used, revoked, *_ = row
+    return TokenRow(
+        id=_text(name),
+        user=_text(user),
+        role=None if owner == 1 else _text(role),
+        owner=owner == 1,
+        name=_text(label),
+        scopes=tuple(_text(scopes).split()),
+        created=_text(created),
+        expires=_text(expires),
+        last_used=_text(last_used) or None,
+        # Whatever stands there: a token whose row was hurt is no better than a revoked one.
+        revoked=None if revoked is None else _text(revoked),
+    )
+
+
+def _lasts(moment: object, now: str) -> bool:
+    """Tell whether a moment is one and lies ahead."""
+    return isinstance(moment, str) and is_moment(moment) and moment > now
+
+
+def _equal(kept: object, digest: str) -> bool:
+    return isinstance(kept, str) and hmac.compare_digest(kept.encode(), digest.encode())
+
+
+def _text(kept: object) -> str:
+    # A damaged file can hold values of any type.
+    return kept if isinstance(kept, str) else ""
+
+
+def _number(kept: object) -> int:
+    return kept if isinstance(kept, int) else 0

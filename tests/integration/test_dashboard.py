@@ -1,0 +1,292 @@
+"""The dashboard in a real browser, on the real server: what it shows is so, what a person does there is done."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from desk import Desk, repository, shell
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from test_native_terminal import ASKS, Shop
+from tests.conftest import git
+from tests.server_kit import API, Served, environment, record_missions, serving
+
+from chargehand.app.accounts import create_login_code
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
+
+pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_bwrap]
+NAUGHTY = Path(__file__).parents[3] / "shared" / "data" / "naughty_strings.json"
+SLOW = 30_000.0
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium")
+        yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Return what opens a page of a server, logged in; whatever the page complains of fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def made(served: Served, path: str = "/", **options: Any) -> Page:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(SLOW)
+        # A server that is away, and what is refused on purpose, are complained of by the browser itself.
+        page.on(
+            "console", lambda said: complaints.append(said.text) if is_complaint(said.type, said.text) else None
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        with served.reader() as reader:
+            page.goto(f"{served.url}/login#{create_login_code(reader).secret}")
+        expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
+        assert "#" not in page.url
+        if path != "/":
+            page.goto(served.url + path)
+        return page
+
+    yield made
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def is_complaint(kind: str, text: str) -> bool:
+    return kind in ("error", "warning") and not re.search(r"Failed to load resource|net::ERR", text)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    made = Desk(tmp_path_factory.mktemp("desk"))
+    own = made.place / ".config" / "chargehand"
+    own.mkdir(parents=True)
+    command = '["sed", "-i", "s/g/i/", "g.txt"]'
+    (own / "config.toml").write_text(f'[agents.mender]\nkind = "command"\ncommand = {command}\n')
+    return made
+
+
+@pytest.fixture(scope="module")
+def repo(desk: Desk) -> Path:
+    return repository(desk.place / "repo")
+
+
+@pytest.fixture(scope="module")
+def served(desk: Desk, repo: Path) -> Iterator[Served]:
+    desk.run(repo)
+    with serving(desk.environ, repo, worker=True) as made:
+        yield made
+
+
+def waiting_mission(desk: Desk, repo: Path) -> str:
+    said = desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
+    assert said.document["status"] == "waiting", said
+    return str(said.document["mission"])
+
+
+# --- the board
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_the_board_shows_as_many_missions_as_the_api_counts(tmp_path: Path, open_page: Open, count: int) -> None:
+    with serving(environment(tmp_path), tmp_path) as empty:
+        with empty.reader() as reader:
+            names = record_missions(reader, count)
+        page = open_page(empty)
+        if not count:
+            expect(page.get_by_text("No missions yet")).to_be_visible()
+            return
+        expect(page.get_by_text(f"All {count}").or_(page.get_by_text(f"All{count}")).first).to_be_visible()
+        rows = page.locator("a[data-row]")
+        expect(rows.first).to_have_attribute("href", f"/missions/{names[-1]}")
+        # Far fewer than there are: what nobody sees is not made.
+        assert rows.count() <= 60
+        page.get_by_placeholder("Search missions").fill("m-00000")
+        expect(rows).to_have_count(1)
+
+
+def test_a_mission_appears_and_goes_on_without_a_reload(served: Served, open_page: Open, repo: Path) -> None:
+    page = open_page(served)
+    client = served.owner()
+    project = client.get(f"{API}/projects").json()["projects"][0]["id"]
+    body = {"request": "a live one", "repo": project, "agent": "command:sed -i s/g/h/ g.txt", "checks": ["true"]}
+    mission = client.post(f"{API}/missions", json=body).json()["mission"]
+    row = page.locator(".board-row", has=page.locator(f"a[href='/missions/{mission}']"))
+    expect(row).to_contain_text("a live one")
+    expect(row).to_contain_text("Promoted", timeout=60_000)
+
+
+def test_a_mission_is_started_and_followed_by_keyboard_alone(served: Served, open_page: Open, repo: Path) -> None:
+    page = open_page(served)
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.type("new mission")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="New mission")
+    expect(dialog).to_be_visible()
+    dialog.get_by_label("What is to be done").focus()
+    page.keyboard.type("typed by hand")
+    dialog.get_by_label("Agent").focus()
+    page.keyboard.type("mender")
+    dialog.get_by_role("button", name="Start").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="typed by hand")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    expect(page).to_have_url(served.url + "/")
+
+
+# --- one mission
+
+
+def test_a_waiting_result_is_promoted_with_its_consequence_said(
+    served: Served, open_page: Open, desk: Desk, repo: Path
+) -> None:
+    mission = waiting_mission(desk, repo)
+    page = open_page(served, f"/missions/{mission}")
+    page.get_by_role("button", name="Promote", exact=True).click()
+    dialog = page.get_by_role("dialog").or_(page.get_by_role("alertdialog"))
+    expect(dialog).to_contain_text("cannot override a failed check")
+    dialog.get_by_label("Why").fill("looked at it")
+    dialog.get_by_role("button", name="Promote", exact=True).click()
+    expect(page.get_by_role("main")).to_contain_text("Promoted", timeout=60_000)
+    found = served.owner().get(f"{API}/missions/{mission}").json()
+    assert found["status"] == "promoted"
+    assert git(repo, "show", f"{found['branch']}:f.txt") == "baa"
+
+
+def test_of_two_tabs_the_first_answer_counts_and_the_other_is_told(tmp_path: Path, open_page: Open) -> None:
+    shop = Shop(tmp_path)
+    shop.script(*ASKS)
+    with serving(shop.environ, shop.repository, worker=True) as served:
+        client = served.owner()
+        project = client.post(f"{API}/projects", json={"path": str(shop.repository)}).json()["id"]
+        body = {"request": "mend add()", "repo": project, "model": "scripted"}
+        mission = client.post(f"{API}/missions", json=body).json()["mission"]
+        first, second = (open_page(served, f"/missions/{mission}") for _ in range(2))
+        for page in (first, second):
+            expect(page.get_by_role("heading", name="Which way?")).to_be_visible(timeout=60_000)
+        # The second tab hears of nothing: as where its stream is late.
+        second.context.route("**/api/v1/missions/*", lambda route: route.abort())
+        first.get_by_role("button", name="to the left").click()
+        expect(first.get_by_role("heading", name="Which way?")).to_be_hidden()
+        second.get_by_role("button", name="to the right").click()
+        expect(second.get_by_role("alert").first).to_be_visible()
+        second.context.unroute("**/api/v1/missions/*")
+        expect(first.get_by_role("main")).to_contain_text("Promoted", timeout=60_000)
+        found = client.get(f"{API}/missions/{mission}").json()
+        assert found["status"] == "promoted", found
+
+
+def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, desk: Desk, repo: Path) -> None:
+    mission = str(desk.run(repo).document["mission"])
+    page = open_page(served, f"/missions/{mission}")
+    tabs = page.get_by_role("tab").or_(page.get_by_role("navigation", name="Mission").get_by_role("link"))
+    expect(tabs.first).to_be_visible()
+    names = tabs.all_inner_texts()
+    assert {"Overview", "Timeline", "Transcript", "Changes", "Report"} <= set(names)
+    for name in names:
+        tabs.filter(has_text=name).first.click()
+        expect(page.get_by_role("main")).not_to_contain_text("could not be loaded")
+    page.goto(f"{served.url}/missions/{mission}/changes")
+    expect(page.get_by_role("main")).to_contain_text("f.txt")
+    page.goto(f"{served.url}/missions/m-none")
+    expect(page.get_by_role("main")).to_contain_text("m-none")
+
+
+# --- what goes wrong
+
+
+def test_a_server_that_comes_back_is_caught_up_with(tmp_path: Path, open_page: Open) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ = environment(tmp_path)
+    with serving(environ, tmp_path, port=port) as first:
+        with first.reader() as reader:
+            record_missions(reader, 1)
+        page = open_page(first)
+        expect(page.locator("a[data-row]")).to_have_count(1)
+    expect(page.get_by_text("Reconnecting")).to_be_visible()
+    with serving(environ, tmp_path, port=port) as again:
+        with again.reader() as reader:
+            project = reader.store.projects.register(tmp_path)
+            request = MissionRequest(text="meanwhile", agent="command:true", command=("true",), slug="m")
+            created = MissionCreated(project=project.id, repository=str(tmp_path), request=request)
+            reader.store.log.append("m-10000", created)
+        expect(page.get_by_text("Reconnecting")).to_be_hidden()
+        expect(page.locator("a[data-row]")).to_have_count(2)
+        expect(page.get_by_text("meanwhile")).to_be_visible()
+
+
+def test_a_session_that_ends_leads_to_the_login_and_back(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/system")
+    expect(page.get_by_role("main")).to_contain_text("Workers")
+    page.context.clear_cookies()
+    page.goto(f"{served.url}/agents")
+    expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
+    page.get_by_label("Name").fill("nobody")
+    page.get_by_label("Password").fill("wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def test_no_word_of_anybody_runs_as_a_script(tmp_path: Path, open_page: Open) -> None:
+    strings = json.loads(NAUGHTY.read_text()) if NAUGHTY.exists() else []
+    words = [each for each in strings if each.strip() and "\0" not in each][:400]
+    words += [
+        "<img src=x onerror='window.pwned=1'>",
+        "<script>window.pwned=1</script>",
+        "javascript:window.pwned=1",
+    ]
+    with serving(environment(tmp_path), tmp_path) as served:
+        with served.reader() as reader:
+            project = reader.store.projects.register(tmp_path)
+            for number, text in enumerate(words):
+                request = MissionRequest(text=text, agent=text[:100] or "a", command=("true",), slug=f"m-{number}")
+                created = MissionCreated(project=project.id, repository=str(tmp_path), request=request)
+                reader.store.log.append(f"m-{number:05}", created)
+        page = open_page(served)
+        expect(page.locator("a[data-row]").first).to_be_visible()
+        for number in (len(words) - 1, len(words) - 2, len(words) - 3, 0, 100):
+            page.goto(f"{served.url}/missions/m-{number:05}")
+            expect(page.get_by_role("main")).to_contain_text(f"m-{number:05}")
+        assert page.evaluate("window.pwned") is None
+
+
+# --- for everybody
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_keeps_anybody_out(
+    served: Served, open_page: Open, desk: Desk, repo: Path, theme: str, width: int
+) -> None:
+    mission = next(each.id for each in desk.missions(repo) if each.status == "promoted")
+    size = {"width": width, "height": 800}
+    page = open_page(served, viewport=size, color_scheme=theme)
+    for path in (
+        *("/", "/agents", "/projects", "/system", "/settings", f"/missions/{mission}"),
+        *(f"/missions/{mission}/{tab}" for tab in ("timeline", "changes", "report")),
+    ):
+        page.goto(served.url + path)
+        expect(page.get_by_role("main")).to_be_visible()
+        page.wait_for_timeout(300)
+        found = Axe().run(page)
+        grave = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
+        assert not grave, (path, [(each["id"], [node["html"] for node in each["nodes"][:3]]) for each in grave])
+        # Nothing is wider than the screen.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path

@@ -1,0 +1,168 @@
+"""The real web server on a state directory: its own threads, a real socket, and clients that are logged in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from chargehand.app.accounts import create_login_code, create_token, create_user, owner
+from chargehand.app.reading import StateReader
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
+from chargehand.policy.access import AccessScope
+from chargehand.server.serving import ServeOptions, bind, serve, url_of
+
+API = "/api/v1"
+PASSWORD = "a rather long password"
+
+
+class Served:
+    """A server that answers; each client is its own browser."""
+
+    def __init__(self, url: str, environ: Mapping[str, str], cwd: Path) -> None:
+        self.url = url
+        self.environ = dict(environ)
+        self.cwd = cwd
+        self._clients: list[httpx.Client] = []
+
+    def close(self) -> None:
+        """Close all clients."""
+        for client in self._clients:
+            client.close()
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[StateReader]:
+        """Open the state directory beside the server, as a command does."""
+        with StateReader.open(environ=self.environ, cwd=self.cwd) as reader:
+            yield reader
+
+    def stranger(self) -> httpx.Client:
+        """Return a client that nobody knows."""
+        client = httpx.Client(base_url=self.url, timeout=60)
+        self._clients.append(client)
+        return client
+
+    def owner(self) -> httpx.Client:
+        """Return a client whose person started the server: logged in by the link."""
+        with self.reader() as reader:
+            return self.logged_in({"code": create_login_code(reader).secret})
+
+    def user(self, name: str, role: str) -> httpx.Client:
+        """Return a client logged in to an account, made where there is none."""
+        with self.reader() as reader:
+            if all(row.name != name for row in reader.store.accounts.list()):
+                create_user(reader, name, role=role, password=PASSWORD, by=owner(reader))
+        return self.logged_in({"user": name, "password": PASSWORD})
+
+    def logged_in(self, credentials: Mapping[str, str]) -> httpx.Client:
+        """Return a client that has a session, and sends its CSRF token along."""
+        client = self.stranger()
+        answer = client.post(f"{API}/session", json=credentials)
+        assert answer.status_code == 200, answer.text
+        client.headers["X-CSRF-Token"] = answer.json()["csrf"]
+        return client
+
+    def token(self, *scopes: AccessScope, days: int = 1) -> httpx.Client:
+        """Return a client with an owner's token of these scopes."""
+        with self.reader() as reader:
+            made = create_token(reader, "a test", scopes=scopes, days=days, by=owner(reader))
+        client = self.stranger()
+        client.headers["Authorization"] = f"Bearer {made.secret}"
+        return client
+
+
+@contextlib.contextmanager
+def serving(
+    environ: Mapping[str, str], cwd: Path, *, port: int = 0, names: tuple[str, ...] = (), worker: bool = False
+) -> Iterator[Served]:
+    """Serve a state directory while the block runs, on the loop of a thread."""
+    listening = bind("127.0.0.1", port)
+    answering = threading.Event()
+    ends: list[Callable[[], bool]] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    failed: list[BaseException] = []
+
+    async def work() -> None:
+        loops.append(asyncio.get_running_loop())
+        await serve(
+            ServeOptions(names=names, worker=worker),
+            listening,
+            environ=environ,
+            cwd=cwd,
+            on_signal=ends.append,
+            announce=answering.set,
+            keep_traceback=lambda error: "",
+        )
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:  # told below: a thread's own would only be printed
+            failed.append(error)
+            answering.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert answering.wait(30)
+        if not failed:
+            with contextlib.closing(Served(url_of(listening), environ, cwd)) as served:
+                yield served
+    finally:
+        if ends and not failed:
+            loops[0].call_soon_threadsafe(ends[0])
+        thread.join(60)
+        listening.close()
+    assert not failed, failed
+    assert not thread.is_alive()
+
+
+def environment(place: Path) -> dict[str, str]:
+    """Return the environment of a person with a state directory of their own."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place),
+        "CHARGEHAND_HOME": str(place / "state"),
+        "LANG": "C.UTF-8",
+    }
+
+
+def record_missions(reader: StateReader, count: int, *, text: str = "mend it") -> list[str]:
+    """Record missions that nobody runs, of a project that is registered at the reader's directory."""
+    project = reader.store.projects.register(reader.cwd)
+    names = [f"m-{number:05}" for number in range(count)]
+    for number, name in enumerate(names):
+        request = MissionRequest(
+            text=f"{text} {number}", agent="command:true", command=("true",), slug=f"m-{number}"
+        )
+        reader.store.log.append(
+            name, MissionCreated(project=project.id, repository=str(project.path), request=request)
+        )
+    return names
+
+
+def frames(client: httpx.Client, address: str, count: int, **headers: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return so many events of a feed, each its name and data; their ids stand in the data as `id`."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    event, number = "", 0
+    with client.stream("GET", f"{API}{address}", headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                number = int(line[4:])
+            elif line.startswith("event: "):
+                event = line[7:]
+            elif line.startswith("data: "):
+                found.append((event, json.loads(line[6:]) | {"id": number}))
+            if len(found) == count:
+                return found
+    return found

@@ -1,0 +1,99 @@
+"""Accounts and what they are granted in a store that is older, damaged, copied and gone back to."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.unit.older_stores import as_of_version_8
+
+from chargehand.app import accounts
+from chargehand.app.reading import StateReader
+from chargehand.app.upkeep import back_up, check_store, restore
+from chargehand.core.clock import SteppedClock
+from chargehand.core.errors import RefusedError
+
+PASSWORD = "correct horse battery"
+
+
+def opened(place: Path) -> StateReader:
+    environ = {"CHARGEHAND_HOME": str(place / "state"), "XDG_CONFIG_HOME": str(place), "HOME": str(place)}
+    return StateReader(environ=environ, cwd=place, clock=SteppedClock())
+
+
+def change(reader: StateReader, statement: str) -> None:
+    with closing(sqlite3.connect(reader.home / "store.db")) as raw:
+        raw.execute(statement)
+        raw.commit()
+
+
+def test_a_store_from_before_accounts_opens_and_has_none(tmp_path: Path) -> None:
+    reader = opened(tmp_path)
+    project = reader.store.projects.register(tmp_path)
+    reader.close()
+    with closing(sqlite3.connect(tmp_path / "state/store.db")) as raw:
+        as_of_version_8(raw)
+        raw.commit()
+    reader = opened(tmp_path)
+    assert reader.store.projects.list() == (project,)
+    owner = accounts.owner(reader)
+    assert accounts.list_users(reader, by=owner).users == ()
+    assert accounts.list_tokens(reader, by=owner).tokens == ()
+    assert accounts.redeem_login_code(reader, accounts.create_login_code(reader).secret)
+    assert accounts.create_user(reader, "ann", role="viewer", by=owner)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "hurt"),
+    [
+        ("accounts", "role = 'boss'"),
+        ("accounts", "name = x'ff'"),
+        ("accounts", "failures = 'many'"),
+        ("web_sessions", "kind = ''"),
+        ("web_sessions", "ends = 'never'"),
+        ("login_codes", "digest = 'x'"),
+        ("login_codes", "used = 'no'"),
+        ("api_tokens", "owner = 7"),
+        ("api_tokens", "revoked = ''"),
+    ],
+)
+def test_a_store_check_names_the_table_of_a_damaged_row(tmp_path: Path, table: str, hurt: str) -> None:
+    reader = opened(tmp_path)
+    owner = accounts.owner(reader)
+    accounts.create_user(reader, "ann", role="viewer", by=owner)
+    accounts.create_token(reader, "t", scopes=("read",), by=owner)
+    accounts.redeem_login_code(reader, accounts.create_login_code(reader).secret)
+    assert check_store(reader).ok
+    change(reader, f"UPDATE {table} SET {hurt}")
+    report = check_store(reader)
+    (problem,) = report.problems
+    assert not report.ok
+    assert problem.kind == "access_damaged"
+    assert table in problem.message
+    assert accounts.list_users(reader, by=owner) is not None
+    assert accounts.list_tokens(reader, by=owner).tokens
+    reader.close()
+
+
+def test_a_copy_has_accounts_and_tokens_and_lets_no_session_of_then_in(tmp_path: Path) -> None:
+    reader = opened(tmp_path)
+    owner = accounts.owner(reader)
+    accounts.create_user(reader, "ann", role="operator", password=PASSWORD, by=owner)
+    token = accounts.create_token(reader, "t", scopes=("read",), user="ann", by=owner)
+    session = accounts.log_in(reader, "ann", PASSWORD)
+    code = accounts.create_login_code(reader).secret
+    back_up(reader, tmp_path / "copy")
+    accounts.remove_user(reader, "ann", by=owner)
+    restore(reader, tmp_path / "copy", confirm=lambda told: None)
+    reader = opened(tmp_path)
+    assert [row.name for row in accounts.list_users(reader, by=owner).users] == ["ann"]
+    assert accounts.resolve_token(reader, token.secret) is not None
+    assert accounts.resolve_session(reader, session.secret) is None
+    with pytest.raises(RefusedError):
+        accounts.redeem_login_code(reader, code)
+    assert accounts.log_in(reader, "ann", PASSWORD)
+    assert check_store(reader).ok
+    reader.close()

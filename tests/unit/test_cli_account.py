@@ -1,0 +1,154 @@
+"""`chargehand user …` and `chargehand token …`: their words and documents, and that no secret is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from chargehand.app import accounts
+from chargehand.app.reading import StateReader
+from chargehand.cli.main import chargehand
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "state"
+
+
+def say(*words: str, stdin: str | bytes = "", code: int = 0) -> str:
+    """Run a command and return what it wrote: stdout when it went well, else stderr."""
+    done = CliRunner().invoke(chargehand, words, input=stdin)
+    assert done.exit_code == code, done.output
+    assert PASSWORD not in done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def document(*words: str, **more: Any) -> Any:
+    return json.loads(say(*words, "--json", **more))
+
+
+def test_an_account_from_its_first_day_to_its_last() -> None:
+    assert say("user", "list") == "There are no accounts. To add one: chargehand user add NAME\n"
+    told = say("user", "add", "ann", "--role", "operator", "--password-stdin", stdin=f"{PASSWORD}\n")
+    assert told == "ann is added as operator\n"
+    with StateReader.open() as reader:
+        session = accounts.log_in(reader, "ann", PASSWORD)
+        assert say("user", "role", "ann", "admin") == "ann is admin now\n"
+        caller = accounts.resolve_session(reader, session.secret)
+        assert caller is not None
+        assert caller.role == "admin"
+        assert say("user", "disable", "ann") == "ann is disabled\n"
+        assert accounts.resolve_session(reader, session.secret) is None
+    assert "disabled" in say("user", "list").splitlines()[1]
+    assert say("user", "enable", "ann") == "ann is enabled\n"
+    told = say("user", "password", "ann", "--password-stdin", stdin="staple staple staple\r\n")
+    assert told == "ann has a new password and is logged out everywhere\n"
+    with StateReader.open() as reader:
+        assert accounts.log_in(reader, "ann", "staple staple staple")
+    assert say("user", "remove", "ann") == "ann is removed\n"
+    lines = say("user", "log").splitlines()
+    assert [line.split()[4] for line in lines[1:]] == [
+        *("user.create", "session.open", "user.role", "user.disable", "user.enable", "user.password"),
+        *("session.open", "user.remove"),
+    ]
+    assert say("user", "log", "--limit", "1").splitlines()[1].split()[4] == "user.remove"
+
+
+def test_a_token_is_shown_once_on_stdout_alone() -> None:
+    document("user", "add", "ci", "--role", "operator", "--no-password")
+    secret = say("token", "create", "build", "--user", "ci", "--scope", "read", "--scope", "steer").strip()
+    with StateReader.open() as reader:
+        caller = accounts.resolve_token(reader, secret)
+    assert caller is not None
+    assert (caller.user, caller.scopes) == ("ci", ("read", "steer"))
+    shown = say("token", "list") + say("token", "list", "--user", "ci", "--json") + say("user", "log")
+    assert secret not in shown
+    row = say("token", "list").splitlines()[1].split()
+    assert row[1:5] == ["ci", "build", "read", "steer"]
+    assert say("token", "revoke", row[0]) == f"{row[0]} (build) is revoked\n"
+    assert "revoked" in say("token", "list")
+    with StateReader.open() as reader:
+        assert accounts.resolve_token(reader, secret) is None
+
+
+def test_programs_get_one_document() -> None:
+    assert document("user", "list") == {"users": []}
+    added = document("user", "add", "ann", "--password-stdin", stdin=PASSWORD)
+    assert (added["name"], added["role"], added["has_password"]) == ("ann", "viewer", True)
+    made = document("token", "create", "mine", "--days", "1")
+    assert made["secret"].startswith("chg_")
+    assert made["token"]["scopes"] == ["read"]
+    assert document("token", "list")["tokens"] == [made["token"]]
+    assert document("token", "revoke", made["token"]["id"])["revoked"]
+    log = document("user", "log", "--limit", "2")
+    assert [entry["action"] for entry in log["entries"]] == ["token.revoke", "token.create"]
+    assert log["next"] == 2
+    assert document("user", "remove", "ann") == {"name": "ann", "removed": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "error"),
+    [
+        (("user", "add", "ann"), "", "password_unasked"),
+        (("user", "add", "ann", "--password-stdin"), "short", "password_weak"),
+        (("user", "add", "ann", "--password-stdin"), b"\xff" * 20, "password_weak"),
+        (("user", "add", "Ann", "--no-password"), "", "user_invalid"),
+        (("user", "add", "ann", "--no-password", "--role", "boss"), "", "user_invalid"),
+        (("user", "add", "ann", "--no-password", "--password-stdin"), PASSWORD, "usage"),
+        (("user", "role", "ann", "admin"), "", "not_found"),
+        (("user", "password", "ann"), "", "not_found"),
+        (("token", "create", "t", "--scope", "all"), "", "token_invalid"),
+        (("token", "create", "t", "--user", "ann"), "", "not_found"),
+        (("token", "revoke", "t-1"), "", "not_found"),
+    ],
+)
+def test_what_is_wrong_is_told_and_changes_nothing(words: tuple[str, ...], stdin: str | bytes, error: str) -> None:
+    told = json.loads(say(*words, "--json", stdin=stdin, code=2))["error"]
+    assert told["code"] == error
+    assert told["hint"] or error == "usage"
+    assert document("user", "list") == {"users": []}
+    assert document("token", "list") == {"tokens": []}
+
+
+def test_a_person_is_asked_twice_and_nothing_is_shown() -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "chargehand", "user", "add", "ann"])
+    shown = ""
+    for prompt in ("password of ann: ", "Repeat for confirmation: "):
+        shown += read_until(terminal, prompt)
+        os.write(terminal, f"{PASSWORD}\n".encode())
+    shown += read_until(terminal, None)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
+    assert "ann is added as viewer" in shown
+    assert PASSWORD not in shown
+    with StateReader.open() as reader:
+        assert accounts.log_in(reader, "ann", PASSWORD)
+
+
+def read_until(terminal: int, prompt: str | None) -> str:
+    """Read what a program shows until it asks this, or ends."""
+    shown = ""
+    while prompt is None or not click.unstyle(shown).endswith(prompt):
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # the program's end closed it
+            break
+        if not part:
+            break
+        shown += part.decode()
+    return shown

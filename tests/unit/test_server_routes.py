@@ -1,0 +1,164 @@
+"""Each command of the command line has its route, or a reason why a client elsewhere has no use for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from test_cli_help import COMMANDS
+from tests.server_kit import environment, record_missions
+
+from chargehand.app.reading import StateReader
+from chargehand.app.story import PageRequest, page_events, page_missions, page_transcript
+from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.mission_events import QuestionAsked
+from chargehand.policy.access import ACCESS_RULES
+from chargehand.server._routes import NamedMission, RestArguments, read_arguments
+from chargehand.server.openapi import ROUTES, openapi_document
+
+HERE = "it acts on the machine or the checkout where it is typed"
+LATER = "it has no route yet"
+WITHOUT: dict[str, str] = {
+    # commands without a route, and why
+    **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), HERE),
+    **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), HERE),
+    **dict.fromkeys(("project trust", "project setup", "project hook install", "project hook remove"), HERE),
+    **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), HERE),
+    **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), HERE),
+    **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), HERE),
+    "mission watch": "the feed of events",
+    **dict.fromkeys(("action log", "action cancel", "action answer", "audit export", "project log"), LATER),
+    **dict.fromkeys(("model probe", "agent probe", "policy test", "policy why", "role path"), LATER),
+}
+
+
+def test_every_command_has_a_route_or_a_reason() -> None:
+    commands = {" ".join(path) for path in COMMANDS}
+    served = {command for route in ROUTES for command in route.commands}
+    assert served <= commands
+    assert set(WITHOUT) <= commands
+    assert not served & set(WITHOUT)
+    assert commands == served | set(WITHOUT)
+
+
+def test_routes_have_names_and_actions_of_their_own() -> None:
+    assert len({route.name for route in ROUTES}) == len(ROUTES)
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+    for route in ROUTES:
+        assert route.action in ACCESS_RULES
+        fields = {field.name for field in msgspec.structs.fields(route.takes)}
+        assert set(route.path_names) <= fields
+
+
+def test_the_document_describes_every_route_and_leads_nowhere_else() -> None:
+    document = openapi_document()
+    assert document["openapi"] == "3.1.0"
+
+    def references(value: Any) -> set[str]:
+        if isinstance(value, dict):
+            own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set[str]()
+            return own.union(*map(references, value.values()))
+        return set[str]().union(*map(references, value)) if isinstance(value, list) else set()
+
+    for reference in references(document):
+        part: Any = document
+        for name in reference.removeprefix("#/").split("/"):
+            part = part[name]
+    for route in ROUTES:
+        operation = document["paths"][f"/api/v1{route.path}"][route.method.lower()]
+        assert operation["summary"] == route.summary
+        named = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+        assert named == set(route.path_names)
+        assert {"401", "403", "429"} <= set(operation["responses"])
+
+
+class Numbers(RestArguments, frozen=True):
+    """Arguments of several kinds."""
+
+    count: int = 0
+    sure: bool = False
+    names: tuple[str, ...] = ()
+
+
+def test_an_address_is_read_as_what_its_route_takes() -> None:
+    query = [("count", "3"), ("sure", "true"), ("names", "a"), ("names", "b")]
+    assert read_arguments(Numbers, path={}, query=query, body={}) == Numbers(count=3, sure=True, names=("a", "b"))
+    assert read_arguments(NamedMission, path={"mission": "m-1"}, query=(), body={}).mission == "m-1"
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ([("count", "x")], {}),
+        ([("count", "1"), ("count", "2")], {}),
+        ([("unknown", "1")], {}),
+        ((), {"count": "3"}),
+        ((), {"count": 1, "unknown": 2}),
+        ((), {"names": ["a\0"]}),
+        ((), {"names": "a"}),
+    ],
+)
+def test_a_wrong_argument_is_refused(query: list[tuple[str, str]], body: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_arguments(Numbers, path={}, query=query, body=body)
+    assert caught.value.code == "arguments_invalid"
+    assert caught.value.hint
+
+
+# --- pages
+
+
+def test_pages_of_missions_are_the_list_cut_in_pieces(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        names = record_missions(reader, 23)
+        found: list[str] = []
+        before: str | None = None
+        while True:
+            page = page_missions(reader, PageRequest(limit=5, before=before))
+            assert page.counts == {"planned": 23}
+            assert page.position == reader.store.log.last_position()
+            found += [each.mission for each in page.missions]
+            if page.next is None:
+                break
+            assert len(page.missions) == 5
+            before = page.next
+        assert found == names[::-1]
+        assert page_missions(reader, PageRequest(statuses=("failed",))).missions == []
+        with pytest.raises(NotFoundError):
+            page_missions(reader, PageRequest(before="m-unknown"))
+
+
+def test_a_search_finds_ids_and_words_in_any_case(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        names = record_missions(reader, 30, text="Mend Parser")
+        assert [each.mission for each in page_missions(reader, PageRequest(text="PARSER 7")).missions] == [
+            names[7]
+        ]
+        by_id = page_missions(reader, PageRequest(text="00012"))
+        assert [each.mission for each in by_id.missions] == ["m-00012"]
+        first = page_missions(reader, PageRequest(text="parser", limit=10))
+        second = page_missions(reader, PageRequest(text="parser", limit=10, before=first.next))
+        assert [each.mission for each in (*first.missions, *second.missions)] == names[::-1][:20]
+
+
+def test_a_page_of_events_leaves_none_out(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        (name,) = record_missions(reader, 1)
+        for number in range(9):
+            asked = QuestionAsked(
+                question=f"q-{number}", text="Which?\x1b[2J", options=("a", "b"), tree="t", reasons=()
+            )
+            reader.store.log.append(name, asked)
+        seen: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = page_events(reader, name, after=after, limit=4)
+            assert all("\x1b" not in each.text for each in page.events)
+            seen += [each.seq for each in page.events]
+            after = page.next
+        assert seen == list(range(1, 11))
+        assert page.last_seq == 10
+        empty = page_transcript(reader, name)
+        assert (empty.lines, empty.next, empty.total) == ([], None, 0)

@@ -1,0 +1,40 @@
+/** The server's documents by the names that the pages use. */
+import type { components } from "./types";
+
+type Documents = components["schemas"];
+
+export type ListedMission = Documents["ListedMission"];
+export type MissionPage = Documents["MissionPage"];
+export type MissionDetails = Documents["MissionDetails"];
+export type MissionDocument = Documents["MissionDocument"];
+export type AttemptDetails = Documents["AttemptDetails"];
+export type CauseDocument = Documents["CauseDocument"];
+export type FailureDocument = Documents["FailureDocument"];
+export type Verdict = Documents["Verdict"];
+export type CheckResult = Documents["CheckResult"];
+export type Reason = Documents["Reason"];
+export type Question = Documents["Question"];
+export type PlanDocument = Documents["PlanDocument"];
+export type TaskDocument = Documents["TaskDocument"];
+export type EventLine = Documents["EventLine"];
+export type EventPage = Documents["EventPage"];
+export type Checkpoint = Documents["Checkpoint"];
+export type CheckpointsDocument = Documents["CheckpointsDocument"];
+export type TranscriptLine = Documents["TranscriptDocument"];
+export type TranscriptPage = Documents["TranscriptPage"];
+export type DiffDocument = Documents["DiffDocument"];
+export type FileDifference = Documents["FileDifference"];
+export type LineCount = Documents["LineCount"];
+export type MissionReport = Documents["MissionReport"];
+export type RollbackPreview = Documents["RollbackPreviewDocument"];
+export type Session = Documents["SessionDocument"];
+export type ProjectList = Documents["ProjectList"];
+export type AgentList = Documents["AgentList"];
+export type RoleList = Documents["RoleList"];
+export type ModelList = Documents["ModelList"];
+export type ModelStatistics = Documents["ModelStatisticsDocument"];
+export type Statistics = Documents["StatisticsDocument"];
+export type SystemView = Documents["SystemView"];
+export type AuditView = Documents["AuditView"];
+export type ConfigurationView = Documents["ConfigurationView"];
+export type Accepted = Documents["Accepted"];

@@ -1,0 +1,138 @@
+/** What the pages ask of the server, each under one key. */
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { get } from "./client";
+import type {
+  CheckpointsDocument,
+  DiffDocument,
+  EventPage,
+  FileDifference,
+  MissionDetails,
+  MissionPage,
+  MissionReport,
+  PlanDocument,
+  RollbackPreview,
+  Session,
+  TranscriptPage,
+} from "./contract";
+
+export interface MissionFilter {
+  status?: string | undefined;
+  project?: string | undefined;
+  user?: string | undefined;
+  since?: string | undefined;
+  q?: string | undefined;
+}
+
+const PAGE = 50;
+const LOG_PAGE = 500;
+
+function search(fields: Record<string, string | number | null | undefined>): string {
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
+}
+
+export function fetchMissionPage(filter: MissionFilter, cursor: string | null, signal?: AbortSignal): Promise<MissionPage> {
+  return get<MissionPage>(`/missions?${search({ ...filter, limit: PAGE, cursor })}`, signal);
+}
+
+export const sessionQuery = queryOptions({
+  queryKey: ["session"],
+  queryFn: ({ signal }) => get<Session>("/session", signal),
+  staleTime: 300_000,
+});
+
+export const missionsQuery = (filter: MissionFilter) =>
+  infiniteQueryOptions({
+    queryKey: ["missions", filter],
+    queryFn: ({ pageParam, signal }) => fetchMissionPage(filter, pageParam, signal),
+    initialPageParam: null as string | null,
+    getNextPageParam: (last) => last.next,
+  });
+
+export const missionPath = (mission: string) => `/missions/${encodeURIComponent(mission)}`;
+
+export const missionQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission],
+    queryFn: ({ signal }) => get<MissionDetails>(missionPath(mission), signal),
+  });
+
+export const planQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "plan"],
+    queryFn: ({ signal }) => get<PlanDocument>(`${missionPath(mission)}/plan`, signal),
+  });
+
+export const reportQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "report"],
+    queryFn: ({ signal }) => get<MissionReport>(`${missionPath(mission)}/report`, signal),
+  });
+
+export const checkpointsQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "checkpoints"],
+    queryFn: ({ signal }) => get<CheckpointsDocument>(`${missionPath(mission)}/checkpoints`, signal),
+  });
+
+export const changesQuery = (mission: string, from: string, to: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "changes", from, to],
+    queryFn: ({ signal }) => get<DiffDocument>(`${missionPath(mission)}/diff?${search({ old: from, new: to, patch: "false" })}`, signal),
+  });
+
+export const fileChangeQuery = (mission: string, path: string, from: string, to: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "changes", from, to, path],
+    queryFn: ({ signal }) =>
+      get<FileDifference>(`${missionPath(mission)}/diff/file?${search({ path, old: from, new: to })}`, signal),
+  });
+
+export const rollbackQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "rollback"],
+    queryFn: ({ signal }) => get<RollbackPreview>(`${missionPath(mission)}/rollback`, signal),
+    retry: false,
+  });
+
+/** The USD that a mission might cost when it was asked for, as its first event has it; null where none were set. */
+export const requestedBudgetQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["log", mission, "budget"],
+    queryFn: async ({ signal }) => {
+      const page = await get<EventPage>(`${missionPath(mission)}/events?${search({ limit: 1 })}`, signal);
+      return { usd: readBudget(page.events[0]?.payload) };
+    },
+    staleTime: Infinity,
+  });
+
+function readBudget(payload: unknown): number | null {
+  const created = payload as { config?: { values?: { limits?: { budget_usd?: unknown } } } } | null | undefined;
+  const usd = created?.config?.values?.limits?.budget_usd;
+  return typeof usd === "number" ? usd : null;
+}
+
+// A log only grows: its pages are kept, and what is new comes as one more page.
+export const eventsQuery = (mission: string) =>
+  infiniteQueryOptions({
+    queryKey: ["log", mission, "events"],
+    queryFn: ({ pageParam, signal }) =>
+      get<EventPage>(`${missionPath(mission)}/events?${search({ after: pageParam, limit: LOG_PAGE })}`, signal),
+    initialPageParam: 0,
+    getNextPageParam: (last, _pages, after) => last.next ?? last.events.at(-1)?.seq ?? after,
+    staleTime: Infinity,
+  });
+
+export const transcriptQuery = (mission: string) =>
+  infiniteQueryOptions({
+    queryKey: ["log", mission, "transcript"],
+    queryFn: ({ pageParam, signal }) =>
+      get<TranscriptPage>(`${missionPath(mission)}/transcript?${search({ after: pageParam, limit: LOG_PAGE })}`, signal),
+    initialPageParam: 0,
+    getNextPageParam: (last, _pages, after) => last.next ?? after + last.lines.length,
+    staleTime: Infinity,
+  });
+
+/** What has no contract of its own yet, such as projects, agents and the effective configuration. */
+export const listQuery = <T>(path: string) =>
+  queryOptions({ queryKey: [path], queryFn: ({ signal }) => get<T>(`/${path}`, signal) });

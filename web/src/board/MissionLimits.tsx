@@ -1,0 +1,58 @@
+import { useQuery } from "@tanstack/react-query";
+import type { AgentList, ModelList, RoleList } from "../api/contract";
+import { listQuery } from "../api/queries";
+import { Select, TextArea, TextField } from "../design/Field";
+import type { Wish } from "./newMission";
+
+interface Props {
+  wish: Wish;
+  problems: Partial<Record<keyof Wish, string>>;
+  onChange: (part: Partial<Wish>) => void;
+}
+
+const AS_CONFIGURED = { value: "", label: "As configured" };
+
+/** Who works on a mission and within which bounds; everything may stay as it is configured. */
+export function MissionLimits({ wish, problems, onChange }: Props) {
+  const of = `?project=${encodeURIComponent(wish.repo)}`;
+  const agents = useQuery(listQuery<AgentList>(`agents${of}`)).data?.agents ?? [];
+  const models = useQuery(listQuery<ModelList>(`models${of}`)).data?.models ?? [];
+  const roles = useQuery(listQuery<RoleList>(`roles${of}`)).data?.roles ?? [];
+  const choices = (entries: readonly { name: string }[]) => [AS_CONFIGURED, ...entries.map(({ name }) => ({ value: name, label: name }))];
+  const text = (name: "base" | "budget" | "time" | "attempts") => ({
+    value: wish[name],
+    error: problems[name],
+    onChange: (event: { target: { value: string } }) => onChange({ [name]: event.target.value }),
+  });
+  const lines = (name: "checks" | "allow" | "forbid") => ({
+    value: wish[name],
+    rows: 2,
+    hint: "One a line.",
+    onChange: (event: { target: { value: string } }) => onChange({ [name]: event.target.value }),
+  });
+  return (
+    <>
+      <div className="form-grid">
+        <Select label="Agent" value={wish.agent} onChange={(agent) => onChange({ agent })} options={choices(agents)} />
+        <Select label="Model" value={wish.model} onChange={(model) => onChange({ model })} options={choices(models)} />
+        <Select label="Role" value={wish.role} onChange={(role) => onChange({ role })} options={choices(roles)} />
+        <TextField label="Budget in USD" inputMode="decimal" placeholder="as configured" {...text("budget")} />
+        <TextField label="Time" placeholder="as configured, or 30m" {...text("time")} />
+        <TextField label="Attempts" inputMode="numeric" placeholder="as configured" {...text("attempts")} />
+      </div>
+      <label className="row">
+        <input type="checkbox" checked={wish.plan} onChange={(event) => onChange({ plan: event.target.checked })} />
+        Let a planner split it into tasks first
+      </label>
+      <details>
+        <summary>Checks and bounds</summary>
+        <div className="stack">
+          <TextField label="Base" placeholder="HEAD" {...text("base")} />
+          <TextArea label="Checks besides those of the project" {...lines("checks")} />
+          <TextArea label="Only these paths may change" {...lines("allow")} />
+          <TextArea label="These paths may not change" {...lines("forbid")} />
+        </div>
+      </details>
+    </>
+  );
+}

@@ -1,0 +1,43 @@
+import { useQueryClient, type QueryClient } from "@tanstack/react-query";
+import { useEffect, useEffectEvent, useSyncExternalStore } from "react";
+import { Feed, type Batch, type FeedState } from "./feed";
+
+const feed = new Feed();
+
+/** Follows the feed while its caller is on the page, and marks what its events make old. */
+export function useFeed(): void {
+  const client = useQueryClient();
+  useEffect(() => {
+    const stop = new AbortController();
+    const leave = feed.onBatch((batch) => markOld(client, batch));
+    void feed.follow(stop.signal);
+    return () => {
+      leave();
+      stop.abort();
+    };
+  }, [client]);
+}
+
+/** Calls `listener` with each batch of events; `reset` says that some may have been missed. */
+export function useFeedBatches(listener: (batch: Batch) => void): void {
+  const latest = useEffectEvent(listener);
+  useEffect(() => feed.onBatch((batch) => latest(batch)), []);
+}
+
+export function useFeedState(): FeedState {
+  return useSyncExternalStore(feed.onState, () => feed.state);
+}
+
+// Lists and logs follow by themselves, page by page; see `useBoard` and `useTail`.
+function markOld(client: QueryClient, batch: Batch): void {
+  if (batch.reset) {
+    void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "session" });
+    return;
+  }
+  for (const mission of new Set(batch.events.map((event) => event.mission))) {
+    void client.invalidateQueries({ queryKey: ["mission", mission] });
+  }
+  if (batch.events.some((event) => event.type.startsWith("question."))) {
+    void client.invalidateQueries({ queryKey: ["questions"] });
+  }
+}

@@ -1,0 +1,83 @@
+import { Link } from "@tanstack/react-router";
+import type { MissionDetails } from "../api/contract";
+import { Status } from "../design/Status";
+import { Icon } from "../design/Icon";
+import { baseName, duration, money, plainText } from "../format";
+import { useNow } from "../useNow";
+import { Actions } from "./Actions";
+import { elapsed, isOpen } from "./facts";
+import { NextCommands } from "./NextCommands";
+import { AnsweredQuestion, QuestionCard } from "./QuestionCard";
+
+export function MissionHeader({ mission, title }: { mission: MissionDetails; title: string }) {
+  const { question, cause } = mission;
+  return (
+    <header className="stack">
+      <div className="row spread mission-top">
+        <div className="row">
+          <Status status={mission.status} rolledBack={mission.rolled_back} />
+          <span className="mono soft">{mission.mission}</span>
+          <span className="soft">{baseName(mission.repository)}</span>
+          <Live mission={mission} />
+        </div>
+        <Actions mission={mission} />
+      </div>
+      <h1 className="wrap">{title}</h1>
+      {mission.parent !== null && (
+        <p>
+          Task <span className="mono">{mission.task}</span> of{" "}
+          <Link to="/missions/$id/$tab" params={{ id: mission.parent, tab: "plan" }}>
+            {mission.parent}
+          </Link>
+        </p>
+      )}
+      {isOpen(question) && <QuestionCard key={question.id} mission={mission.mission} question={question} />}
+      {question?.answer && <AnsweredQuestion question={question} />}
+      <Waits mission={mission} />
+      {mission.reasons.length > 0 && !isOpen(question) && (
+        <div className={cause ? "card bad stack" : "card stack"}>
+          {mission.reasons.map((reason) => (
+            <p key={`${reason.code} ${reason.message}`} className="wrap">
+              <span className="mono soft">{reason.code}</span> {plainText(reason.message)}
+            </p>
+          ))}
+          {cause && (
+            <p className="soft wrap">
+              <strong>What helps:</strong> {plainText(cause.remedy)}
+            </p>
+          )}
+        </div>
+      )}
+      <NextCommands commands={mission.next} />
+    </header>
+  );
+}
+
+function Live({ mission }: { mission: MissionDetails }) {
+  const now = useNow();
+  return (
+    <span className="numbers soft">
+      {money(mission.cost_usd, mission.cost_known)} · {duration(elapsed(mission, now))}
+    </span>
+  );
+}
+
+function Waits({ mission }: { mission: MissionDetails }) {
+  return (
+    <>
+      {mission.waits && (
+        <p className="card warn">
+          <Icon name="waiting" /> Waits: {plainText(mission.waits.message)}
+        </p>
+      )}
+      {mission.waiting.map((task) => (
+        <p key={task.mission} className="card warn wrap">
+          Task <span className="mono">{task.task}</span> needs {task.needs === "resume" ? "to be resumed" : `an ${task.needs}`}:{" "}
+          <Link to="/missions/$id" params={{ id: task.mission }}>
+            {plainText(task.message)}
+          </Link>
+        </p>
+      ))}
+    </>
+  );
+}

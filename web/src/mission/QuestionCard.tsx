@@ -1,0 +1,89 @@
+import { useQueryClient } from "@tanstack/react-query";
+import { useState, type SyntheticEvent } from "react";
+import { ApiError, post } from "../api/client";
+import type { Question } from "../api/contract";
+import { missionPath } from "../api/queries";
+import { Button } from "../design/Button";
+import { TextArea } from "../design/Field";
+import { Icon } from "../design/Icon";
+import { toast } from "../design/Toasts";
+import { plainText } from "../format";
+import { useCanAct } from "./useCanAct";
+
+/** What a mission asks, answered in place; where another person was first, it says so. */
+export function QuestionCard({ mission, question }: { mission: string; question: Question }) {
+  const client = useQueryClient();
+  const canAct = useCanAct();
+  const [text, setText] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState("");
+
+  const answer = async (words: string) => {
+    setBusy(true);
+    setError("");
+    try {
+      await post(`${missionPath(mission)}/answer`, { text: words, question: question.id });
+      toast("Answered. The mission goes on.");
+    } catch (failure) {
+      setError(failure instanceof ApiError ? `${failure.message} ${failure.hint}` : String(failure));
+    }
+    setBusy(false);
+    await client.invalidateQueries({ queryKey: ["mission", mission] });
+  };
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    if (text.trim()) void answer(text.trim());
+  };
+  return (
+    <section className="card warn stack question" aria-labelledby={`question-${question.id}`}>
+      <h2 id={`question-${question.id}`} className="wrap">
+        <Icon name="waiting" /> {plainText(question.text)}
+      </h2>
+      <Deadline question={question} />
+      {canAct && question.options.length > 0 && (
+        <div className="row" role="group" aria-label="Options">
+          {question.options.map((option) => (
+            <Button key={option} disabled={busy} onClick={() => void answer(option)}>
+              {plainText(option)}
+            </Button>
+          ))}
+        </div>
+      )}
+      {canAct && !question.closed && (
+        <form className="stack" onSubmit={submit}>
+          <TextArea label="Answer in your own words" rows={2} value={text} onChange={(event) => setText(event.target.value)} />
+          <div>
+            <Button type="submit" kind="primary" busy={busy} disabled={!text.trim()}>
+              Answer
+            </Button>
+          </div>
+        </form>
+      )}
+      {!canAct && <p className="soft">Your role cannot answer it.</p>}
+      {error && (
+        <p role="alert" className="tone-bad wrap">
+          {error}
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Deadline({ question }: { question: Question }) {
+  if (!question.expires) return null;
+  return (
+    <p className="soft">
+      To be answered until {new Date(question.expires).toLocaleString()};{" "}
+      {question.default ? `“${plainText(question.default)}” counts then.` : "the mission needs a person then."}
+    </p>
+  );
+}
+
+export function AnsweredQuestion({ question }: { question: Question }) {
+  return (
+    <p className="small soft wrap">
+      {plainText(question.text)} <strong>{plainText(question.answer ?? "")}</strong>
+      {question.identity && `, said ${question.identity}`}
+    </p>
+  );
+}

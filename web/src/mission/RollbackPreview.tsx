@@ -1,0 +1,25 @@
+import { useQuery } from "@tanstack/react-query";
+import { rollbackQuery } from "../api/queries";
+import { Loaded } from "../design/states";
+import { count } from "../format";
+
+export function RollbackPreview({ mission }: { mission: string }) {
+  return (
+    <Loaded query={useQuery(rollbackQuery(mission))} label="Working out what it would do">
+      {({ plan, ref }) => (
+        <details open={plan.paths.length <= 8}>
+          <summary>
+            {count(plan.paths.length, "file")} on <span className="mono">{ref ?? "no branch"}</span>
+          </summary>
+          <ul className="mono small">
+            {plan.paths.map(({ path, action }) => (
+              <li key={path} className="wrap">
+                {action} {path}
+              </li>
+            ))}
+          </ul>
+        </details>
+      )}
+    </Loaded>
+  );
+}

@@ -1,0 +1,69 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import type { EventLine, MissionDetails } from "../api/contract";
+import { eventsQuery } from "../api/queries";
+import { Button } from "../design/Button";
+import { Select } from "../design/Field";
+import { EmptyState, Loaded } from "../design/states";
+import { VirtualList } from "../design/VirtualList";
+import { clock, count, plainText } from "../format";
+import { useNow } from "../useNow";
+import { useTail } from "./useTail";
+
+const QUIET = "A technical step without words.";
+
+export default function TimelineTab({ mission }: { mission: MissionDetails }) {
+  const query = useInfiniteQuery(eventsQuery(mission.mission));
+  useTail(mission.mission, query);
+  const [step, setStep] = useState("");
+  const [all, setAll] = useState(false);
+  const events = useMemo(() => query.data?.pages.flatMap((page) => page.events) ?? [], [query.data]);
+  const steps = [...new Set(events.flatMap((event) => event.step ?? []))];
+  const shown = events.filter((event) => (step === "" || event.step === step) && (all || event.text !== ""));
+  return (
+    <Loaded query={query} label="Loading events">
+      {() => (
+        <div className="stack">
+          <div className="row timeline-tools">
+            <Select
+              label="Step"
+              value={step}
+              onChange={setStep}
+              options={[{ value: "", label: "All steps" }, ...steps.map((name) => ({ value: name, label: name }))]}
+            />
+            <label className="row">
+              <input type="checkbox" checked={all} onChange={(event) => setAll(event.target.checked)} /> Technical events too
+            </label>
+            <span className="soft numbers" role="status">
+              {count(shown.length, "event")}
+            </span>
+            <Button onClick={() => window.scrollTo({ top: document.body.scrollHeight })}>To the latest</Button>
+          </div>
+          {shown.length === 0 ? (
+            <EmptyState title="Nothing has happened yet." />
+          ) : (
+            <VirtualList label="Events" className="timeline" items={shown} keyOf={(event) => String(event.seq)} height={34} measured>
+              {(event) => <Line event={event} />}
+            </VirtualList>
+          )}
+        </div>
+      )}
+    </Loaded>
+  );
+}
+
+function Line({ event }: { event: EventLine }) {
+  const now = useNow();
+  return (
+    <details className="timeline-line">
+      <summary data-row>
+        <time className="numbers soft" dateTime={event.time} title={event.time}>
+          {clock(event.time, now)}
+        </time>
+        <span className="wrap">{plainText(event.text) || <span className="soft">{QUIET}</span>}</span>
+        <span className="mono soft small">{event.type}</span>
+      </summary>
+      <pre className="code">{event.payload === null ? "(erased)" : plainText(JSON.stringify(event.payload, null, 2))}</pre>
+    </details>
+  );
+}

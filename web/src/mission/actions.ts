@@ -1,0 +1,122 @@
+/** What a person can do with a mission, when, and what comes of it. */
+import type { MissionDetails } from "../api/contract";
+import { isOpen } from "./facts";
+
+export type FieldName = "text" | "reason" | "request" | "critical" | "step" | "to_end" | "at" | "model" | "reply";
+
+export interface ActionField {
+  name: FieldName;
+  label: string;
+  kind: "line" | "text" | "check";
+  required?: boolean;
+  hint?: string;
+}
+
+export interface Action {
+  id: string;
+  label: string;
+  /** What it means, said before it is done. */
+  consequence: string;
+  danger?: boolean;
+  fields?: readonly ActionField[];
+  /** Bound to the tree that the person saw: refused where it is another one by now. */
+  bindsTree?: boolean;
+  when: (mission: MissionDetails) => boolean;
+}
+
+const status = (...wanted: string[]) => (mission: MissionDetails) => wanted.includes(mission.status);
+const offers = (mission: MissionDetails, command: string) =>
+  mission.next.some((line) => line.startsWith(`chargehand mission ${command} `));
+
+export const ACTIONS: readonly Action[] = [
+  {
+    id: "promote",
+    label: "Promote",
+    consequence:
+      "What the agent left becomes a branch of the repository, on your word. This cannot override a failed check.",
+    fields: [{ name: "reason", label: "Why", kind: "line", hint: "It is recorded." }],
+    bindsTree: true,
+    when: (mission) => (mission.status === "waiting" && !isOpen(mission.question) && !mission.waiting.length) || offers(mission, "promote"),
+  },
+  {
+    id: "resume",
+    label: "Resume",
+    consequence: "It goes on from its last recorded step.",
+    fields: [
+      { name: "step", label: "Only until its next step", kind: "check" },
+      { name: "to_end", label: "Pause at none of its breakpoints any more", kind: "check" },
+    ],
+    when: (mission) => mission.status === "paused" || offers(mission, "resume"),
+  },
+  {
+    id: "pause",
+    label: "Pause",
+    consequence: "Nothing of it runs until it is resumed. Nothing is lost.",
+    fields: [{ name: "reason", label: "Why", kind: "line", hint: "It is recorded." }],
+    when: status("planned", "running"),
+  },
+  {
+    id: "send",
+    label: "Send a message",
+    consequence: "The agent gets it with its next step, or with its next attempt where it cannot listen.",
+    fields: [
+      { name: "text", label: "Message", kind: "text", required: true },
+      { name: "critical", label: "Critical: freeze the agent and ask me if it is not acknowledged in 10 s", kind: "check" },
+    ],
+    when: status("planned", "running", "paused", "waiting"),
+  },
+  {
+    id: "continue",
+    label: "Continue",
+    consequence: "Another attempt follows on what was left; after a promotion, a new mission on top of it.",
+    fields: [{ name: "request", label: "What is still to be done", kind: "text", required: true }],
+    when: status("refused", "exhausted", "failed", "cancelled", "promoted"),
+  },
+  {
+    id: "fork",
+    label: "Fork",
+    consequence: "A new mission takes over everything up to one reply and goes its own way from there. This one stays as it is.",
+    fields: [
+      { name: "at", label: "Reply", kind: "line", hint: "As in the transcript, such as 1.4; the last one without." },
+      { name: "model", label: "Model from there on", kind: "line" },
+      { name: "reply", label: "Reply to go on with instead of asking a model", kind: "text" },
+    ],
+    when: (mission) => mission.attempts.some((attempt) => attempt.agent === "native"),
+  },
+  {
+    id: "rollback",
+    label: "Roll back",
+    consequence: "A new commit on its branch takes its changes back. Your own branches do not move.",
+    danger: true,
+    when: (mission) => mission.status === "promoted" && !mission.rolled_back && mission.commit !== null,
+  },
+  {
+    id: "cancel",
+    label: "Cancel",
+    consequence: "It ends now, with all its tasks, and nothing of it is promoted. What it did stays in its checkpoints.",
+    danger: true,
+    when: status("planned", "running", "waiting", "paused"),
+  },
+  {
+    id: "discard",
+    label: "Discard",
+    consequence: "It is settled as not wanted. Its checkpoints stay until they are cleaned up.",
+    danger: true,
+    fields: [{ name: "reason", label: "Why", kind: "line", hint: "It is recorded." }],
+    when: status("waiting", "paused", "refused", "failed", "exhausted", "cancelled"),
+  },
+];
+
+export function actionsOf(mission: MissionDetails): Action[] {
+  return ACTIONS.filter((action) => action.when(mission));
+}
+
+/** Returns the body of an action's request: only what was filled in, and the tree that was seen. */
+export function actionBody(action: Action, values: Partial<Record<FieldName, string | boolean>>, mission: MissionDetails) {
+  const given = (action.fields ?? []).flatMap(({ name }) => {
+    const value = values[name];
+    return value === undefined || value === "" || value === false ? [] : [[name, value] as const];
+  });
+  const tree = action.bindsTree && mission.tree !== null ? { tree: mission.tree } : {};
+  return { ...Object.fromEntries(given), ...tree };
+}

@@ -1,0 +1,38 @@
+/** Reads a unified diff into lines with their numbers; whatever it does not know is shown as it stands. */
+
+export type LineKind = "hunk" | "context" | "added" | "removed" | "note";
+
+export interface DiffLine {
+  kind: LineKind;
+  old: number | null;
+  new: number | null;
+  text: string;
+}
+
+const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/;
+
+export function readPatch(patch: string): DiffLine[] {
+  const lines: DiffLine[] = [];
+  let before = 0;
+  let after = 0;
+  let inHunk = false;
+  const rows = patch.split("\n");
+  if (rows.at(-1) === "") rows.pop();
+  for (const row of rows) {
+    const hunk = HUNK.exec(row);
+    if (hunk) {
+      before = Number(hunk[1]);
+      after = Number(hunk[2]);
+      inHunk = true;
+      lines.push({ kind: "hunk", old: null, new: null, text: row });
+    } else if (!inHunk || row.startsWith("diff --git ")) {
+      inHunk = false;
+      // What git says before the first hunk stands in the head of the file, but for what only stands there.
+      if (/^(Binary files|GIT binary|old mode|new mode|rename |similarity )/.test(row)) lines.push({ kind: "note", old: null, new: null, text: row });
+    } else if (row.startsWith("+")) lines.push({ kind: "added", old: null, new: after++, text: row.slice(1) });
+    else if (row.startsWith("-")) lines.push({ kind: "removed", old: before++, new: null, text: row.slice(1) });
+    else if (row.startsWith("\\")) lines.push({ kind: "note", old: null, new: null, text: row.slice(2) });
+    else lines.push({ kind: "context", old: before++, new: after++, text: row.slice(1) });
+  }
+  return lines;
+}

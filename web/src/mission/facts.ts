@@ -1,0 +1,20 @@
+/** What follows from a mission's document. */
+import type { ListedMission, MissionDetails, Question } from "../api/contract";
+
+const LIVE = new Set(["planned", "running", "waiting", "paused"]);
+
+export function isLive(status: string): boolean {
+  return LIVE.has(status);
+}
+
+/** Whether a question waits for a person, and not for the clock. */
+export function isOpen(question: Question | null): question is Question {
+  return question !== null && !question.answer && !question.expired && !question.until;
+}
+
+/** Returns the seconds that a mission took, so far where it is not over; null where that is not known. */
+export function elapsed(mission: Pick<ListedMission | MissionDetails, "status" | "seconds" | "created">, now: number): number | null {
+  if (!isLive(mission.status)) return mission.seconds;
+  const begun = Date.parse(mission.created);
+  return Number.isNaN(begun) ? null : Math.max(0, (now - begun) / 1000);
+}

@@ -1,0 +1,90 @@
+import { QueryClient } from "@tanstack/react-query";
+import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
+import { ApiError, rememberToken, whenSessionLost } from "./api/client";
+import { sessionQuery } from "./api/queries";
+import { BoardPage } from "./board/BoardPage";
+import { readFilter } from "./board/filter";
+import { EmptyState, ErrorState } from "./design/states";
+import { LoginPage } from "./login/LoginPage";
+import { Shell } from "./shell/Shell";
+
+export const client = new QueryClient({
+  defaultOptions: {
+    queries: {
+      // The feed says what changed: nothing is asked again by time alone.
+      staleTime: 30_000,
+      refetchOnWindowFocus: false,
+      retry: (failures, error) => failures < 2 && (!(error instanceof ApiError) || error.status >= 500 || error.status === 0),
+    },
+  },
+});
+
+const root = createRootRouteWithContext<{ client: QueryClient }>()({
+  component: Outlet,
+  notFoundComponent: () => <EmptyState title="There is no such page." />,
+  errorComponent: ({ error }) => <ErrorState error={error} retry={() => void router.invalidate()} />,
+});
+
+const login = createRoute({
+  getParentRoute: () => root,
+  path: "/login",
+  component: LoginPage,
+  validateSearch: (search: Record<string, unknown>): { back?: string } =>
+    typeof search["back"] === "string" ? { back: search["back"] } : {},
+});
+
+const app = createRoute({
+  getParentRoute: () => root,
+  id: "app",
+  component: Shell,
+  beforeLoad: async ({ context, location }) => {
+    try {
+      rememberToken((await context.client.query({ ...sessionQuery, retry: false, staleTime: "static" })).csrf);
+    } catch (failure) {
+      if (failure instanceof ApiError && failure.status === 401) {
+        // eslint-disable-next-line @typescript-eslint/only-throw-error
+        throw redirect({ to: "/login", search: location.href === "/" ? {} : { back: location.href } });
+      }
+      throw failure;
+    }
+  },
+});
+
+const board = createRoute({ getParentRoute: () => app, path: "/", component: BoardPage, validateSearch: readFilter });
+
+const mission = createRoute({
+  getParentRoute: () => app,
+  path: "/missions/$id",
+  component: lazyRouteComponent(() => import("./mission/MissionPage")),
+});
+
+const missionTab = createRoute({
+  getParentRoute: () => app,
+  path: "/missions/$id/$tab",
+  component: lazyRouteComponent(() => import("./mission/MissionPage")),
+  validateSearch: (search: Record<string, unknown>) => search as Record<string, string | undefined>,
+});
+
+const agents = createRoute({ getParentRoute: () => app, path: "/agents", component: lazyRouteComponent(() => import("./system/AgentsPage")) });
+const projects = createRoute({ getParentRoute: () => app, path: "/projects", component: lazyRouteComponent(() => import("./system/ProjectsPage")) });
+const system = createRoute({ getParentRoute: () => app, path: "/system", component: lazyRouteComponent(() => import("./system/SystemPage")) });
+const settings = createRoute({ getParentRoute: () => app, path: "/settings", component: lazyRouteComponent(() => import("./system/SettingsPage")) });
+
+export const router = createRouter({
+  routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, system, settings])]),
+  context: { client },
+  scrollRestoration: true,
+});
+
+whenSessionLost(() => {
+  const { pathname, href } = router.state.location;
+  if (pathname === "/login") return;
+  client.removeQueries({ queryKey: ["session"] });
+  void router.navigate({ to: "/login", search: { back: href } });
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}

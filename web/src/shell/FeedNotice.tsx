@@ -1,0 +1,24 @@
+import { useEffect, useState } from "react";
+import { Icon } from "../design/Icon";
+import { useFeedState } from "../feed/hooks";
+
+// A reconnection that takes no longer than this is nobody's concern.
+const GRACE_MS = 1500;
+
+export function FeedNotice() {
+  const lost = useFeedState() === "reconnecting";
+  const [shown, setShown] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setShown(lost), lost ? GRACE_MS : 0);
+    return () => clearTimeout(timer);
+  }, [lost]);
+  return (
+    <div className="feed-notice" role="status" aria-live="polite">
+      {shown && (
+        <p>
+          <Icon name="running" spin /> Reconnecting… What you see may be old until the server answers.
+        </p>
+      )}
+    </div>
+  );
+}

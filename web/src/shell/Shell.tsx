@@ -1,0 +1,109 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
+import { lazy, Suspense, useCallback, useEffect, useRef, useState } from "react";
+import { remove } from "../api/client";
+import { sessionQuery } from "../api/queries";
+import { Button } from "../design/Button";
+import { Icon, type IconName } from "../design/Icon";
+import { Toasts } from "../design/Toasts";
+import { useFeed } from "../feed/hooks";
+import { useCommands, type Open } from "./commands";
+import { FeedNotice } from "./FeedNotice";
+import { HelpDialog } from "./HelpDialog";
+import { Palette } from "./Palette";
+import { toggleTheme, useTheme } from "./theme";
+import { useShortcuts } from "./useShortcuts";
+
+const NewMission = lazy(() => import("../board/NewMission"));
+
+const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
+  { to: "/", label: "Board", icon: "board" },
+  { to: "/agents", label: "Agents & models", icon: "agent" },
+  { to: "/projects", label: "Projects", icon: "folder" },
+  { to: "/system", label: "System", icon: "system" },
+  { to: "/settings", label: "Settings", icon: "settings" },
+];
+
+function Pages() {
+  const nav = useRef<HTMLElement>(null);
+  const path = useLocation({ select: ({ pathname }) => pathname });
+  // On a phone the pages stand in a line that is wider than the screen.
+  useEffect(() => {
+    nav.current?.querySelector("[aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [path]);
+  return (
+    <nav aria-label="Pages" className="pages" ref={nav}>
+      {PAGES.map(({ to, label, icon }) => (
+        <Link key={to} to={to} activeOptions={{ exact: to === "/", includeSearch: false }}>
+          <Icon name={icon} />
+          {label}
+        </Link>
+      ))}
+    </nav>
+  );
+}
+
+export function Shell() {
+  const [shown, setShown] = useState<Open>(null);
+  const open = useCallback((what: Open) => setShown(what), []);
+  const commands = useCommands(open);
+  useShortcuts(commands, open);
+  useFeed();
+  const close = () => setShown(null);
+  return (
+    <>
+      <a className="skip-link" href="#content">
+        Skip to the content
+      </a>
+      <header className="top">
+        <Link to="/" className="brand" aria-label="Chargehand, to the board">
+          <img src="/icon.svg" alt="" width="22" height="22" /> <span>Chargehand</span>
+        </Link>
+        <Pages />
+        <Tools open={open} />
+      </header>
+      <FeedNotice />
+      <main id="content" tabIndex={-1}>
+        <Outlet />
+      </main>
+      <Toasts />
+      {shown === "palette" && <Palette commands={commands} onClose={close} />}
+      {shown === "help" && <HelpDialog commands={commands} onClose={close} />}
+      <Suspense>{shown === "new" && <NewMission onClose={close} />}</Suspense>
+    </>
+  );
+}
+
+function Tools({ open }: { open: (what: Open) => void }) {
+  const theme = useTheme();
+  const session = useQuery(sessionQuery).data;
+  const other = theme === "dark" ? "light" : "dark";
+  return (
+    <div className="tools">
+      <Button kind="quiet" icon="search" aria-label="Find (Ctrl+K)" onClick={() => open("palette")} />
+      <Button kind="quiet" icon={theme === "dark" ? "sun" : "moon"} aria-label={`Use the ${other} theme`} onClick={toggleTheme} />
+      <Button kind="quiet" icon="help" aria-label="Keyboard help" onClick={() => open("help")} />
+      {session && session.role !== "viewer" && (
+        <Button kind="primary" icon="plus" onClick={() => open("new")}>
+          New mission
+        </Button>
+      )}
+      {session?.accounts && <SignOut user={session.user} />}
+    </div>
+  );
+}
+
+function SignOut({ user }: { user: string }) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const leave = async () => {
+    await remove("/session");
+    client.clear();
+    await navigate({ to: "/login" });
+  };
+  return (
+    <Button kind="quiet" aria-label={`Sign out ${user}`} onClick={() => void leave()}>
+      {user}
+    </Button>
+  );
+}
