@@ -345,9 +345,7 @@ async def _build_layer(
                 await _run(services, journal, sandbox, f"python3 -m venv --without-pip {VENV}", _VENV_SECONDS)
                 unpack = [f"{VENV}/bin/python", "-I", "-c", _UNPACK_PIP]
                 if (await sandbox.exec(unpack, timeout=_VENV_SECONDS)).exit_code != 0:
-                    await _run(
-                        services, journal, sandbox, f"{unpack[0]} -m ensurepip --default-pip", _VENV_SECONDS
-                    )
+                    await _run(services, journal, sandbox, f"python3 -m venv {VENV}", _VENV_SECONDS)
             await _run(services, journal, sandbox, setup, services.config.limits.check_time)
             if maven:  # which would ask for each package anew where it may
                 await _write_settings(sandbox, MAVEN_SETTINGS, maven.maven_settings(offline=True))
