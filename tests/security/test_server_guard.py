@@ -39,7 +39,16 @@ def code(answer: httpx.Response) -> str:
 
 
 def address(route: Route) -> str:
-    names = {"mission": MISSION, "artifact": "0123", "project": "p-0", "user": "nobody", "token": "k-0"}
+    names = {
+        "mission": MISSION,
+        "artifact": "0123",
+        "project": "p-0",
+        "user": "nobody",
+        "token": "k-0",
+        "model": "none",
+        "role": "none",
+        "action": "x-0",
+    }
     return API + re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route.path)
 
 

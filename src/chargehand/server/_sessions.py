@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -29,9 +30,12 @@ from chargehand.server._routes import PREFIX, RestArguments, read_arguments
 
 COOKIE = "chargehand_session"
 _CSRF_HEADER = "x-csrf-token"
-# Attempts to log in from one address: a password costs 0.3 s of a core, and a guess must not come cheaper.
+# Attempts to log in that fail, from one address and from all: who has many addresses guesses no faster for long.
 _LOGINS_AT_ONCE, _LOGINS_PER_SECOND = 10.0, 0.2
+_ALL_AT_ONCE, _ALL_PER_SECOND = 200.0, 2.0
 _ADDRESSES = 2000
+# A password takes 0.3 s of a core and 64 MiB.
+_HASHED_AT_ONCE = 2
 _BEARER = "bearer "
 
 
@@ -50,6 +54,8 @@ class Sessions:
         self._reader = reader
         self._secure = secure
         self._logins: dict[str, RateLimit] = {}
+        self._all_logins = RateLimit(burst=_ALL_AT_ONCE, per_second=_ALL_PER_SECOND)
+        self._hashing = threading.Semaphore(_HASHED_AT_ONCE)
 
     def authenticate(self, request: Request) -> Caller:
         """Return who calls. Raises `RefusedError` (`login_needed`; `csrf`); may block."""
@@ -79,16 +85,19 @@ class Sessions:
         """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
         given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
-        limit = self._limit(address)
-        limit.take()
+        limits = self._limit(address), self._all_logins
+        for limit in limits:
+            limit.take()
         before = request.cookies.get(COOKIE)
         if given.code is not None:
             opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
         elif given.user is not None and given.password is not None:
-            opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
+            with self._hashing:
+                opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
-        limit.put_back()  # who knows the password guesses nothing
+        for limit in limits:
+            limit.put_back()  # who knows the password guesses nothing
         response = document_response(session_document(self._reader, opened.caller))
         # Strict: no link of another site opens a page with the session; the page itself asks again with it.
         response.set_cookie(
@@ -113,7 +122,7 @@ class Sessions:
         found = self._logins.get(address)
         if found is None:
             if len(self._logins) >= _ADDRESSES:
-                self._logins.clear()
+                del self._logins[next(iter(self._logins))]  # the one that came first
             found = RateLimit(burst=_LOGINS_AT_ONCE, per_second=_LOGINS_PER_SECOND)
             self._logins[address] = found
         return found

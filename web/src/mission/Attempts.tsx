@@ -2,12 +2,13 @@ import type { AttemptDetails } from "../api/contract";
 import { Status } from "../design/Status";
 import { bytes, duration, money, plainText } from "../format";
 import { ArtifactLink } from "./ArtifactLink";
+import { TableScroll } from "../design/TableScroll";
 
 export function Attempts({ attempts }: { attempts: readonly AttemptDetails[] }) {
   return (
     <section className="card stack">
       <h2>Attempts</h2>
-      <div className="table-scroll">
+      <TableScroll label="Attempts">
         <table className="table">
           <thead>
             <tr>
@@ -33,7 +34,7 @@ export function Attempts({ attempts }: { attempts: readonly AttemptDetails[] }) 
             ))}
           </tbody>
         </table>
-      </div>
+      </TableScroll>
     </section>
   );
 }

@@ -5,6 +5,7 @@ import { Loaded } from "../design/states";
 import { bytes, clock, plainText } from "../format";
 import { useNow } from "../useNow";
 import { ArtifactLink } from "./ArtifactLink";
+import { TableScroll } from "../design/TableScroll";
 
 export default function ReportTab({ mission }: { mission: MissionDetails }) {
   return (
@@ -60,7 +61,7 @@ function Evidence({ report: { evidence } }: { report: MissionReport }) {
     <section className="card stack">
       <h2>Evidence</h2>
       {evidence.length === 0 && <p className="soft">There are no artifacts.</p>}
-      <div className="table-scroll">
+      <TableScroll label="Evidence">
         <table className="table">
           <thead>
             <tr>
@@ -83,7 +84,7 @@ function Evidence({ report: { evidence } }: { report: MissionReport }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </TableScroll>
     </section>
   );
 }

@@ -2,10 +2,11 @@ import { Link } from "@tanstack/react-router";
 import type { PlanDocument, TaskDocument } from "../../api/contract";
 import { Status } from "../../design/Status";
 import { plainText } from "../../format";
+import { TableScroll } from "../../design/TableScroll";
 
 export function PlanTable({ plan }: { plan: PlanDocument }) {
   return (
-    <div className="table-scroll">
+    <TableScroll label="Tasks of the plan">
       <table className="table">
         <caption className="sr-only">Tasks of the plan</caption>
         <thead>
@@ -24,7 +25,7 @@ export function PlanTable({ plan }: { plan: PlanDocument }) {
           ))}
         </tbody>
       </table>
-    </div>
+    </TableScroll>
   );
 }
 
