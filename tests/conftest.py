@@ -10,11 +10,12 @@ import re
 import shutil
 import subprocess
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
 from tests import container_kit, vm_kit
@@ -88,6 +89,13 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None, object, object
 def examples(count: int) -> int:
     """Return how many examples the run at hand takes of a property for which `scripts/soak` takes `count`."""
     return max(1, count * settings.default.max_examples // 100)
+
+
+def sampled(cases: Iterable[str], count: int) -> list[ParameterSet]:
+    """Return cases for `parametrize`: `count` of them, spread, are in the suite, the others in `scripts/soak`."""
+    names = list(cases)
+    chosen = {names[number * len(names) // count] for number in range(count)}
+    return [pytest.param(name, marks=() if name in chosen else pytest.mark.soak) for name in names]
 
 
 def git(directory: Path, *arguments: str) -> str:
