@@ -10,11 +10,12 @@ import re
 import shutil
 import subprocess
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
 from tests import container_kit, vm_kit
@@ -26,10 +27,12 @@ pytest.register_assert_rewrite(
 )
 
 # The suite asks no clock and no luck: the same examples on each machine, in each run. `scripts/soak` looks for new
-# ones, under many seeds; what it finds becomes an explicit example.
+# ones, twice as many under each of many seeds; what it finds becomes an explicit example.
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=_UNHURRIED)
-settings.register_profile("soak", deadline=None, suppress_health_check=_UNHURRIED)
+settings.register_profile(
+    "suite", max_examples=50, deadline=None, derandomize=True, suppress_health_check=_UNHURRIED
+)
+settings.register_profile("soak", max_examples=100, deadline=None, suppress_health_check=_UNHURRIED)
 settings.load_profile("suite")
 
 GIT_IDENTITY = {
@@ -81,6 +84,18 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None, object, object
                     with suppress(subprocess.TimeoutExpired):
                         value.communicate(timeout=5)
         raise
+
+
+def examples(count: int) -> int:
+    """Return how many examples the run at hand takes of a property for which `scripts/soak` takes `count`."""
+    return max(1, count * settings.default.max_examples // 100)
+
+
+def sampled(cases: Iterable[str], count: int) -> list[ParameterSet]:
+    """Return cases for `parametrize`: `count` of them, spread, are in the suite, the others in `scripts/soak`."""
+    names = list(cases)
+    chosen = {names[number * len(names) // count] for number in range(count)}
+    return [pytest.param(name, marks=() if name in chosen else pytest.mark.soak) for name in names]
 
 
 def git(directory: Path, *arguments: str) -> str:

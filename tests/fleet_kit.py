@@ -13,8 +13,6 @@ import shlex
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,6 +27,7 @@ from chargehand.core.state import SETTLED, MissionState
 from chargehand.missions.journal import create_mission
 from tests.conftest import git, repository_state
 from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
+from tests.forked import ForkedProcess
 
 REPOSITORY = Scene(name="shared")
 IN_PEACE = frozenset({0, -signal.SIGKILL})
@@ -69,7 +68,7 @@ class Fleet(Yard):
             self.environ |= {"CHARGEHAND_ENGINE_URL": url, "CHARGEHAND_ENGINE_LEASE": f"{lease}s"}
         self.shared: Site = self.site(REPOSITORY)
         self.jobs: dict[str, Job] = {}
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[ForkedProcess] = []
         self._trace = place / "trace"
 
     def order(self, *names: str) -> list[str]:
@@ -99,17 +98,17 @@ class Fleet(Yard):
         self.jobs[mission] = job
         return mission
 
-    def join(self, *words: str) -> subprocess.Popen[bytes]:
+    def join(self, *words: str) -> ForkedProcess:
         """Start one more worker that works until it is told to end."""
         with (self.place / "said").open("ab") as said:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "tests.fleet_side", str(self._trace), "worker", *words],
+            worker = ForkedProcess(
+                (str(self._trace), "worker", *words),
                 cwd=self.place,
-                env=self.environ,
-                stdin=subprocess.DEVNULL,
+                environ=self.environ,
                 stdout=said,
                 stderr=said,
-                start_new_session=True,
+                module="tests.fleet_side",
+                session=True,
             )
         self.workers.append(worker)
         return worker
@@ -134,18 +133,18 @@ class Fleet(Yard):
         with self.app() as app:
             return {mission: app.mission_reader.state(mission) for mission in self.jobs}
 
-    def holder(self, mission: str) -> subprocess.Popen[bytes] | None:
+    def holder(self, mission: str) -> ForkedProcess | None:
         """Return the living worker of ours that holds a mission."""
         with self.app() as app:
             owner = app.store.log.get(mission).owner
             pids = {member.id: member.pid for member in app.workers.members()}
         return next((each for each in self.workers if each.pid == pids.get(owner or "")), None)
 
-    def living(self) -> list[subprocess.Popen[bytes]]:
+    def living(self) -> list[ForkedProcess]:
         """Return the workers that have not ended."""
         return [worker for worker in self.workers if worker.poll() is None]
 
-    def busy(self) -> list[subprocess.Popen[bytes]]:
+    def busy(self) -> list[ForkedProcess]:
         """Return the living workers that hold a mission."""
         found = [self.holder(mission) for mission, state in self.states().items() if state.status == "running"]
         return [worker for worker in found if worker is not None]
@@ -258,7 +257,7 @@ class Fleet(Yard):
                     claims[epoch] += 1
         assert claims[1] > 0
 
-    def most_at_once(self, worker: subprocess.Popen[bytes]) -> int:
+    def most_at_once(self, worker: ForkedProcess) -> int:
         """Return how many missions a worker held at once."""
         held: set[str] = set()
         most = 0
@@ -282,7 +281,7 @@ class Fleet(Yard):
 
 
 @contextlib.contextmanager
-def standing_still(worker: subprocess.Popen[bytes], fleet: Fleet) -> Iterator[None]:
+def standing_still(worker: ForkedProcess, fleet: Fleet) -> Iterator[None]:
     """Stop a worker for the block, as a machine that sleeps does; what it started runs on.
 
     Not in the middle of a write: whoever stands still there keeps everybody from writing.
@@ -299,7 +298,7 @@ def standing_still(worker: subprocess.Popen[bytes], fleet: Fleet) -> Iterator[No
         os.kill(worker.pid, signal.SIGCONT)
 
 
-def sandboxes(worker: subprocess.Popen[bytes]) -> list[int]:
+def sandboxes(worker: ForkedProcess) -> list[int]:
     """Return the processes below a worker that are sandboxes or run in one."""
     return [pid for pid in descendants(worker.pid) if _is_bwrap(pid)]
 

@@ -1,15 +1,17 @@
 """Runs the program as forks of one process that has imported it: real processes, without the start-up.
 
 A command's start is mostly imports, the same in each of the suite's thousands of runs. What a fresh process would
-have of its own (arguments, environment, directory, descriptors, session) each fork is given. Tests about starting,
-importing or terminals start the program anew.
+have of its own (arguments, environment, directory, descriptors, session, terminal) each fork is given. Tests about
+starting or importing start the program anew.
 """
 
 from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import json
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -69,10 +72,11 @@ class ForkedProcess:
         *,
         cwd: Path,
         environ: Mapping[str, str],
-        stdout: IO[bytes],
-        stderr: IO[bytes],
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
         module: str = "chargehand",
         session: bool = False,
+        terminal: int | None = None,
         mounts: int | None = None,
     ) -> None:
         self.returncode: int | None = None
@@ -81,13 +85,16 @@ class ForkedProcess:
             "words": list(words),
             "cwd": str(cwd),
             "environ": dict(environ),
-            "session": session,
+            "session": session or terminal is not None,
+            "terminal": terminal is not None,
             "mounts": mounts,
         }
         with tempfile.TemporaryFile() as told, open(os.devnull, "rb") as none:
             told.write(json.dumps(request).encode())
             told.flush()
-            self.pid = int(_server().ask("start", none.fileno(), stdout.fileno(), stderr.fileno(), told.fileno()))
+            streams = [none if each is None else each for each in (stdout, stderr)]
+            given = [each.fileno() for each in (none, *streams)] if terminal is None else [terminal] * 3
+            self.pid = int(_server().ask("start", *given, told.fileno()))
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, `None` while it runs."""
@@ -180,6 +187,7 @@ def serve(number: int) -> None:
     for module in _IMPORTED:
         __import__(module)
     _compile_patterns()
+    _run_mission()
     gc.collect()
     gc.freeze()  # or each fork's first collection would touch, and so copy, every page of what was imported
     channel = socket.socket(fileno=number)
@@ -211,6 +219,20 @@ def _compile_patterns() -> None:
             each.match  # noqa: B018 (to ask for it is to compile it)
 
 
+def _run_mission() -> None:
+    """Run one mission: each process learns once how records are read and what the rules say."""
+    from chargehand.core.errors import TierUnavailableError
+    from tests.integration.workshop import Workshop
+
+    with tempfile.TemporaryDirectory() as place, contextlib.suppress(TierUnavailableError):
+        Workshop(Path(place)).run("true", checks=("true",))
+    # What another thread holds at a fork would be held for ever.
+    gc.collect()
+    for thread in set(threading.enumerate()) - {threading.current_thread()}:
+        thread.join(10)
+    assert threading.active_count() == 1, threading.enumerate()
+
+
 def _become_program(descriptors: Sequence[int]) -> None:
     with open(descriptors[3], "rb", closefd=False) as told:
         told.seek(0)
@@ -220,6 +242,8 @@ def _become_program(descriptors: Sequence[int]) -> None:
     os.closerange(3, max(descriptors) + 1)
     if request["session"]:
         os.setsid()
+    if request["terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     if request["mounts"] is not None:
         with open(f"/proc/{request['mounts']}/ns/mnt") as namespace:
             assert ctypes.CDLL(None).setns(namespace.fileno(), 0) == 0

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.conftest import git, make_repository, repository_state, write_files
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
@@ -33,12 +34,22 @@ class Terminal:
     """A program on a pseudo terminal."""
 
     def __init__(self, words: tuple[str, ...], *, cwd: Path, environment: dict[str, str]) -> None:
-        self.process_id, self.terminal = pty.fork()
-        if self.process_id == 0:
-            os.chdir(cwd)
-            os.execve(words[0], words, environment | {"TERM": "xterm"})
+        environment = environment | {"TERM": "xterm"}
+        self._forked: forked.ForkedProcess | None = None
+        self._code: int | None = None
+        if words[: len(COMMAND)] == COMMAND:
+            self.terminal, inside = pty.openpty()
+            self._forked = forked.ForkedProcess(
+                words[len(COMMAND) :], cwd=cwd, environ=environment, terminal=inside
+            )
+            os.close(inside)
+            self.process_id = self._forked.pid
+        else:
+            self.process_id, self.terminal = pty.fork()
+            if self.process_id == 0:
+                os.chdir(cwd)
+                os.execve(words[0], words, environment)
         self.raw = ""
-        self.status: int | None = None
 
     @property
     def shown(self) -> str:
@@ -74,8 +85,8 @@ class Terminal:
             pass
         wait_for(self._ended)
         os.close(self.terminal)
-        assert self.status is not None
-        return os.waitstatus_to_exitcode(self.status)
+        assert self._code is not None
+        return self._code
 
     def close(self) -> None:
         """End the program of a test that failed half-way."""
@@ -84,10 +95,12 @@ class Terminal:
             wait_for(self._ended)
 
     def _ended(self) -> bool:
-        if self.status is None:
+        if self._forked is not None:
+            self._code = self._forked.poll()
+        elif self._code is None:
             done, status = os.waitpid(self.process_id, os.WNOHANG)
-            self.status = status if done else None
-        return self.status is not None
+            self._code = os.waitstatus_to_exitcode(status) if done else None
+        return self._code is not None
 
     def _read(self, seconds: float = WAIT) -> bool:
         ready, _, _ = select.select([self.terminal], [], [], seconds)
@@ -148,8 +161,8 @@ class Desk:
         ).stdout
 
     def json(self, *words: str) -> dict[str, object]:
-        started = self.start(*words, "--json")
-        document: dict[str, object] = json.loads(started.communicate(timeout=WAIT)[0])
+        _, out, _ = forked.run((*words, "--json"), cwd=self.repository, environ=self.environment)
+        document: dict[str, object] = json.loads(out)
         return document
 
 

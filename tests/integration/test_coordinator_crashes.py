@@ -142,7 +142,10 @@ def _undisturbed(place: Path, tasks: list[dict[str, Any]]) -> tuple[PlanOutcome,
     return outcome, (place / "trace").read_text().splitlines(), yard
 
 
-@pytest.mark.parametrize(("tasks", "count"), [(SMALL, 7), pytest.param(LARGE, 10_000, marks=soak)])
+@pytest.mark.parametrize(
+    ("tasks", "count"),
+    [(SMALL, 3), *(pytest.param(tasks, 10_000, marks=soak) for tasks in (SMALL, LARGE))],
+)
 def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str, Any]], count: int) -> None:
     with nothing_survives():
         expected, passed, like = _undisturbed(tmp_path / "like", tasks)

@@ -114,6 +114,7 @@ def test_a_worker_that_was_given_up_does_no_harm(place: Path, probed: Fleet, ser
     fleet.examine_all()
 
 
+@pytest.mark.soak
 def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fleet) -> None:
     with cluster() as server:
         fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)

@@ -69,7 +69,7 @@ def said(server: ModelServer) -> Any:
     return [message for message in told if not str(message["content"]).startswith("The work was interrupted")]
 
 
-@pytest.mark.parametrize("points", [_SIDE_BY_SIDE, pytest.param(10_000, marks=soak)])
+@pytest.mark.parametrize("points", [3, pytest.param(10_000, marks=soak)])
 def test_dying_anywhere(tmp_path: Path, points: int) -> None:
     with nothing_survives(), servers(1) as one:
         like = NativeYard(tmp_path / "like", one)

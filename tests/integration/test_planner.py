@@ -213,7 +213,11 @@ class PlannerYard(Yard):
         return {**counts, "children": children}
 
 
-def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("of_a_plan", "of_all"),
+    [(2, 1), pytest.param(10_000, 10_000, marks=[pytest.mark.soak, pytest.mark.timeout(4 * 3600)])],
+)
+def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path, of_a_plan: int, of_all: int) -> None:
     expected = {"PlannerStarted": 2, "PlanProposed": 2, "PlanMade": 1, "TaskEnded": 2, "children": 4}
     with nothing_survives():
         like = PlannerYard(tmp_path / "like")
@@ -222,7 +226,7 @@ def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path) -> None:
         passed = (tmp_path / "trace").read_text().splitlines()
         of_plans = [point for point in passed if "plan." in point]
         assert of_plans
-        for number, point in enumerate([*sample(of_plans, 4), *sample(passed, 3)]):
+        for number, point in enumerate([*sample(of_plans, of_a_plan), *sample(passed, of_all)]):
             yard = PlannerYard(tmp_path / f"at-{number}", like=like)
             assert yard.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
             assert yard.finish() == expected, point

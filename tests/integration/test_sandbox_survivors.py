@@ -287,7 +287,7 @@ async def replace_stopped_launchers(tmp_path: Path) -> None:
 def find(victim: str) -> int:
     """Return the process of this test's only sandbox that plays a part."""
     ours = descendants(os.getpid())
-    words = {"launcher": "_launcher", "bubblewrap": "--disable-userns", "exec server": "marshal.loads"}
+    words = {"launcher": "_launcher", "bubblewrap": "--disable-userns", "exec server": " -B -c "}
     found = [pid for pid, command in ours.items() if words[victim] in command]
     if victim == "bubblewrap":
         found = [pid for pid in found if ours[pid].split(" ")[0].endswith("bwrap")]

@@ -112,6 +112,7 @@ def test_setup_and_tests_of_a_project(tmp_path: Path, tier: str, files: dict[str
     assert not [path for path in below if CANARY.encode() in path.read_bytes()]
 
 
+@pytest.mark.soak
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
 def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
@@ -163,6 +164,7 @@ def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None
     assert (again.code, requested(desk, again)) == (0, []), again
 
 
+@pytest.mark.soak
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
 def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> None:

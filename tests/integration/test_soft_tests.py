@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository, shell
+from tests.conftest import sampled
 from tests.integration.test_lost_tests import HAS_CARGO, encode, rewrite
 
 pytestmark = pytest.mark.needs_bwrap
@@ -76,7 +77,7 @@ def weakened(said: Said) -> list[str]:
     return [each["message"] for each in said.document["reasons"] if each["code"] == "tests_weakened"]
 
 
-@pytest.mark.parametrize("how", SOFT, ids=str)
+@pytest.mark.parametrize("how", sampled(SOFT, 4))
 def test_a_test_that_went_soft_waits_with_the_fault(desk: Desk, tmp_path: Path, how: str) -> None:
     said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=SOFT[how])
     assert said.document["status"] == "waiting", said
@@ -84,7 +85,7 @@ def test_a_test_that_went_soft_waits_with_the_fault(desk: Desk, tmp_path: Path, 
     assert all("calc.py:" in message and " in place of " in message for message in weakened(said))
 
 
-@pytest.mark.parametrize("how", HONEST, ids=str)
+@pytest.mark.parametrize("how", sampled(HONEST, 3))
 def test_a_test_that_means_what_it_did_asks_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
     said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=HONEST[how])
     assert (said.code, said.document["status"]) == (0, "promoted"), said.document["reasons"]

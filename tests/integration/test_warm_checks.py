@@ -86,6 +86,7 @@ def test_cargo(desk: Desk, tmp_path: Path) -> None:
 
 
 @needs("go")
+@pytest.mark.soak  # it compiles half of the standard library; cargo shows the same in the suite
 def test_go(desk: Desk, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", GO)
     # The cache is nothing that a check for a clean tree sees.

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.core.actions import (
     ACTION_ENDED,
@@ -62,7 +63,7 @@ HISTORIES = st.lists(later(MINE), max_size=8).map(lambda rest: [created(MINE), *
 
 
 @given(HISTORIES, st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_it_runs_only_while_its_owner_lives_and_an_end_stays(history: list[Payload], live: bool) -> None:
     state = fold_action(MINE, lines(history), live=live)
     last = history[-1]
@@ -78,7 +79,7 @@ def test_it_runs_only_while_its_owner_lives_and_an_end_stays(history: list[Paylo
 
 
 @given(HISTORIES, st.lists(later(OTHER), max_size=8), st.booleans(), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_lines_of_others_do_not_count(
     history: list[Payload], others: list[Payload], live: bool, random: Any
 ) -> None:

@@ -19,6 +19,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
+from tests.conftest import examples
 
 from chargehand.agents.compaction import Compacted, compact, estimate
 from chargehand.core.errors import ExhaustedError
@@ -103,7 +104,7 @@ def test_it_fits_or_is_refused_with_pins_and_pairs_kept_and_always_in_the_same_w
     assert dumped(again.messages) == dumped(made.messages)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(conversations())
 def test_the_checker_of_pairs_sees_a_lost_half(conversation: tuple[list[ModelMessage], set[int]]) -> None:
     messages, _ = conversation

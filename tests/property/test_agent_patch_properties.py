@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.agents.patches import FileChange, PatchProblem, parse_patch, paths_of, plan_changes, unified_diff
 
@@ -34,7 +35,7 @@ texts = st.builds(
     st.sampled_from(["\n", "\n", "\r\n"]),
     st.booleans(),
 )
-many = settings(max_examples=120, deadline=None)
+many = settings(max_examples=examples(120), deadline=None)
 
 
 def applied(patch: str, files: dict[str, str | None]) -> dict[str, str | None]:
@@ -127,7 +128,7 @@ def git(place: Path, *arguments: str) -> bytes:
 NAMES = ["one.txt", "dir/two é.txt", 'three"q.txt', "four four.txt", "a/b/five"]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     before=st.dictionaries(st.sampled_from(NAMES), texts.filter(lambda text: "\0" not in text), max_size=4),
     after=st.dictionaries(st.sampled_from(NAMES), texts.filter(lambda text: "\0" not in text), max_size=4),
@@ -160,7 +161,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20), texts)
 def test_a_malformed_patch_is_told_and_never_raises(pieces: list[str], text: str) -> None:
     told_or_applied("\n".join(pieces), {"f": text, "h": None})

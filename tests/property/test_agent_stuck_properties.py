@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.unit.agent_transcripts import look, next_step
 
 from chargehand.agents.stuck import (
@@ -49,7 +50,7 @@ def test_news_is_never_a_loop(before: list[Turn], words: list[str]) -> None:
         assert watch.progressed
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(TURNS, max_size=12), st.sampled_from(["sleep 2", "wait", "until ./up; do sleep 5; done"]))
 def test_a_wait_is_never_a_loop(before: list[Turn], command: str) -> None:
     wait = Turn(
@@ -77,7 +78,7 @@ def test_normal_forms_are_stable(text: str, number: int) -> None:
     assert normalise(f"{text} {number} ") == normalise(f"{text} {number + 1} ")
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.lists(TURNS, max_size=12), UNITS, st.integers(0, 2))
 def test_steps_follow_from_what_is_recorded(before: list[Turn], unit: list[Turn], others: int) -> None:
     turns, taken = [*before, *unit * 8], list[LadderStep]()

@@ -6,13 +6,14 @@ import keyword
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.inspection import base_tests_tree_plan, inspect
 from chargehand.checks.paths import is_test_path
 from chargehand.checks.trees import MemoryTrees
 
-SOME = settings(max_examples=60)
+SOME = settings(max_examples=examples(60))
 Files = dict[str, list[str]]
 """A project's tests: path to the names of its test functions."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.app.config.edit import _insert
 from chargehand.app.config.keys import entry_keys, section_keys
@@ -258,7 +259,7 @@ _ASSIGNMENTS = st.lists(st.tuples(st.sampled_from(_WORDS), _JUNK).map(" = ".join
 _TEXTS = st.text() | _SOUP | _ASSIGNMENTS
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_TEXTS, _TEXTS)
 def test_any_text_resolves_or_is_a_configuration_error(user: str, repo: str) -> None:
     content = repo.encode("utf-8", "surrogatepass")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.cache import MemoryCache, rules_digest
@@ -57,7 +58,7 @@ _AREAS = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(base=_TREES, looks=st.lists(st.tuples(_TREES, _MODES, _AREAS), min_size=1, max_size=5))
 def test_cached_and_uncached_inspection_are_equal(base, looks):
     trees, cache = MemoryTrees(), MemoryCache(entries=8)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.gateway_kit import SSE, Reply, Scripted, event, gateway, message
 
 from chargehand.core.clock import SteppedClock
@@ -133,7 +134,7 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
     return list(made.values())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(scenes=SCENES, attempt=LIMITS, mission=LIMITS, user=LIMITS)
 def test_the_book_equals_the_invoices_and_no_limit_is_outspent_by_more_than_what_calls_cost_above_their_bounds(
     scenes: list[Scene], attempt: float | None, mission: float | None, user: float | None

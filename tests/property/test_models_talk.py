@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.models.contract import Dialect, ModelCall, UpstreamReply, Usage
 from chargehand.models.conversation import (
@@ -32,7 +33,7 @@ from chargehand.models.dialects.translation import TranslatingUpstream, read_eve
 from chargehand.models.event_stream import EventSplitter
 
 ALL: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
-QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PAIRS = [(one, other) for one in ALL for other in ALL if one != other]
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=30)
 NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)

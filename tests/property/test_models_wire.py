@@ -10,6 +10,7 @@ import h11
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.models.http.framing import (
     BodyFraming,
@@ -101,7 +102,7 @@ def replies(draw: st.DrawFn) -> bytes:
     return f"{start}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks + b"0\r\n" + trailer + b"\r\n"
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(replies(), st.lists(st.integers(0, 10_000), max_size=12), st.integers(0, 10_000))
 def test_any_cutting_reads_the_same_and_what_is_missing_is_missed(
     data: bytes, places: list[int], end: int
@@ -111,7 +112,7 @@ def test_any_cutting_reads_the_same_and_what_is_missing_is_missed(
     assert ours(cut(short, places)) == theirs(cut(short, places))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(replies(), st.integers(0, 10_000), st.binary(min_size=1, max_size=3))
 @example(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 0, b"H")
 def test_what_h11_refuses_is_never_read_as_whole(data: bytes, place: int, put: bytes) -> None:

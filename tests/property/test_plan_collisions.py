@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
+from tests.conftest import examples
 
 from chargehand.core.plans import Plan, Task
 from chargehand.missions.planning.collisions import collision, footprint, planned_collisions
@@ -38,7 +39,7 @@ def matched(pattern: str, *, floating: bool) -> set[str]:
 
 
 @given(patterns(areas=True), patterns(areas=True), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example("a*", "*b", True)
 @example("**/b", "a/**", False)
 @example("a", "a/b", False)
@@ -58,7 +59,7 @@ def test_patterns_meet_where_a_path_matches_both(left: str, right: str, floating
 
 
 @given(patterns(), st.sampled_from(PATHS))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_written_path_meets_what_matches_it(pattern: str, path: str) -> None:
     met = patterns_meet(compile_pattern(pattern), compile_path(path))
     assert met or fold(path) not in matched(pattern, floating=False)
@@ -77,7 +78,7 @@ WRITTEN = st.lists(st.sampled_from([*PATHS[:12], "[ab]", "/**", "*", "caf\u00e9"
 
 
 @given(TASKS, TASKS, WRITTEN, WRITTEN)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_collisions_are_symmetric_and_name_both(one: Task, two: Task, first: list[str], second: list[str]) -> None:
     a, b = footprint(one, first), footprint(two, second)
     found = collision(a, b)
@@ -95,7 +96,7 @@ def test_collisions_are_symmetric_and_name_both(one: Task, two: Task, first: lis
 
 
 @given(st.text(st.sampled_from("ab*?[]!^-\\/:. #{}é\u0130ßſK"), min_size=1, max_size=12), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_is_accepted_as_a_pattern_is_one_for_git_too(text: str, areas: bool) -> None:
     problem, hint = pattern_problem(text, areas=areas)
     if problem:

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.conftest import examples
 
 from chargehand.core.errors import UsageError
 from chargehand.core.plans import (
@@ -96,7 +97,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans(), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_plan_comes_back_from_yaml_and_json(plan: Plan, unicode: bool) -> None:
     data = msgspec.to_builtins(plan)
     written = yaml.safe_dump(data, allow_unicode=unicode, sort_keys=False)
@@ -106,7 +107,7 @@ def test_a_plan_comes_back_from_yaml_and_json(plan: Plan, unicode: bool) -> None
 
 
 @given(plans())
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_whatever_a_task_follows_is_before_it(plan: Plan) -> None:
     order = order_tasks(plan)
     before = predecessors(plan)
@@ -130,7 +131,7 @@ GROUPS = st.sampled_from(["sequence", "parallel", "each", "decide", "in", "as", 
 
 
 @given(plans(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_damaged_plan_is_a_usage_error_or_a_plan(plan: Plan, data: st.DataObject) -> None:
     document = msgspec.to_builtins(plan, builtin_types=(tuple,))
     document = json.loads(json.dumps(document))
@@ -154,7 +155,7 @@ def test_a_damaged_plan_is_a_usage_error_or_a_plan(plan: Plan, data: st.DataObje
 
 
 @given(st.text(max_size=60) | st.from_regex(r"\A[\[\]{}:,\-?&*!|>'\"%@`# \n~a]{0,40}\Z"))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_text_is_a_usage_error_or_a_plan(text: str) -> None:
     check(text.encode(errors="surrogatepass"), "plan.yaml")
 

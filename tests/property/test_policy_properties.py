@@ -7,6 +7,7 @@ import shlex
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.policy.actions import (
     Command,
@@ -58,7 +59,7 @@ FORMS = (
 
 
 @given(st.lists(_PIECES | st.text(max_size=5), max_size=25).map("".join))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_whatever_is_written_is_judged(line: str) -> None:
     judgement = judge(Shell(text=line), AROUND, RULES)
     assert judgement.effect in ("allow", "ask", "deny")
@@ -99,7 +100,7 @@ def test_what_cannot_be_taken_apart_is_asked_for(line: str) -> None:
 
 
 @given(st.lists(COMMANDS, min_size=1, max_size=4), st.lists(st.sampled_from(FORMS), min_size=4, max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_program_is_found_in_every_form(commands: list[tuple[str, ...]], forms: list[str]) -> None:
     lines = [shlex.join(command) for command in commands]
     parts = [form.format(line, shlex.quote(line)) for form, line in zip(forms, lines, strict=False)]
@@ -109,7 +110,7 @@ def test_every_program_is_found_in_every_form(commands: list[tuple[str, ...]], f
 
 
 @given(COMMANDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_list_is_judged_as_it_is(command: tuple[str, ...]) -> None:
     judgement = judge(Command(argv=command), AROUND, RULES)
     assert judgement.parts[0].text == " ".join(command)
@@ -194,7 +195,7 @@ def test_what_nobody_vouches_for_is_denied(kind: RunKind) -> None:
 
 
 @given(st.sampled_from(["setup", "check"]), COMMANDS, st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_trust_is_all_that_parts_a_projects_commands_from_an_agents(
     kind: RunKind, command: tuple[str, ...], trusted: bool
 ) -> None:

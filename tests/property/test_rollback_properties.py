@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
 from tests.workspace_kit import Yard
 
@@ -104,7 +105,7 @@ def test_a_last_line_without_newline_leaves_the_newline_before_it(
 @given(contents=_edited(), choice=st.lists(st.booleans(), min_size=20, max_size=20))
 @example(contents=(b"a\nb", b"a\n"), choice=[True] * 20)
 @example(contents=(b"\nb\na\nb\nb", b"b\nb\n"), choice=[True] * 20)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_kept_hunks_are_what_git_applies(contents: tuple[bytes, bytes], choice: list[bool]) -> None:
     old, new = contents
     hunks = find_hunks(old, new)
@@ -166,7 +167,7 @@ def _within(path: str, root: str) -> bool:
 
 
 @given(source=_FILES, target=_FILES, data=st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_plan_of_paths_tells_exactly_what_is_then_there(
     depot: Depot, source: dict[str, File], target: dict[str, File], data: st.DataObject
 ) -> None:
@@ -211,7 +212,7 @@ def _objects(depot: Depot) -> set[Path]:
 
 
 @given(contents=_edited(), mode=st.sampled_from([FILE, EXECUTABLE]), data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_smart_plan_drops_the_hunks_of_the_lines_and_no_other(
     depot: Depot, contents: tuple[bytes, bytes], mode: int, data: st.DataObject
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.conftest import examples
 
 from chargehand.durable.admission import Ticket
 
@@ -84,5 +85,5 @@ class Line(RuleBasedStateMachine):
         self.scratch.cleanup()
 
 
-Line.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Line.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestLine = Line.TestCase

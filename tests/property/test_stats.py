@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.unit.core_strategies import payloads, values
 
 from chargehand.app.composition import App
@@ -451,7 +452,7 @@ logs = st.lists(likely | payloads(later=True), max_size=10).map(lambda later: lo
 
 
 @given(st.lists(st.tuples(logs, st.booleans()), max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Event], bool]]) -> None:
     tally, ended = MissionTally(), 0
     for events, live in given_logs:
@@ -468,7 +469,7 @@ def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Eve
 
 
 @given(st.lists(logs, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_projected_rows_of_any_logs_give_what_folding_the_logs_gives(given_logs: list[list[Event]]) -> None:
     with tempfile.TemporaryDirectory() as place:
         writer, tally = Writer(Path(place), seed=1), MissionTally()
@@ -485,7 +486,7 @@ def test_the_projected_rows_of_any_logs_give_what_folding_the_logs_gives(given_l
 
 
 @given(logs, st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_ended_attempt_of_any_log_has_exactly_one_class(events: list[Event], live: bool) -> None:
     state, tally = fold(events, live=live), MissionTally()
     tally.add(state, measured(events))

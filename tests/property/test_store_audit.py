@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, StoreError
@@ -99,7 +100,7 @@ def test_an_untouched_log_is_whole(kept: Path) -> None:
 
 @example(seq=1, column="payload", bit=495)  # a project's name that is no UTF-8 any more
 @given(seqs, st.sampled_from(COLUMNS), bits)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_flipped_bit_of_any_column(kept: Path, seq: int, column: str, bit: int) -> None:
     report = audited(kept, lambda raw: put(raw, seq, column, flipped(get(raw, seq, column), bit)))
     assert ("m-1", seq) in places(report)
@@ -111,14 +112,14 @@ def test_a_flipped_bit_of_any_column(kept: Path, seq: int, column: str, bit: int
 
 
 @given(seqs, st.integers(-3, 30))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_changed_number(kept: Path, seq: int, number: int) -> None:
     assume(number not in range(1, LINES + 1))
     assert ("m-1", seq) in places(audited(kept, lambda raw: put(raw, seq, "seq", number)))
 
 
 @given(seqs, st.sampled_from((*COLUMNS[1:], "seq")), st.sampled_from(["text", "blob", "integer", "spaces"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_value_of_another_type(kept: Path, seq: int, column: str, kind: str) -> None:
     made = {
         "text": f"CAST({column} AS TEXT)",
@@ -165,7 +166,7 @@ def test_a_line_that_cannot_have_been_written_is_read_and_named(kept: Path, colu
 
 
 @given(seqs, st.sampled_from(COLUMNS[1:]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_two_lines_that_change_one_column(kept: Path, seq: int, column: str) -> None:
     other = seq % LINES + 1
 
@@ -179,14 +180,14 @@ def test_two_lines_that_change_one_column(kept: Path, seq: int, column: str) -> 
 
 
 @given(seqs)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_dropped_line(kept: Path, seq: int) -> None:
     report = audited(kept, lambda raw: raw.execute("DELETE FROM events WHERE mission = 'm-1' AND seq = ?", (seq,)))
     assert ("m-1", seq) in places(report)
 
 
 @given(seqs, seqs)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_two_swapped_lines(kept: Path, one: int, other: int) -> None:
     assume(one != other)
 
@@ -209,7 +210,7 @@ def forge(raw: sqlite3.Connection, seq: int, *, number: int) -> None:
 
 
 @given(st.integers(2, LINES + 1), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_an_inserted_line(kept: Path, seq: int, fit: bool) -> None:
     def change(raw: sqlite3.Connection) -> None:
         for old in range(LINES, seq - 1, -1):
@@ -222,7 +223,7 @@ def test_an_inserted_line(kept: Path, seq: int, fit: bool) -> None:
 
 
 @given(seqs)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_cut_tail(kept: Path, seq: int) -> None:
     report = audited(
         kept, lambda raw: raw.execute("DELETE FROM events WHERE mission = 'm-1' AND seq >= ?", (seq,))
@@ -232,7 +233,7 @@ def test_a_cut_tail(kept: Path, seq: int) -> None:
 
 
 @given(st.integers(2, LINES))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_cut_tail_with_a_fitting_row_is_found_down_to_the_last_durable_line(kept: Path, seq: int) -> None:
     def change(raw: sqlite3.Connection) -> None:
         set_head(raw, seq - 1)
@@ -244,7 +245,7 @@ def test_a_cut_tail_with_a_fitting_row_is_found_down_to_the_last_durable_line(ke
 
 
 @given(st.integers(2, LINES))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_chain_made_anew_is_found_down_to_the_last_durable_line(kept: Path, seq: int) -> None:
     def change(raw: sqlite3.Connection) -> None:
         for number in range(seq, LINES + 1):
@@ -257,7 +258,7 @@ def test_a_chain_made_anew_is_found_down_to_the_last_durable_line(kept: Path, se
 
 
 @given(seqs)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_a_payload_that_nobody_ordered_to_erase(kept: Path, seq: int) -> None:
     report = audited(kept, lambda raw: put(raw, seq, "payload", None))
     assert places(report) == {("m-1", seq)}
@@ -265,7 +266,7 @@ def test_a_payload_that_nobody_ordered_to_erase(kept: Path, seq: int) -> None:
 
 
 @given(st.sampled_from(["id", "project", "created", "last_hash"]), bits)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_flipped_bit_of_the_missions_row(kept: Path, column: str, bit: int) -> None:
     def change(raw: sqlite3.Connection) -> None:
         old = raw.execute(f"SELECT CAST({column} AS BLOB) FROM missions WHERE id = 'm-1'").fetchone()[0]
@@ -276,7 +277,7 @@ def test_a_flipped_bit_of_the_missions_row(kept: Path, column: str, bit: int) ->
 
 
 @given(st.integers(-2, 30))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_a_changed_end_in_the_missions_row(kept: Path, last: int) -> None:
     assume(last != LINES)
     report = audited(kept, lambda raw: raw.execute("UPDATE missions SET last_seq = ? WHERE id = 'm-1'", (last,)))
@@ -284,7 +285,7 @@ def test_a_changed_end_in_the_missions_row(kept: Path, last: int) -> None:
 
 
 @given(bits)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_flipped_bit_of_a_kept_head(kept: Path, bit: int) -> None:
     with copied(kept) as home:
         head = home / "heads" / "m-1"
@@ -297,7 +298,7 @@ def test_a_flipped_bit_of_a_kept_head(kept: Path, bit: int) -> None:
 @given(
     st.sampled_from([b"step-2", b"step-11", b"step.finished", b"mission.created", b"2026-01-01T00:00:03"]), bits
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_flipped_bit_of_the_file_itself(kept: Path, what: bytes, bit: int) -> None:
     with copied(kept) as home:
         file = home / "store.db"
@@ -309,7 +310,7 @@ def test_a_flipped_bit_of_the_file_itself(kept: Path, what: bytes, bit: int) -> 
 
 
 @given(st.integers(0, 10**6), st.integers(1, 400), st.binary(min_size=1, max_size=4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_no_damage_of_the_file_makes_the_audit_itself_fail(kept: Path, at: int, length: int, what: bytes) -> None:
     """Damage is reported or a typed error, never another exception; or it hit nothing that we keep."""
     with copied(kept) as home:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from tests.conftest import examples
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError
@@ -116,4 +117,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)
+TestStoreMachine.settings = settings(max_examples=examples(12), stateful_step_count=12, deadline=None)

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.conftest import examples
 
 from chargehand.core.errors import UsageError
 from chargehand.core.events import chain_hash, payload_digest
@@ -164,7 +165,7 @@ def test_an_untouched_log_is_whole(kept: Path) -> None:
 
 
 @given(st.integers(2, LINES))
-@settings(max_examples=11, deadline=None)
+@settings(max_examples=examples(11), deadline=None)
 def test_a_cut_tail_is_found_by_signed_heads_alone(kept: Path, seq: int) -> None:
     report = audited(kept, cut(seq), without("heads/m-1"))
     assert report.ok == (seq > SIGNED), "what the docstring of `verify` says, no more and no less"
@@ -172,7 +173,7 @@ def test_a_cut_tail_is_found_by_signed_heads_alone(kept: Path, seq: int) -> None
 
 
 @given(st.integers(2, LINES))
-@settings(max_examples=11, deadline=None)
+@settings(max_examples=examples(11), deadline=None)
 def test_a_chain_made_anew_is_found_by_signed_heads_alone(kept: Path, seq: int) -> None:
     report = audited(kept, rewritten(seq), without("heads/m-1"))
     assert report.ok == (seq > SIGNED)
@@ -181,7 +182,7 @@ def test_a_chain_made_anew_is_found_by_signed_heads_alone(kept: Path, seq: int) 
 
 
 @given(st.integers(2, SIGNED))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=examples(7), deadline=None)
 def test_a_witness_from_elsewhere_finds_what_all_files_here_hide(kept: Path, seq: int) -> None:
     witness = head(kept, SIGNED)
     hidden = (without("heads/*"), cut(seq))
@@ -215,7 +216,7 @@ def test_a_witness_of_a_mission_that_is_gone(kept: Path) -> None:
 
 
 @given(st.sampled_from([FIRST, SIGNED]), bits)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_flipped_bit_of_a_signed_head(kept: Path, seq: int, bit: int) -> None:
     path = f"heads/m-1.{seq}.signed"
     content = (kept / path).read_bytes()[:-1]
@@ -284,7 +285,7 @@ def test_keys_that_are_gone_are_named_and_heads_still_compared(kept: Path) -> No
 
 
 @given(st.sampled_from(["audit.key", "audit.pub"]), bits)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_flipped_bit_of_a_key_is_named(kept: Path, name: str, bit: int) -> None:
     content = (kept / "keys" / name).read_bytes()
     report = audited(kept, lambda home: (home / "keys" / name).write_bytes(flipped(content, bit)))
@@ -339,7 +340,7 @@ def test_a_third_party_needs_nothing_of_ours(exported: list[bytes]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_flipped_bit_anywhere_in_an_export(exported: list[bytes], data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(exported) - 1))
     line = exported[number]
@@ -350,7 +351,7 @@ def test_a_flipped_bit_anywhere_in_an_export(exported: list[bytes], data: st.Dat
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_dropped_line_of_an_export(exported: list[bytes], data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(exported) - 1))
     report = verify_export([*exported[:number], *exported[number + 1 :]])
@@ -364,7 +365,7 @@ def test_a_dropped_line_of_an_export(exported: list[bytes], data: st.DataObject)
 
 @given(seqs, seqs)
 @example(LINES - 1, LINES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_two_swapped_lines_of_an_export(exported: list[bytes], one: int, two: int) -> None:
     assume(one != two)
     lines = list(exported)
@@ -393,7 +394,7 @@ def documents_of(lines: list[bytes]) -> list[dict[str, object]]:
 
 
 @given(st.integers(2, LINES))
-@settings(max_examples=11, deadline=None)
+@settings(max_examples=examples(11), deadline=None)
 def test_a_cut_tail_of_an_export_that_was_sealed_anew(exported: list[bytes], seq: int) -> None:
     documents = [one for one in documents_of(exported) if one.get("mission") != "m-1" or one["seq"] < seq]
     report = verify_export(sealed(documents))

@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from tests.conftest import examples
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ExhaustedError
@@ -251,4 +252,4 @@ class SpendingMachine(RuleBasedStateMachine):
 
 
 TestSpendingMachine = SpendingMachine.TestCase
-TestSpendingMachine.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+TestSpendingMachine.settings = settings(max_examples=examples(15), stateful_step_count=20, deadline=None)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
+from tests.conftest import examples
 from tests.unit.core_strategies import payloads, values
 from tests.unit.older_stores import as_of_version_6
 
@@ -190,11 +191,11 @@ class SummaryMachine(RuleBasedStateMachine):
 
 
 TestSummaryMachine = SummaryMachine.TestCase
-TestSummaryMachine.settings = settings(max_examples=25, stateful_step_count=14, deadline=None)
+TestSummaryMachine.settings = settings(max_examples=examples(25), stateful_step_count=14, deadline=None)
 
 
 @given(st.lists(st.tuples(created, batches), min_size=1, max_size=3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_a_store_of_the_version_before_opens_lists_and_goes_on(
     logs: list[tuple[MissionCreated, list[Payload]]],
 ) -> None:

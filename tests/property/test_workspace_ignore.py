@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import git
+from tests.conftest import examples, git
 
 from chargehand.workspace.tree.ignore import IgnoreChain, IgnoreFile
 
@@ -106,7 +106,7 @@ def _laid_out(work: Path, paths: list[str]) -> tuple[set[str], set[str]]:
     return {path for path, directory in found.items() if not directory}, {p for p, d in found.items() if d}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(top=_RULES, nested=_RULES, paths=st.lists(_PATHS, min_size=1, max_size=8))
 @example(top="*\n!foo/", nested="", paths=["foo/a", "a/foo/b", "b"])
 @example(top="a**/b", nested="", paths=["ab/foo/b", "a/b", "ab/b"])
@@ -142,7 +142,7 @@ def test_includes_a_path_or_what_lies_above_it(patterns: str, path: str, include
 
 
 @given(pattern=_PATTERNS, path=_PATHS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_is_included_is_looked_for(pattern: str, path: str) -> None:
     rules = IgnoreFile(pattern.encode())
     if rules.includes(path.encode(), directory=False):

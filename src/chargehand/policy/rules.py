@@ -142,13 +142,12 @@ class _Statement(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=8)
 def _load(sources: tuple[Source, ...]) -> _Loaded:
     """Parse rules; a worker has one mission after the other under the same ones."""
-    schema = cedar().Schema.from_str(facts_schema())
     rules: dict[str, Rule] = {}
     policies: dict[str, Any] = {}
     for source in sources:
         if len(source.text) > LARGEST:
             raise _invalid(source, 1, "", f"the file has {len(source.text)} characters, more than {LARGEST}")
-        for statement, policy in _parse(source, schema):
+        for statement, policy in _parse(source):
             annotations = {key: value or "" for key, value in policy.get("annotations", {}).items()}
             rule = _build_rule(source, statement, policy["effect"], annotations, len(rules))
             if rule.key in rules:
@@ -171,13 +170,14 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
     )
 
 
-def _parse(source: Source, schema: Any) -> Iterator[tuple[_Statement, dict[str, Any]]]:
+def _parse(source: Source) -> Iterator[tuple[_Statement, dict[str, Any]]]:
     """Yield a source's rules as written and as Cedar's JSON; templates and unknown facts are errors as well."""
     found = list(statements(source.text))
     if source.origin == "default":  # known to be right: parsed as a whole, which is several times as fast
         whole = json.loads(cedar().policies_to_json_str(source.text))["staticPolicies"]
         yield from zip(found, (whole[f"policy{number}"] for number in range(len(whole))), strict=True)
         return
+    schema = cedar().Schema.from_str(facts_schema())
     for statement in found:
         id_written = re.search(r'@id\("([^"]*)"\)', statement.text)
         name = id_written[1] if id_written else ""

@@ -122,7 +122,7 @@ class _Search(msgspec.Struct):
 
     def add_listed(self, directory: str, number: int) -> None:
         """Show a directory that the person lists, with the interpreter of a virtual environment."""
-        path = os.path.abspath(os.path.expanduser(directory))
+        path = os.path.abspath(_expand(directory, self.environ))
         if not os.path.isdir(path):
             raise ConfigError(
                 f"the toolchain directory {directory!r} does not exist",
@@ -219,7 +219,7 @@ def discover(
     if cache is None:
         return _search(search, extra, packages, None, environ)[0]
     place, began = cache.with_name(f"{cache.stem}-found.json"), time.time()
-    key = json.dumps([search, list(extra), list(packages), chosen(environ), os.path.expanduser("~")])
+    key = json.dumps([search, list(extra), list(packages), chosen(environ), _expand("~", environ)])
     stored = load_result(place, key)
     if stored is not None:
         return _decode(stored)
@@ -245,7 +245,7 @@ def _search(
     search: str, extra: Sequence[str], packages: Sequence[str], cache: Path | None, environ: Mapping[str, str]
 ) -> tuple[Toolchain, set[str]]:
     """Return what is found, and every path that it was found by."""
-    spelled = dict.fromkeys(os.path.expanduser(place) for place in search.split(os.pathsep))
+    spelled = dict.fromkeys(_expand(place, environ) for place in search.split(os.pathsep))
     directories = [place for place in spelled if os.path.isabs(place) and os.path.isdir(place)]
     real = dict.fromkeys(map(os.path.realpath, directories))
     asked = [path for place in real for path in askable(place, environ)]
@@ -253,7 +253,7 @@ def _search(
     asked = [path for path in asked if not (is_system_path(path) and is_system_path(os.path.realpath(path)))]
     found = _Search(
         environ=environ,
-        places=MountedPaths(home=environ.get("HOME") or os.path.expanduser("~")),
+        places=MountedPaths(home=_expand("~", environ)),
         answers=ask_all(asked, environ, cache),
     )
     for directory in directories:
@@ -263,7 +263,7 @@ def _search(
     for place in sorted(each for pattern in _ETC for each in glob.glob(pattern)):
         found.places.sources[place] = os.path.realpath(place)
     binds, path = list(found.places.binds()), list(dict.fromkeys((*found.path, *_SYSTEM_PATH)))
-    listed = [os.path.realpath(os.path.expanduser(directory)) for directory in extra]
+    listed = [os.path.realpath(_expand(directory, environ)) for directory in extra]
     hidden = [
         place
         for place in package_directories(found.python_prefixes)
@@ -286,6 +286,12 @@ def _search(
     )
     witnesses = {*hidden, *system, *spelled, *witness_paths(list(real), environ)}
     return toolchain, witnesses | found.read_paths()
+
+
+def _expand(path: str, environ: Mapping[str, str]) -> str:
+    """Return a path whose `~` is the person's home, which need not be that of this process."""
+    home = environ.get("HOME")
+    return home + path[1:] if home and (path == "~" or path.startswith("~/")) else os.path.expanduser(path)
 
 
 def _find_java_home(found: _Search) -> tuple[tuple[str, str], ...]:

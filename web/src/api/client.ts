@@ -59,7 +59,16 @@ async function send<T>(
   if (response.status === 204) return undefined as T;
   const text = await response.text();
   if (response.ok) return JSON.parse(text) as T;
-  throw refusal(response.status, text);
+  const refused = refusal(response.status, text);
+  // Another tab logged in anew: this one has its cookie, but the token of before.
+  if (refused.code === "csrf" && (await renewToken())) return send<T>(method, path, body, signal, extra);
+  throw refused;
+}
+
+async function renewToken(): Promise<boolean> {
+  const before = csrf;
+  csrf = (await get<{ csrf: string }>("/session")).csrf;
+  return csrf !== before;
 }
 
 async function reach(path: string, init: RequestInit): Promise<Response> {

@@ -19,7 +19,7 @@ export function MissionLimits({ wish, problems, onChange }: Props) {
   const models = useQuery(listQuery<ModelList>(`models${of}`)).data?.models ?? [];
   const roles = useQuery(listQuery<RoleList>(`roles${of}`)).data?.roles ?? [];
   const choices = (entries: readonly { name: string }[]) => [AS_CONFIGURED, ...entries.map(({ name }) => ({ value: name, label: name }))];
-  const text = (name: "base" | "budget" | "time" | "attempts") => ({
+  const text = (name: "agent" | "model" | "base" | "budget" | "time" | "attempts") => ({
     value: wish[name],
     error: problems[name],
     onChange: (event: { target: { value: string } }) => onChange({ [name]: event.target.value }),
@@ -33,8 +33,8 @@ export function MissionLimits({ wish, problems, onChange }: Props) {
   return (
     <>
       <div className="form-grid">
-        <Select label="Agent" value={wish.agent} onChange={(agent) => onChange({ agent })} options={choices(agents)} />
-        <Select label="Model" value={wish.model} onChange={(model) => onChange({ model })} options={choices(models)} />
+        <TextField label="Agent" placeholder="as configured" suggestions={agents.map(({ name }) => name)} {...text("agent")} />
+        <TextField label="Model" placeholder="as configured" suggestions={models.map(({ name }) => name)} {...text("model")} />
         <Select label="Role" value={wish.role} onChange={(role) => onChange({ role })} options={choices(roles)} />
         <TextField label="Budget in USD" inputMode="decimal" placeholder="as configured" {...text("budget")} />
         <TextField label="Time" placeholder="as configured, or 30m" {...text("time")} />

@@ -20,11 +20,24 @@ function Frame({ id, label, hint, error, children }: Shape & { id: string; child
   );
 }
 
-export function TextField({ label, hint, error, ...rest }: Shape & InputHTMLAttributes<HTMLInputElement>) {
+interface Suggesting extends Shape, InputHTMLAttributes<HTMLInputElement> {
+  /** What may be meant; anything else can be written too. */
+  suggestions?: readonly string[];
+}
+
+export function TextField({ label, hint, error, suggestions, ...rest }: Suggesting) {
   const id = useId();
+  const list = suggestions ? `${id}-list` : undefined;
   return (
     <Frame id={id} label={label} hint={hint} error={error}>
-      <input id={id} className="input" aria-describedby={`${id}-hint`} aria-invalid={Boolean(error)} {...rest} />
+      <input id={id} className="input" list={list} aria-describedby={`${id}-hint`} aria-invalid={Boolean(error)} {...rest} />
+      {suggestions && (
+        <datalist id={list}>
+          {suggestions.map((suggestion) => (
+            <option key={suggestion} value={suggestion} />
+          ))}
+        </datalist>
+      )}
     </Frame>
   );
 }

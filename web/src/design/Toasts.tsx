@@ -38,7 +38,7 @@ export function Toasts() {
   return (
     <div className="toasts" role="region" aria-label="Notices" aria-live="polite">
       {shown.map((entry) => (
-        <div key={entry.id} className="toast">
+        <div key={entry.id} className="toast" role={entry.bad ? "alert" : undefined}>
           <Icon name={entry.bad ? "warning" : "promoted"} />
           <p>{entry.text}</p>
           <Button kind="quiet" icon="close" aria-label="Close notice" onClick={() => dismiss(entry.id)} />

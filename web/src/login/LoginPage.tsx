@@ -7,11 +7,7 @@ import { sessionQuery } from "../api/queries";
 import { Button } from "../design/Button";
 import { TextField } from "../design/Field";
 import "./login.css";
-
-/** A path of these pages, whatever the address says: nobody is sent to another site after a login. */
-export function safeReturn(back: unknown): string {
-  return typeof back === "string" && /^\/(?![/\\])/.test(back) ? back : "/";
-}
+import { safeReturn } from "./safeReturn";
 
 export function LoginPage() {
   const { busy, error, enter } = useLogin();

@@ -1,14 +1,14 @@
 import type { AttemptDetails } from "../api/contract";
+import { Scroll } from "../design/Scroll";
 import { Status } from "../design/Status";
 import { bytes, duration, money, plainText } from "../format";
 import { ArtifactLink } from "./ArtifactLink";
-import { TableScroll } from "../design/TableScroll";
 
 export function Attempts({ attempts }: { attempts: readonly AttemptDetails[] }) {
   return (
     <section className="card stack">
       <h2>Attempts</h2>
-      <TableScroll label="Attempts">
+      <Scroll label="Attempts">
         <table className="table">
           <thead>
             <tr>
@@ -34,7 +34,7 @@ export function Attempts({ attempts }: { attempts: readonly AttemptDetails[] }) 
             ))}
           </tbody>
         </table>
-      </TableScroll>
+      </Scroll>
     </section>
   );
 }

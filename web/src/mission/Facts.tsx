@@ -14,7 +14,7 @@ export function Facts({ mission }: { mission: MissionDetails }) {
     ["Cost", money(mission.cost_usd, mission.cost_known)],
     ["Budget", budget ? `${money(budget.usd)} when it was asked for` : null],
     ["Time", `${duration(elapsed(mission, now))}${request ? ` of ${duration(request.seconds)}` : ""}`],
-    ["Attempts", request ? `${mission.attempts.length} of ${request.attempts}` : String(mission.attempts.length)],
+    ["Attempts", mission.tasks ? null : request ? `${mission.attempts.length} of ${request.attempts}` : String(mission.attempts.length)],
     ["Role", mission.role],
     ["Agent", request?.agent],
     ["Model", request?.model],

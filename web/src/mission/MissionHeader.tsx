@@ -7,7 +7,8 @@ import { useNow } from "../useNow";
 import { Actions } from "./Actions";
 import { elapsed, isOpen } from "./facts";
 import { NextCommands } from "./NextCommands";
-import { AnsweredQuestion, QuestionCard } from "./QuestionCard";
+import { QuestionCard } from "./QuestionCard";
+import { SettledQuestion } from "./SettledQuestion";
 
 export function MissionHeader({ mission, title }: { mission: MissionDetails; title: string }) {
   const { question, cause } = mission;
@@ -32,7 +33,7 @@ export function MissionHeader({ mission, title }: { mission: MissionDetails; tit
         </p>
       )}
       {isOpen(question) && <QuestionCard key={question.id} mission={mission.mission} question={question} />}
-      {question?.answer && <AnsweredQuestion question={question} />}
+      <SettledQuestion mission={mission.mission} />
       <Waits mission={mission} />
       {mission.reasons.length > 0 && !isOpen(question) && (
         <div className={cause ? "card bad stack" : "card stack"}>
@@ -65,7 +66,8 @@ function Live({ mission }: { mission: MissionDetails }) {
 function Waits({ mission }: { mission: MissionDetails }) {
   return (
     <>
-      {mission.waits && (
+      {/* A plan that waits for its tasks says so once more, in one long sentence. */}
+      {mission.waits && mission.waiting.length === 0 && (
         <p className="card warn">
           <Icon name="waiting" /> Waits: {plainText(mission.waits.message)}
         </p>

@@ -10,6 +10,8 @@ import { toast } from "../design/Toasts";
 import { plainText } from "../format";
 import { useCanAct } from "./useCanAct";
 
+const SETTLED = new Set(["question_answered", "question_expired", "no_question"]);
+
 /** What a mission asks, answered in place; where another person was first, it says so. */
 export function QuestionCard({ mission, question }: { mission: string; question: Question }) {
   const client = useQueryClient();
@@ -25,7 +27,10 @@ export function QuestionCard({ mission, question }: { mission: string; question:
       await post(`${missionPath(mission)}/answer`, { text: words, question: question.id });
       toast("Answered. The mission goes on.");
     } catch (failure) {
-      setError(failure instanceof ApiError ? `${failure.message} ${failure.hint}` : String(failure));
+      const words = failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure);
+      // Where somebody else was first the question is gone in a moment, and this card with it.
+      if (failure instanceof ApiError && SETTLED.has(failure.code)) toast(words, true);
+      else setError(words);
     }
     setBusy(false);
     await client.invalidateQueries({ queryKey: ["mission", mission] });
@@ -75,15 +80,6 @@ function Deadline({ question }: { question: Question }) {
     <p className="soft">
       To be answered until {new Date(question.expires).toLocaleString()};{" "}
       {question.default ? `“${plainText(question.default)}” counts then.` : "the mission needs a person then."}
-    </p>
-  );
-}
-
-export function AnsweredQuestion({ question }: { question: Question }) {
-  return (
-    <p className="small soft wrap">
-      {plainText(question.text)} <strong>{plainText(question.answer ?? "")}</strong>
-      {question.identity && `, said ${question.identity}`}
     </p>
   );
 }

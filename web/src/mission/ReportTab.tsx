@@ -1,11 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import type { MissionDetails, MissionReport } from "../api/contract";
 import { missionPath, reportQuery } from "../api/queries";
+import { Scroll } from "../design/Scroll";
 import { Loaded } from "../design/states";
 import { bytes, clock, plainText } from "../format";
 import { useNow } from "../useNow";
 import { ArtifactLink } from "./ArtifactLink";
-import { TableScroll } from "../design/TableScroll";
 
 export default function ReportTab({ mission }: { mission: MissionDetails }) {
   return (
@@ -61,7 +61,7 @@ function Evidence({ report: { evidence } }: { report: MissionReport }) {
     <section className="card stack">
       <h2>Evidence</h2>
       {evidence.length === 0 && <p className="soft">There are no artifacts.</p>}
-      <TableScroll label="Evidence">
+      <Scroll label="Evidence">
         <table className="table">
           <thead>
             <tr>
@@ -84,7 +84,7 @@ function Evidence({ report: { evidence } }: { report: MissionReport }) {
             ))}
           </tbody>
         </table>
-      </TableScroll>
+      </Scroll>
     </section>
   );
 }

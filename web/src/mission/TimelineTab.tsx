@@ -63,7 +63,11 @@ function Line({ event }: { event: EventLine }) {
         <span className="wrap">{plainText(event.text) || <span className="soft">{QUIET}</span>}</span>
         <span className="mono soft small">{event.type}</span>
       </summary>
-      <pre className="code">{event.payload === null ? "(erased)" : plainText(JSON.stringify(event.payload, null, 2))}</pre>
+      {event.payload === null ? (
+        <p className="soft">Its content is too long for this page, or was erased: chargehand mission log {event.mission} --json has what is kept.</p>
+      ) : (
+        <pre className="code">{plainText(JSON.stringify(event.payload, null, 2))}</pre>
+      )}
     </details>
   );
 }

@@ -1,8 +1,8 @@
 import type { CheckResult, Verdict } from "../api/contract";
+import { Scroll } from "../design/Scroll";
 import { Status } from "../design/Status";
 import { duration, plainText, shortCommit } from "../format";
 import { ArtifactLink } from "./ArtifactLink";
-import { TableScroll } from "../design/TableScroll";
 
 const SCOPES = { base: "Before: the base", attempt: "What an attempt left", merged: "Merged with the branch" } as const;
 
@@ -26,7 +26,7 @@ export function Verdicts({ verdicts }: { verdicts: readonly Verdict[] }) {
 function Checks({ checks }: { checks: readonly CheckResult[] }) {
   if (checks.length === 0) return <p className="soft">No check ran.</p>;
   return (
-    <TableScroll label="Checks">
+    <Scroll label="Checks">
       <table className="table">
         <thead>
           <tr>
@@ -57,7 +57,7 @@ function Checks({ checks }: { checks: readonly CheckResult[] }) {
           ))}
         </tbody>
       </table>
-    </TableScroll>
+    </Scroll>
   );
 }
 

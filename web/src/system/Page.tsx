@@ -1,6 +1,6 @@
+import { Scroll } from "../design/Scroll";
 import type { ReactNode } from "react";
 import { useTitle } from "../useTitle";
-import { TableScroll } from "../design/TableScroll";
 
 /** A page with a heading, and its sections below each other. */
 export function Page({ title, children }: { title: string; children: ReactNode }) {
@@ -29,7 +29,7 @@ export function DataTable({ caption, heads, rows, none }: TableProps) {
       {rows.length === 0 ? (
         <p className="soft">{none}</p>
       ) : (
-        <TableScroll label={caption}>
+        <Scroll label={caption}>
           <table className="table">
             <caption className="sr-only">{caption}</caption>
             <thead>
@@ -59,7 +59,7 @@ export function DataTable({ caption, heads, rows, none }: TableProps) {
               ))}
             </tbody>
           </table>
-        </TableScroll>
+        </Scroll>
       )}
     </section>
   );

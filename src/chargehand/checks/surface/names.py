@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
 
 from chargehand.core.text import late_pattern
 
@@ -198,20 +197,16 @@ class NameRules:
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self._exact: dict[str, str] = {}
-        self._loose: list[tuple[str, str]] = []
+        self._loose: list[tuple[str, str, str]] = []
         for reason, names in reasons.items():
             for name in names.split():
                 if "*" in name or "/" in name:
                     begins, ends = r"\A/" if name.startswith("/") else "/", "/" if name.endswith("/") else r"\Z"
                     pattern = re.escape(name.strip("/")).replace(r"\*", "[^/]*")
-                    self._loose.append((f"{begins}{pattern}{ends}", reason))
+                    literal = max(name.strip("/").split("*"), key=len)
+                    self._loose.append((literal, f"{begins}{pattern}{ends}", reason))
                 else:
                     self._exact.setdefault(name, reason)
-
-    @cached_property
-    def _any(self) -> re.Pattern[str]:
-        """Matches where one of them does: almost every path matches none, and none of them is compiled."""
-        return re.compile("|".join(f"(?:{pattern})" for pattern, _ in self._loose))
 
     def reason(self, path: str) -> str | None:
         """Return why the name of `path` or of a directory above it says something, `None` where none does."""
@@ -224,9 +219,9 @@ class NameRules:
         if name in self._exact and not (name.endswith(".md") and shown == name and "/docs/" in f"/{path}"):
             return self._exact[name]
         anchored = f"/{path.lower()}"
-        if not self._any.search(anchored):
-            return None
-        return next(reason for pattern, reason in self._loose if re.search(pattern, anchored))
+        # Almost every path has none of the literals, and then no pattern is compiled.
+        near = ((pattern, reason) for literal, pattern, reason in self._loose if literal in anchored)
+        return next((reason for pattern, reason in near if re.search(pattern, anchored)), None)
 
 
 CHECKS = NameRules(_CHECKS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import marshal
 import os
 import shutil
@@ -27,7 +26,7 @@ from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.inside import exec_server
 from chargehand.sandbox.process import sandbox_launcher
 from chargehand.sandbox.process.cgroups import Cgroup, Cgroups
-from chargehand.sandbox.process.layout import Layout, base_environment, forwarder_commands
+from chargehand.sandbox.process.layout import BOOTSTRAP, Layout, base_environment, forwarder_commands
 from chargehand.sandbox.process.remedies import tier_unavailable
 from chargehand.sandbox.process.session import START_SECONDS, ServedSandbox
 from chargehand.sandbox.process.usage import first_child
@@ -80,17 +79,21 @@ class LaunchedTier:
             raise tier_unavailable("bwrap: not found")
         self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
         self._filter = compile_filter(host_architecture())
-        self._server = compile_program(exec_server)
+        self._server, program = compile_program(exec_server), compile_program(sandbox_launcher)
         # What a Chargehand process that was killed left behind goes when the next one starts.
         self._cgroups.sweep()
         # A socket pair and no path: whatever an agent can write to, it could also connect to. Packets, so that
         # each request arrives with its own descriptors.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = {_LAUNCHER_FD: theirs.fileno()} | ({} if self._alive is None else {_ALIVE_FD: self._alive})
+        held = {} if self._alive is None else {_ALIVE_FD: self._alive}
+        given = {_LAUNCHER_FD: theirs.fileno(), **held}
+        # The name is for whoever looks at the machine's processes.
+        words = (_LAUNCHER_FD, len(program), sandbox_launcher.__file__, *held)
+        ours.send(program)
         copies = {wanted: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for wanted, fd in given.items()}
         self._launcher_pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-E", sandbox_launcher.__file__, *map(str, given)],
+            [*(sys.executable, "-I", "-S", "-E", "-c", BOOTSTRAP), *map(str, words)],
             # Nothing of our own environment: /proc/1/environ of a sandbox shows what it was started with.
             {"PATH": "/usr/bin:/bin"},
             file_actions=[
@@ -118,7 +121,7 @@ class LaunchedTier:
         if not data:
             self._forget_launcher()
             return
-        message = json.loads(data)
+        message = marshal.loads(data)
         if "pid" in message:
             self._pids[message["id"]] = message["pid"]
             return
@@ -215,7 +218,7 @@ class LaunchedTier:
         try:
             os.write(bpf, self._filter)
             os.lseek(bpf, 0, os.SEEK_SET)
-            await self._send(json.dumps(request).encode(), [theirs.fileno(), errors, bpf, *others])
+            await self._send(marshal.dumps(request), [theirs.fileno(), errors, bpf, *others])
         except BaseException:
             ours.close()
             raise
@@ -250,7 +253,7 @@ class LaunchedTier:
         if self._control is None or name not in self._ended:
             return
         try:
-            self._control.send(json.dumps({"op": "kill", "id": name}).encode())
+            self._control.send(marshal.dumps({"op": "kill", "id": name}))
         except BlockingIOError:
             asyncio.get_running_loop().call_later(0.001, self._kill, name)
         except OSError:

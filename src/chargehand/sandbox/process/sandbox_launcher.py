@@ -6,23 +6,28 @@ owner leaves nothing. For each sandbox it forks a child which, in a mount namesp
 workspace and the sized temporary file systems below a staging directory that nobody else sees, gives up root
 where it had it, and becomes bubblewrap.
 
-Run as a program by the host's isolated interpreter; only the standard library. Requests and replies are JSON, one
-per packet of the inherited socket.
+Run by the host's isolated interpreter, to which it is sent compiled; of the standard library only what is written
+in C, and `ctypes`: each command that opens a sandbox waits for this start, which the rest would double. Requests
+and replies are `marshal`led, one per packet of the inherited socket.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
+import marshal
 import os
 import resource
 import select
-import signal
-import socket
 import sys
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from typing import Any
+else:
+    import _signal as signal
+    import _socket as socket
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
@@ -40,6 +45,11 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """Call mount(2); raises `OSError` that names the target."""
     arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
@@ -52,9 +62,9 @@ def enter_namespaces(uid: int, gid: int) -> None:
     _check(_libc.unshare(flags), "unshare")
     if uid != 0:
         # The kernel lets an ordinary user map itself, and only once setgroups() is given up.
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
     # Distributions share "/" between namespaces: what is mounted here would appear on the host.
     mount("none", "/", "", _MS_REC | _MS_PRIVATE)
 
@@ -68,10 +78,10 @@ def stage(mounts: list[dict[str, Any]], staging: str) -> None:
         kind, target = entry["kind"], f"{staging}/{entry['name']}"
         paths = [f"/proc/self/fd/{opened[path]}" for path in entry.get("sources", ())]
         if kind == "file":
-            Path(target).write_text(entry["text"])
+            _write(target, entry["text"])
             continue
         if kind == "bind" and not os.path.isdir(paths[0]):
-            Path(target).touch()
+            _write(target, "")
         else:
             os.mkdir(target)
         if kind == "bind":
@@ -101,7 +111,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
         os.setsid()
         _die_with(request["launcher"])
         for path in request["cgroups"]:
-            Path(path, "cgroup.procs").write_text("0")
+            _write(f"{path}/cgroup.procs", "0")
         enter_namespaces(os.geteuid(), os.getegid())
         stage(request["mounts"], request["staging"])
         # Only now: mounts and control groups need root, bubblewrap and all that follows must not have it.
@@ -157,16 +167,17 @@ class Launcher:
 
     def _receive(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self.control, PACKET, 8)
+            data, ancillary, _, _ = self.control.recvmsg(PACKET, socket.CMSG_LEN(8 * 4))
         except ConnectionResetError:
             return False
         if not data:
             return False
+        fds = [fd for _, _, numbers in ancillary for fd in memoryview(numbers).cast("i")]
         for fd in fds:
             os.set_inheritable(fd, False)
-        request = json.loads(data)
+        request = marshal.loads(data)
         if request["op"] == "open":
-            self._open(request, list(fds))
+            self._open(request, fds)
             return True
         for pid, name in self.names.items():
             if name == request["id"]:
@@ -186,19 +197,19 @@ class Launcher:
                 _become_sandbox(request, fds)
             self.names[pid] = request["id"]
             self.cgroups[pid] = request["cgroups"]
-            self.control.send(json.dumps({"id": request["id"], "pid": pid}).encode())
+            self.control.send(marshal.dumps({"id": request["id"], "pid": pid}))
         finally:
             for fd in fds:
                 os.close(fd)
 
     def _report(self, name: str, exit_code: int) -> None:
-        self.control.send(json.dumps({"id": name, "exit_code": exit_code}).encode())
+        self.control.send(marshal.dumps({"id": name, "exit_code": exit_code}))
 
     def _end_all(self) -> None:
         for pid, directories in self.cgroups.items():
-            for state in (Path(directory, "freezer.state") for directory in directories):
-                if state.exists():
-                    state.write_text("THAWED")  # version 1 holds back SIGKILL while frozen
+            for state in (f"{directory}/freezer.state" for directory in directories):
+                if os.path.exists(state):
+                    _write(state, "THAWED")  # version 1 holds back SIGKILL while frozen
             _kill_sandbox(pid)
         for pid, directories in self.cgroups.items():
             os.waitpid(pid, 0)
@@ -215,16 +226,18 @@ def _kill_sandbox(bubblewrap: int) -> None:
     group goes, for it may start its child at this very moment.
     """
     try:
-        children = Path(f"/proc/{bubblewrap}/task/{bubblewrap}/children").read_text().split()
+        with open(f"/proc/{bubblewrap}/task/{bubblewrap}/children") as file:
+            children = file.read().split()
     except OSError:  # a kernel that does not list children
         children = []
-    for child in children:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(child), signal.SIGKILL)
     if not children:
         os.kill(bubblewrap, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(bubblewrap, signal.SIGKILL)
+    # A negative number is a process group.
+    for pid in map(int, children or (-bubblewrap,)):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
 
 
 def _remove_cgroup(directory: str) -> None:
@@ -241,20 +254,18 @@ def _remove_cgroup(directory: str) -> None:
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument; hold the one given as second, if any, to the end."""
+    """Serve on the descriptor given as first argument; hold the one given as fourth, if any, to the end."""
     # A core of a process inside would hold what the agent read, in a file of the host.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner decides; a Ctrl-C reaches the whole terminal group
-    fd, *held = map(int, sys.argv[1:])
+    fd, *held = map(int, (sys.argv[1], *sys.argv[4:]))
     os.closerange(3, fd)  # what our starter left open and inheritable must not reach a sandbox
     os.closerange(max(fd, *held, 0) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    for each in held:
+    for each in (fd, *held):
         os.set_inheritable(each, False)
-    control = socket.socket(fileno=fd)
-    control.set_inheritable(False)
     try:
-        Launcher(control).run()
+        Launcher(socket.socket(fileno=fd)).run()
     except BrokenPipeError:
         return
 

@@ -1,12 +1,12 @@
 import { Link } from "@tanstack/react-router";
 import type { PlanDocument, TaskDocument } from "../../api/contract";
+import { Scroll } from "../../design/Scroll";
 import { Status } from "../../design/Status";
 import { plainText } from "../../format";
-import { TableScroll } from "../../design/TableScroll";
 
 export function PlanTable({ plan }: { plan: PlanDocument }) {
   return (
-    <TableScroll label="Tasks of the plan">
+    <Scroll label="Tasks of the plan">
       <table className="table">
         <caption className="sr-only">Tasks of the plan</caption>
         <thead>
@@ -25,7 +25,7 @@ export function PlanTable({ plan }: { plan: PlanDocument }) {
           ))}
         </tbody>
       </table>
-    </TableScroll>
+    </Scroll>
   );
 }
 

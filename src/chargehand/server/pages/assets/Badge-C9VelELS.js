@@ -1,1 +1,0 @@
-import{n as e,t}from"./Icon-WwiVhLXh.js";var n=e();function r({tone:e,icon:r,children:i}){return(0,n.jsxs)(`span`,{className:`badge ${e}`,children:[(0,n.jsx)(t,{name:r,spin:r===`running`}),i]})}function i({children:e}){return(0,n.jsx)(`kbd`,{className:`kbd`,children:e})}export{i as n,r as t};

@@ -1,1 +1,0 @@
-import{n as e}from"./Icon-WwiVhLXh.js";var t=e();function n({label:e,children:n}){return(0,t.jsx)(`div`,{className:`table-scroll`,role:`region`,"aria-label":e,tabIndex:0,children:n})}export{n as t};

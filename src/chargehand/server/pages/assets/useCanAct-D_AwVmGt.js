@@ -1,1 +1,0 @@
-import{qt as e}from"./index-C3JiOOTu.js";import{v as t}from"./states-UYeHxC9x.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};

@@ -1,0 +1,46 @@
+import { afterEach, expect, it, vi } from "vitest";
+import { ApiError, get, post, rememberToken, whenSessionLost } from "./client";
+
+afterEach(() => vi.unstubAllGlobals());
+
+const json = (body: unknown, status = 200) => () => Promise.resolve(new Response(JSON.stringify(body), { status }));
+const refusal = (code: string, status: number) => json({ error: { code, message: `no: ${code}`, hint: "a hint" } }, status);
+
+function serve(...answers: (() => Promise<Response>)[]) {
+  const asked: { url: string; token: string | null }[] = [];
+  vi.stubGlobal("fetch", (url: string, init: RequestInit) => {
+    asked.push({ url, token: new Headers(init.headers).get("X-CSRF-Token") });
+    return answers.shift()?.() ?? Promise.reject(new TypeError("Failed to fetch"));
+  });
+  return asked;
+}
+
+it("takes code, message and hint from a refusal", async () => {
+  serve(refusal("not_cancellable", 409));
+  await expect(get("/x")).rejects.toMatchObject({ status: 409, code: "not_cancellable", message: "no: not_cancellable", hint: "a hint" });
+});
+
+it("says so where nobody answers, or something else than the server does", async () => {
+  serve();
+  await expect(get("/x")).rejects.toMatchObject({ code: "unreachable" });
+  serve(() => Promise.resolve(new Response("<h1>Bad gateway</h1>", { status: 502 })));
+  await expect(get("/x")).rejects.toBeInstanceOf(ApiError);
+});
+
+it("tells once that the session ended", async () => {
+  const lost = vi.fn();
+  whenSessionLost(lost);
+  serve(refusal("login_needed", 401), refusal("login_failed", 401));
+  await expect(get("/x")).rejects.toThrow();
+  await expect(post("/session", {})).rejects.toThrow();
+  expect(lost).toHaveBeenCalledTimes(1);
+});
+
+it("asks again with a new token where the session is another one, and only then", async () => {
+  rememberToken("old");
+  const asked = serve(refusal("csrf", 403), json({ csrf: "new" }), json({ ok: true }));
+  await expect(post("/missions/m/pause")).resolves.toEqual({ ok: true });
+  expect(asked.map(({ token }) => token)).toEqual(["old", null, "new"]);
+  serve(refusal("csrf", 403), json({ csrf: "new" }));
+  await expect(post("/missions/m/pause")).rejects.toMatchObject({ code: "csrf" });
+});
