@@ -29,6 +29,7 @@ from benchmarks import (
     ready,
     report,
     scale,
+    server,
     startup,
     tiers,
     watching,
@@ -61,6 +62,7 @@ _ONCE: dict[str, _Row] = {
     "gateway": gateway.run,
     "egress": egress.run,
     "isolate": isolate.run,
+    "server": server.run,
 }
 _NAMES = (*_ONCE, *_FIRST_SIZE, *_OVER_FILES, "depth")
 _ROUNDS = {
@@ -71,6 +73,7 @@ _ROUNDS = {
     "gateway": 20,
     "egress": 20,
     "isolate": 10,
+    "server": 10,
     "command": 40,
     "tiers": 15,
     "watching": 5,

@@ -1,1 +1,0 @@
-import{y as e}from"./tanstack-CZESGrAI.js";import{v as t}from"./states-M5h8W4W7.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};
