@@ -109,9 +109,8 @@ async def _fan_out(url: str, token: str, environ: dict[str, str], place: Path) -
             writer.write(head.encode())
             await reader.readuntil(b": connected")
             await connected.wait()
-            seen = 0
-            while seen < _FED:
-                seen += (await reader.read(1 << 20)).count(b"\nevent: message\n")
+            for _ in range(_FED):
+                await reader.readuntil(b"\nevent: message\n")
             writer.close()
 
         following = [asyncio.create_task(follow()) for _ in range(_CLIENTS)]

@@ -14,7 +14,7 @@ from tests import forked
 from tests.conftest import git
 
 from chargehand.app.composition import App
-from chargehand.app.missions import answer_question, cancel_mission, pause_mission, report_mission
+from chargehand.app.missions import answer_question, cancel_mission, pause_mission, report_mission, resume_mission
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
@@ -257,6 +257,32 @@ def test_a_paused_coordinator_starts_nothing_until_it_is_resumed(crew: Crew) -> 
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         app.steering.resume(mission)
     assert crew.work(mission).status == "promoted"
+
+
+def test_tasks_that_were_paused_at_work_go_on_with_their_plan(crew: Crew) -> None:
+    async def paused_and_resumed() -> MissionState:
+        with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+            worker = Worker(app, slots=4)
+            working = asyncio.create_task(worker.work(until_idle=True))
+
+            def running() -> int:
+                states = [each for each in app.mission_reader.all() if each.parent]
+                return sum(each.status == "running" and bool(each.attempts) for each in states)
+
+            while running() < 2:
+                await asyncio.sleep(0.05)
+            with App.open(environ=crew.environ, cwd=crew.repo) as other:
+                await asyncio.to_thread(pause_mission, other, mission, reason="lunch")
+                assert set(crew.children(mission).values()) == {"paused"}
+                await asyncio.to_thread(resume_mission, other, mission)
+            await working
+            return app.mission_reader.state(mission)
+
+    slow = {name: shell(f"sleep 3; echo x > sub/{name}.txt") for name in ("a", "b")}
+    mission = crew.record([task(name, agent) for name, agent in slow.items()])
+    state = asyncio.run(paused_and_resumed())
+    assert state.status == "promoted"
+    assert crew.children(mission) == {"a": "promoted", "b": "promoted"}
 
 
 def test_the_example_of_the_documentation_does_what_it_says(crew: Crew) -> None:

@@ -275,19 +275,22 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         raise UsageError("--step and --to-end were both given", hint="give one of them")
     mission = app.find_mission(name)
     more = {name: "yes" for name, wanted in (("step", step), ("to_end", to_end)) if wanted}
-    if app.order(mission, "resume", **more):
-        return MissionChange(state=app.mission_reader.state(mission))
-    before = app.mission_reader.state(mission)
-    # One whose agent did its work goes on with its verdict, and needs no agent for that.
-    if before.status in ("paused", "cancelled", "failed") and not any(
-        attempt.status == "succeeded" for attempt in before.attempts
-    ):
-        app.require_recorded_agent(before)
-    state = app.steering.resume(mission, step=step, to_end=to_end)
+    is_held = app.order(mission, "resume", **more)
+    if not is_held:
+        before = app.mission_reader.state(mission)
+        # One whose agent did its work goes on with its verdict, and needs no agent for that.
+        if before.status in ("paused", "cancelled", "failed") and not any(
+            attempt.status == "succeeded" for attempt in before.attempts
+        ):
+            app.require_recorded_agent(before)
+        app.steering.resume(mission, step=step, to_end=to_end)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else
-            app.steering.resume(child)
-    return MissionChange(state=state, worker_started=ensure_worker(app).started)
+            # What was paused while it ran is held by its worker still, and goes on by its word alone.
+            if not app.order(child, "resume"):
+                app.steering.resume(child)
+    state = app.mission_reader.state(mission)
+    return MissionChange(state=state, worker_started=not is_held and ensure_worker(app).started)
 
 
 def send_message(app: App, name: str, text: str, *, critical: bool = False) -> MissionState:
