@@ -18,7 +18,7 @@ from chargehand.app.reading import StateReader
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
 from chargehand.policy.access import AccessScope
-from chargehand.server.serving import ServeOptions, bind, serve, url_of
+from chargehand.server.serving import ServeOptions, bind, serve, url_at
 
 API = "/api/v1"
 PASSWORD = "a rather long password"
@@ -114,7 +114,7 @@ def serving(
     try:
         assert answering.wait(30)
         if not failed:
-            with contextlib.closing(Served(url_of(listening), environ, cwd)) as served:
+            with contextlib.closing(Served(url_at(*listening.getsockname()[:2]), environ, cwd)) as served:
                 yield served
     finally:
         if ends and not failed:

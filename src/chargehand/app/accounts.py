@@ -272,8 +272,8 @@ def create_login_code(reader: StateReader) -> LoginCodeDocument:
     return LoginCodeDocument(secret=secret, expires=expires)
 
 
-def open_doors(reader: StateReader, host: str) -> str:
-    """Return a login code for a server that listens at an address; one beyond loopback needs accounts.
+def require_accounts(reader: StateReader, host: str) -> None:
+    """Return if a server may listen at an address: one beyond loopback needs accounts.
 
     Raises `UsageError` (`accounts_needed`), `StoreError`.
     """
@@ -287,7 +287,6 @@ def open_doors(reader: StateReader, host: str) -> str:
             code="accounts_needed",
             hint="chargehand user add NAME --role admin; or listen at 127.0.0.1",
         )
-    return create_login_code(reader).secret
 
 
 def redeem_login_code(

@@ -94,10 +94,11 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     metavar="HOST",
     help="Also answer to this host name, as a proxy passes it on.",
 )
+@click.option("--link", is_flag=True, help="Only print a new login link of the server that runs there already.")
 @click.option("--no-worker", is_flag=True, help="Run no worker beside the server.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
-def up(host: str, port: int, names: tuple[str, ...], no_worker: bool, slots: int, out: Output) -> int:
+def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool, slots: int, out: Output) -> int:
     """Start the dashboard, its API and a worker on this machine, until a signal.
 
     Prints a link that logs you in once. Beyond loopback accounts are needed (chargehand user add), and a proxy in
@@ -111,24 +112,31 @@ def up(host: str, port: int, names: tuple[str, ...], no_worker: bool, slots: int
     import logging
     import os
 
-    from chargehand.app.accounts import open_doors
+    from chargehand.app.accounts import create_login_code, require_accounts
     from chargehand.app.composition import App
     from chargehand.app.reading import working_directory
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.server.serving import ServeOptions, bind, serve, url_of
+    from chargehand.server.serving import ServeOptions, bind, serve, url_at
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = ServeOptions(host=host, port=port, names=names, worker=not no_worker, slots=slots)
+
+    def show_link(app: App, url: str, more: str = "") -> None:
+        login = f"{url}/login#{create_login_code(app).secret}"
+        out.document({"url": url, "login": login})
+        out.text(f"dashboard  {login}")
+        out.text(f"           The link logs you in once, within 10 minutes.{more}")
+
+    if link:
+        with App.open() as app:
+            show_link(app, url_at(host, port))
+        return 0
     with App.open() as app, contextlib.closing(bind(host, port)) as listening:
-        code = open_doors(app, host)
+        require_accounts(app, host)
 
         def announce() -> None:
-            url = url_of(listening)
-            link = f"{url}/login#{code}"
-            out.document({"url": url, "login": link})
-            out.text(f"dashboard  {link}")
-            out.text("           The link logs you in once, within 10 minutes. Ctrl-C stops the server.")
+            show_link(app, url_at(*listening.getsockname()[:2]), " Ctrl-C stops the server.")
 
         run_async(
             lambda stop: serve(

@@ -24,7 +24,7 @@ from chargehand.core.errors import UsageError
 from chargehand.server.application import ChargehandServer, KeepTraceback
 
 _LOG = logging.getLogger("chargehand.server")
-_BACKLOG = 512
+_BACKLOG, _REQUESTS = 512, 2000
 # A worker that ends is started again, later each time it ended soon.
 _FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.5, 30.0, 60.0
 _STOP_SECONDS = 30.0
@@ -46,7 +46,14 @@ class _Granian(Server):
     def __init__(self, application: Any, listening: socket.socket) -> None:
         host, port = listening.getsockname()[:2]
         super().__init__(
-            application, address=host, port=port, interface=Interfaces.ASGI, websockets=False, log_enabled=False
+            application,
+            address=host,
+            port=port,
+            interface=Interfaces.ASGI,
+            websockets=False,
+            log_enabled=False,
+            # Requests at once, and every page that is open holds one by its stream.
+            backpressure=_REQUESTS,
         )
         self._listening = listening
 
@@ -70,7 +77,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise UsageError(
                 f"port {port} of {host} is taken by another program",
                 code="port_taken",
-                hint="stop that program, or name another port: --port 0 takes any that is free",
+                hint="if it is a server of yours, `chargehand up --link` prints a new login link; else name another port",
             ) from error
         raise UsageError(
             f"cannot listen at {host}:{port}: {error.strerror or error}",
@@ -81,9 +88,8 @@ def bind(host: str, port: int) -> socket.socket:
     return made
 
 
-def url_of(listening: socket.socket) -> str:
+def url_at(host: str, port: int) -> str:
     """Return the address that a browser is given."""
-    host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
