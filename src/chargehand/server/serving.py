@@ -77,7 +77,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise UsageError(
                 f"port {port} of {host} is taken by another program",
                 code="port_taken",
-                hint="if it is a server of yours, `chargehand up --link` prints a new login link; else name another port",
+                hint="if it is yours, `chargehand up --link` prints a new login link; else name another port",
             ) from error
         raise UsageError(
             f"cannot listen at {host}:{port}: {error.strerror or error}",
