@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -36,8 +37,8 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
 PAGES = Path(__file__).parent / "pages"
 _LARGEST = 1 << 20
-# Threads that read and write the store at once: two cores have no use for more.
-_THREADS = 8
+# Threads that read at once, and that change something: what waits for a worker must not keep pages waiting.
+_READERS, _WRITERS = 8, 8
 # How long a client is kept waiting for work that may take minutes, such as a verdict.
 _WAIT_SECONDS = 20.0
 KeepTraceback = Callable[[Exception], str]
@@ -64,7 +65,8 @@ class ChargehandServer:
         self._sessions = Sessions(self._shared, secure=secure)
         self._pages = Pages(pages)
         self._metrics = Metrics(self._shared)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="request")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts, secure=secure)
 
@@ -98,7 +100,8 @@ class ChargehandServer:
             for task in self._working.values():
                 task.cancel()
             await asyncio.gather(following, *self._working.values(), return_exceptions=True)
-            self._threads.shutdown(wait=True)
+            self._readers.shutdown(wait=True)
+            self._writers.shutdown(wait=True)
             self._shared.close()
 
     def end_streams(self) -> None:
@@ -146,7 +149,7 @@ class ChargehandServer:
             with contextlib.closing(self._app(caller)) as app:
                 return route.call(app, call, caller)
 
-        result = await self._in_thread(work)
+        result = await self._in_thread(work, self._readers if route.method == "GET" else self._writers)
         return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
 
     async def _work_on(self, route: Route, call: Any, caller: Caller) -> Response:
@@ -161,12 +164,17 @@ class ChargehandServer:
 
             # A task of its own: a client that goes away breaks its request off, and never a promotion half-way.
             task = self._working[key] = asyncio.create_task(work())
-            task.add_done_callback(lambda _: self._working.pop(key, None))
+            task.add_done_callback(functools.partial(self._forget_work, key))
         # `wait` leaves the task running where this request is cancelled; to await it would cancel it too.
         await asyncio.wait({task}, timeout=_WAIT_SECONDS)
         if not task.done():
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
+
+    def _forget_work(self, key: str, task: asyncio.Task[Any]) -> None:
+        self._working.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # where its client left, nobody else asks for it
 
     def _app(self, caller: Caller) -> App:
         own = caller.user == self._shared.identity()
@@ -180,21 +188,21 @@ class ChargehandServer:
         require_access(self._shared, caller, action, request.path_params.get("mission", ""))
         return caller
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+    async def _in_thread(self, work: Callable[[], _T], threads: ThreadPoolExecutor | None = None) -> _T:
         def finish() -> _T:
             try:
                 return work()
             except StopIteration as error:  # no future takes it: the request would never end
                 raise RuntimeError("an iterator ended early") from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, finish)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._readers, finish)
 
     # --- sessions, feed, health, pages
 
     async def _log_in(self, request: Request) -> Response:
         async def work() -> Response:
             body = await _read_body(request)
-            return await self._in_thread(lambda: self._sessions.log_in(request, body))
+            return await self._in_thread(lambda: self._sessions.log_in(request, body), self._writers)
 
         return await self._answer_safely(work)
 
