@@ -249,6 +249,7 @@ def _become_program(descriptors: Sequence[int]) -> None:
             assert ctypes.CDLL(None).setns(namespace.fileno(), 0) == 0
     os.environ.clear()
     os.environ.update(request["environ"])
+    tempfile.tempdir = None  # where temporary files lie is remembered, and the environment may say otherwise now
     os.chdir(request["cwd"])
     sys.argv = [request["module"], *request["words"]]
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
