@@ -18,7 +18,7 @@ export function AccessLog() {
               .flatMap(({ entries }) => entries)
               .map((entry) => [
                 clock(entry.time, 0),
-                plainText(entry.actor),
+                plainText(entry.actor) || "not logged in",
                 entry.action,
                 plainText(entry.subject),
                 entry.address || "this machine",

@@ -78,7 +78,7 @@ function Changes({ account, now, onChoose }: { account: Account; now: number; on
       <AriaButton className="button" aria-label={`Change ${account.name}`}>
         Change…
       </AriaButton>
-      <Popover>
+      <Popover placement="bottom end">
         <Menu
           className="menu"
           aria-label={`Changes of ${account.name}`}

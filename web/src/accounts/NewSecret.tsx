@@ -9,7 +9,7 @@ export function NewSecret({ made, onClose }: { made: CreatedToken; onClose: () =
   return (
     <section className="card warn stack">
       <h2 className="wrap">Secret of “{plainText(made.token.name)}”</h2>
-      <p className="row">
+      <p>
         <Icon name="warning" /> Copy it now: it is shown this once, and nobody can read it again.
       </p>
       <code className="code" aria-label="Secret">
