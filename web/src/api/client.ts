@@ -38,6 +38,10 @@ export function post<T>(path: string, body: unknown = {}, headers: Record<string
   return send<T>("POST", path, body, undefined, headers);
 }
 
+export function patch<T>(path: string, body: unknown): Promise<T> {
+  return send<T>("PATCH", path, body);
+}
+
 export function remove(path: string): Promise<unknown> {
   return send("DELETE", path);
 }

@@ -2,6 +2,7 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "./client";
 import type {
+  AccessLogPage,
   ChangeReview,
   CheckpointsDocument,
   DiffDocument,
@@ -139,6 +140,15 @@ export const transcriptQuery = (mission: string) =>
     getNextPageParam: (last, _pages, after) => last.next ?? after + last.lines.length,
     staleTime: Infinity,
   });
+
+export const accessQuery = infiniteQueryOptions({
+  queryKey: ["access"],
+  queryFn: ({ pageParam, signal }) => get<AccessLogPage>(`/access?${search({ limit: PAGE, before: pageParam })}`, signal),
+  initialPageParam: null as number | null,
+  getNextPageParam: (last) => last.next,
+  // Logins come without an event of any mission.
+  staleTime: 0,
+});
 
 /** What has no contract of its own yet, such as projects, agents and the effective configuration. */
 export const listQuery = <T>(path: string) =>

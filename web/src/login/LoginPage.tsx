@@ -6,6 +6,7 @@ import type { Session } from "../api/contract";
 import { sessionQuery } from "../api/queries";
 import { Button } from "../design/Button";
 import { TextField } from "../design/Field";
+import { Toasts } from "../design/Toasts";
 import "./login.css";
 import { safeReturn } from "./safeReturn";
 
@@ -36,6 +37,7 @@ export function LoginPage() {
           Sign in
         </Button>
       </form>
+      <Toasts />
     </main>
   );
 }

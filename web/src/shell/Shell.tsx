@@ -22,6 +22,7 @@ const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
   { to: "/projects", label: "Projects", icon: "folder" },
   { to: "/system", label: "System", icon: "system" },
   { to: "/settings", label: "Settings", icon: "settings" },
+  { to: "/accounts", label: "Accounts", icon: "person" },
 ];
 
 function Pages() {

@@ -1,1 +1,0 @@
-import{y as e}from"./tanstack-CZESGrAI.js";import{y as t}from"./states-CrVqX5Hk.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};

@@ -1,0 +1,118 @@
+"""Accounts in the dashboard, in a real browser: what is granted and taken away there counts at the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+import test_dashboard
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+from tests.server_kit import API, PASSWORD, Served, environment, serving
+
+pytestmark = pytest.mark.needs_chromium
+# The fixtures of a browser, and of a page that nothing complains of.
+browser, open_page = test_dashboard.browser, test_dashboard.open_page
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    place = tmp_path_factory.mktemp("accounts")
+    with serving(environment(place), place) as made:
+        yield made
+
+
+def log_in(page: Page, name: str, password: str) -> None:
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def set_password(page: Page, password: str) -> None:
+    page.get_by_label("New password").fill(password)
+    page.get_by_label("The same again").fill(password)
+
+
+def test_a_token_counts_from_its_creation_to_its_revocation(
+    served: Served, open_page: test_dashboard.Open
+) -> None:
+    page = open_page(served)
+    page.keyboard.press("g")
+    page.keyboard.press("u")
+    expect(page.get_by_text("You have no token yet")).to_be_visible()
+    # The owner has no password that could be changed.
+    expect(page.get_by_role("heading", name="Your password")).to_be_hidden()
+    page.get_by_label("What it is for").fill("nightly")
+    page.get_by_role("button", name="Create token").click()
+    secret = page.get_by_label("Secret", exact=True).inner_text()
+    program = served.stranger()
+    program.headers["Authorization"] = f"Bearer {secret}"
+    assert program.get(f"{API}/missions").status_code == 200
+    # It has the one scope that was ticked, and no other.
+    assert program.post(f"{API}/tokens", json={"name": "more", "scopes": ["read"]}).status_code == 403
+    page.get_by_role("button", name="I have kept it").click()
+    expect(page.get_by_text(secret)).to_have_count(0)
+    page.get_by_role("button", name="Revoke nightly").click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text("is refused from now on")
+    dialog.get_by_role("button", name="Revoke", exact=True).click()
+    expect(page.get_by_role("row", name="nightly")).to_contain_text("Revoked")
+    assert program.get(f"{API}/missions").status_code == 401
+
+
+def test_an_added_viewer_looks_and_starts_nothing(
+    served: Served, open_page: test_dashboard.Open, browser: Browser
+) -> None:
+    page = open_page(served, "/accounts")
+    page.get_by_label("Account name").fill("vera")
+    set_password(page, "too short")
+    page.get_by_role("button", name="Add account").click()
+    expect(page.get_by_text("this one has 9")).to_be_visible()
+    set_password(page, PASSWORD)
+    page.get_by_role("button", name="Add account").click()
+    row = page.get_by_role("table", name="All accounts").get_by_role("row", name="vera")
+    expect(row).to_contain_text("viewer")
+
+    with browser.new_context() as context:
+        hers = context.new_page()
+        hers.goto(f"{served.url}/login?back=%2Faccounts")
+        log_in(hers, "vera", PASSWORD)
+        expect(hers.get_by_role("heading", name="Your password")).to_be_visible()
+        expect(hers.get_by_role("button", name="New mission")).to_be_hidden()
+        expect(hers.get_by_role("heading", name="All accounts")).to_be_hidden()
+        assert hers.get_by_role("checkbox").count() == 1
+        hers.get_by_label("Current password").fill(PASSWORD)
+        set_password(hers, PASSWORD[::-1])
+        hers.get_by_role("button", name="Change password").click()
+        expect(hers.get_by_role("heading", name="Sign in")).to_be_visible()
+        log_in(hers, "vera", PASSWORD[::-1])
+        expect(hers.get_by_role("navigation", name="Pages")).to_be_visible()
+
+        row.get_by_role("button", name="Change vera").click()
+        page.get_by_role("menuitem", name="Disable").click()
+        dialog = page.get_by_role("alertdialog")
+        expect(dialog).to_contain_text("All sessions of vera end now")
+        dialog.get_by_role("button", name="Disable").click()
+        expect(row).to_contain_text("Disabled")
+        hers.reload()
+        expect(hers.get_by_role("heading", name="Sign in")).to_be_visible()
+    log = page.get_by_role("table", name="Access log")
+    expect(log.get_by_role("row", name=re.compile("user.disable.*vera"))).to_be_visible()
+
+
+def test_everybody_can_use_the_page(served: Served, open_page: test_dashboard.Open) -> None:
+    page = open_page(served, "/accounts")
+    page.get_by_label("What it is for").fill("a long name " * 8)
+    page.get_by_role("button", name="Create token").click()
+    expect(page.get_by_label("Secret", exact=True)).to_be_visible()
+    expect(page.get_by_role("table", name="Access log")).to_be_visible()
+    themes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for width, theme in zip((1280, 390), themes, strict=True):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.emulate_media(color_scheme=theme)
+        found = Axe().run(page)
+        grave = [each for each in found.response["violations"] if each["impact"] in ("serious", "critical")]
+        assert not grave, [(each["id"], [node["html"] for node in each["nodes"][:3]]) for each in grave]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,9 @@
+/** What the server said to a form. */
+export function Refusal({ error }: { error: string }) {
+  if (!error) return null;
+  return (
+    <p role="alert" className="card bad wrap">
+      {error}
+    </p>
+  );
+}
