@@ -169,7 +169,7 @@ class TestMarks:
             name="pytest",
             status="failed",
             tests=(),
-            lines=("/work/src/calc.py:10: AssertionError", "src/unchanged.py:3: other"),
+            lines=("/workspace/src/calc.py:10: AssertionError", "src/unchanged.py:3: other"),
             artifact=None,
         )
         found = change.review()
