@@ -13,8 +13,10 @@ from starlette.types import Receive, Scope, Send
 from tests.server_kit import API, PASSWORD, Served, environment, record_missions, serving
 
 from chargehand.app.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
+from chargehand.app.reading import StateReader
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access
-from chargehand.server._guard import RequestGuard
+from chargehand.server._feed import EventFeed, FeedFilter
+from chargehand.server._guard import Hosts, RequestGuard
 from chargehand.server._routes import Route
 from chargehand.server.openapi import ROUTES
 
@@ -118,6 +120,41 @@ def test_a_page_of_another_origin_changes_nothing(served: Served) -> None:
         assert (answer.status_code, code(answer)) == (403, "forbidden"), headers
     good = {"Origin": f"http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}
     assert client.post(f"{API}/audit/verify", json={}, headers=good).status_code == 200
+
+
+def test_a_page_that_came_through_a_proxy_with_tls_may_change_things(tmp_path: Path) -> None:
+    name = "chargehand.example.org"
+    with serving(environment(tmp_path), tmp_path, names=(name,)) as served:
+        with served.reader() as reader:
+            given = {"code": create_login_code(reader).secret}
+        client = served.stranger()
+        through = {"Host": name, "Origin": f"https://{name}", "Sec-Fetch-Site": "same-origin"}
+        plain = client.post(f"{API}/session", json=given, headers=through | {"Origin": f"http://{name}"})
+        assert (plain.status_code, code(plain)) == (403, "forbidden")
+        answer = client.post(f"{API}/session", json=given, headers=through)
+        assert answer.status_code == 200
+        # Kept to TLS where there is some; on loopback the browser could not send such a cookie back.
+        assert "; secure" in answer.headers["set-cookie"].lower()
+        with served.reader() as reader:
+            own = served.stranger().post(f"{API}/session", json={"code": create_login_code(reader).secret})
+        assert "; secure" not in own.headers["set-cookie"].lower()
+
+
+async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        record_missions(reader, 1)
+        feed = EventFeed(reader, beat=0.0)
+        asked = iter((True, False, False))
+
+        async def is_valid() -> bool:
+            return next(asked)
+
+        async def stream() -> bytes:
+            return b"".join([each async for each in feed.follow(0, FeedFilter(), is_valid=is_valid)])
+
+        assert b"mission.created" in await stream()
+        # There is a line to hand on, and no pause in which it would be asked: it is kept back all the same.
+        assert b"mission.created" not in await stream()
 
 
 def test_a_change_needs_the_sessions_csrf_token(served: Served) -> None:
@@ -237,7 +274,7 @@ async def test_who_asks_too_often_is_told_to_wait() -> None:
         await Response("fine")(scope, receive, send)
 
     moment = [0.0]
-    guard = RequestGuard(answer, hosts=lambda: frozenset({"here"}), now=lambda: moment[0])
+    guard = RequestGuard(answer, hosts=Hosts(own=frozenset({"here"})), now=lambda: moment[0])
     transport = httpx.ASGITransport(app=guard)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -43,8 +44,8 @@ class _Frame(Struct, frozen=True):
 class EventFeed:
     """Lines for any number of clients; each has its own place, so that a slow one delays and costs nobody."""
 
-    def __init__(self, reader: StateReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: StateReader, *, beat: float = _BEAT_SECONDS) -> None:
+        self._reader, self._beat = reader, beat
         self._frames: deque[_Frame] = deque(maxlen=_KEPT)
         self._position = 0
         self._followers = 0
@@ -93,7 +94,13 @@ class EventFeed:
                     yield _frame_text(last, b"reset", msgspec.json.encode({"position": last}))
                 after = last
             yield b": connected\n\n"
+            checked = time.monotonic()
             while not self._closed:
+                # By the clock and not in pauses alone: a busy log must not keep a stream that was taken away.
+                if time.monotonic() - checked >= self._beat:
+                    if not await is_valid():
+                        return
+                    checked = time.monotonic()
                 changed = self._changed
                 frames = await self._after(after)
                 if frames:
@@ -103,11 +110,9 @@ class EventFeed:
                         yield content
                     continue
                 try:
-                    async with asyncio.timeout(_BEAT_SECONDS):
+                    async with asyncio.timeout(self._beat):
                         await changed.wait()
                 except TimeoutError:
-                    if not await is_valid():
-                        return
                     yield b": keep-alive\n\n"
         finally:
             self._followers -= 1

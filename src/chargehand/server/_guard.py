@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +32,22 @@ _BURST, _PER_SECOND = 400.0, 100.0
 _CALLERS = 2000
 
 
+class Hosts(Struct, frozen=True, kw_only=True):
+    """The `Host` headers that requests may have: `own` over plain HTTP, `proxied` by what speaks TLS in front."""
+
+    own: frozenset[str]
+    proxied: frozenset[str] = frozenset()
+
+    def is_secure(self, host: str) -> bool:
+        """Tell whether a browser that asked for this host did so over TLS."""
+        return host in self.proxied
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The `Origin` headers of our own pages."""
+        return frozenset({f"http://{host}" for host in self.own} | {f"https://{host}" for host in self.proxied})
+
+
 class RequestGuard:
     """Lets only requests through that were meant for this server; adds to responses what browsers heed."""
 
@@ -38,13 +55,11 @@ class RequestGuard:
         self,
         app: ASGIApp,
         *,
-        hosts: Callable[[], frozenset[str]],
-        secure: bool = False,
+        hosts: Hosts,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._hosts = hosts
-        self._origin = "https://" if secure else "http://"
         self._now = now
         self._rates: dict[str, RateLimit] = {}
 
@@ -72,14 +87,13 @@ class RequestGuard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        hosts, allowed = headers.getlist("host"), self._hosts()
+        hosts = headers.getlist("host")
         # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding. Exactly
         # one header: what stands behind this may look at another one of two.
-        if len(hosts) != 1 or hosts[0] not in allowed:
+        if len(hosts) != 1 or hosts[0] not in self._hosts.own | self._hosts.proxied:
             raise _forbidden("this server is not at that host", "open the address that `chargehand up` prints")
         if scope["method"] not in SAFE_METHODS:
-            origins = {self._origin + host for host in allowed}
-            if any(origin not in origins for origin in headers.getlist("origin")):
+            if any(origin not in self._hosts.origins for origin in headers.getlist("origin")):
                 raise _forbidden(
                     "pages of other origins may not use this server", "use the dashboard of this server"
                 )
@@ -95,7 +109,7 @@ class RequestGuard:
         found = self._rates.get(caller)
         if found is None:
             if len(self._rates) >= _CALLERS:
-                self._rates.clear()
+                del self._rates[next(iter(self._rates))]  # the one that came first
             found = self._rates[caller] = RateLimit(burst=_BURST, per_second=_PER_SECOND, now=self._now)
         return found
 

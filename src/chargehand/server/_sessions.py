@@ -24,7 +24,7 @@ from chargehand.app.accounts import (
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.policy.rates import RateLimit
-from chargehand.server._guard import SAFE_METHODS
+from chargehand.server._guard import SAFE_METHODS, Hosts
 from chargehand.server._responses import document_response
 from chargehand.server._routes import PREFIX, RestArguments, read_arguments
 
@@ -50,9 +50,9 @@ class LoginBody(RestArguments, frozen=True):
 class Sessions:
     """Finds out who calls, and opens and ends sessions."""
 
-    def __init__(self, reader: StateReader, *, secure: bool) -> None:
+    def __init__(self, reader: StateReader, *, hosts: Hosts) -> None:
         self._reader = reader
-        self._secure = secure
+        self._hosts = hosts
         self._logins: dict[str, RateLimit] = {}
         self._all_logins = RateLimit(burst=_ALL_AT_ONCE, per_second=_ALL_PER_SECOND)
         self._hashing = threading.Semaphore(_HASHED_AT_ONCE)
@@ -106,7 +106,7 @@ class Sessions:
             path="/",
             httponly=True,
             samesite="strict",
-            secure=self._secure,
+            secure=self._hosts.is_secure(request.headers.get("host", "")),
             max_age=7 * 86_400,
         )
         return response
@@ -115,7 +115,13 @@ class Sessions:
         """End the caller's session; may block."""
         close_session(self._reader, request.cookies.get(COOKIE, ""), by=caller)
         response = Response(status_code=204)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=self._secure)
+        response.delete_cookie(
+            COOKIE,
+            path="/",
+            httponly=True,
+            samesite="strict",
+            secure=self._hosts.is_secure(request.headers.get("host", "")),
+        )
         return response
 
     def _limit(self, address: str) -> RateLimit:

@@ -25,7 +25,7 @@ from chargehand.app.composition import App
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.server._feed import EventFeed, FeedFilter
-from chargehand.server._guard import SAFE_METHODS, RequestGuard
+from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
@@ -53,8 +53,7 @@ class ChargehandServer:
         *,
         environ: Mapping[str, str],
         cwd: Path,
-        hosts: Callable[[], frozenset[str]],
-        secure: bool = False,
+        hosts: Hosts,
         keep_traceback: KeepTraceback = lambda error: "",
         pages: Path = PAGES,
     ) -> None:
@@ -62,13 +61,13 @@ class ChargehandServer:
         # One for all who only read: opening the store costs more than most reads.
         self._shared = App(environ=environ, cwd=cwd)
         self._feed = EventFeed(self._shared)
-        self._sessions = Sessions(self._shared, secure=secure)
+        self._sessions = Sessions(self._shared, hosts=hosts)
         self._pages = Pages(pages)
         self._metrics = Metrics(self._shared)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
-        self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts, secure=secure)
+        self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts)
 
     def _starlette(self) -> ASGIApp:
         routes = [

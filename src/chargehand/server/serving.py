@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from granian.constants import Interfaces
-from granian.net import SocketHolder  # type: ignore[attr-defined]
+from granian.net import SocketHolder  # type: ignore[attr-defined]  # not declared as public; see `_Granian`
 from granian.server.embed import Server
 from msgspec import Struct
 
 from chargehand.app.reading import state_home
 from chargehand.core.errors import UsageError
+from chargehand.server._guard import Hosts
 from chargehand.server.application import ChargehandServer, KeepTraceback
 
 _LOG = logging.getLogger("chargehand.server")
@@ -58,6 +59,7 @@ class _Granian(Server):
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
+        # Its typed interface leaves out how its own workers get theirs: a holder made of a descriptor.
         self._ssp = None
         self._shd = SocketHolder(os.dup(self._listening.fileno()), False, _BACKLOG)  # type: ignore[call-arg,assignment]
 
@@ -93,13 +95,13 @@ def url_at(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def hosts_of(listening: socket.socket, names: tuple[str, ...]) -> frozenset[str]:
+def hosts_of(listening: socket.socket, names: tuple[str, ...]) -> Hosts:
     """Return what the `Host` header of a request for this socket may be: with the port, as browsers send it."""
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     own = {f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *names)}
-    # A proxy in front passes on the name that browsers ask for, mostly without a port.
-    return frozenset(own | set(names))
+    # A proxy in front passes on the name that browsers ask for, as they have it: without the port of TLS.
+    return Hosts(own=frozenset(own), proxied=frozenset(names))
 
 
 async def serve(
@@ -117,7 +119,7 @@ async def serve(
     `on_signal` is given what a signal has to call for a good end; that returns whether it will end.
     """
     hosts = hosts_of(listening, options.names)
-    server = ChargehandServer(environ=environ, cwd=cwd, hosts=lambda: hosts, keep_traceback=keep_traceback)
+    server = ChargehandServer(environ=environ, cwd=cwd, hosts=hosts, keep_traceback=keep_traceback)
     granian = _Granian(server.application, listening)
     ended = asyncio.Event()
 
@@ -127,14 +129,18 @@ async def serve(
 
     on_signal(end)
     serving = asyncio.create_task(granian.serve())
+    answering = asyncio.create_task(_wait_until_answered(listening))
+    waiting = asyncio.create_task(ended.wait())
     working = asyncio.create_task(_keep_worker(environ, options.slots)) if options.worker else None
     try:
-        await _wait_until_answer_safely(listening)
-        announce()
-        waiting = asyncio.create_task(ended.wait())
-        await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        # A server that fails to start, and a signal that comes before it has, end this as well.
+        await asyncio.wait({answering, waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            announce()
+            await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        answering.cancel()
+        waiting.cancel()
         if working is not None:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -143,7 +149,7 @@ async def serve(
         await serving
 
 
-async def _wait_until_answer_safely(listening: socket.socket) -> None:
+async def _wait_until_answered(listening: socket.socket) -> None:
     """Return once a connection is answered: the socket takes connections before anybody serves them."""
     host, port = listening.getsockname()[:2]
     while True:
