@@ -18,6 +18,7 @@ from desk import MEND, PASSES, Desk, Said, repository, shell
 from tests.unit.older_stores import as_of_version_6
 
 from chargehand.app.composition import App
+from chargehand.app.worker import start_worker
 
 pytestmark = pytest.mark.needs_bwrap
 WAIT = 90.0
@@ -72,6 +73,27 @@ def test_a_detached_mission_is_finished_by_a_worker_that_then_ends(desk: Desk, r
     assert state.exported == state.commit
     wait_until(lambda: not workers(desk))
     assert list((desk.home / "workers").iterdir()) == []
+
+
+def test_a_worker_that_is_just_starting_is_not_started_twice(desk: Desk, repo: Path) -> None:
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        first = start_worker(app)
+        assert first is not None
+        os.kill(first.pid, signal.SIGSTOP)  # as slow as can be: it has not joined
+        try:
+            assert [start_worker(app) for _ in range(3)] == [None] * 3
+        finally:
+            first.kill()
+        first.wait()
+        again = start_worker(app)
+        assert again is not None, "one that died in its start keeps nobody else from it"
+        wait_until(lambda: workers(desk) != [])
+        assert start_worker(app) is None
+        again.kill()
+        again.wait()
+        third = start_worker(app)
+        assert third is not None, "one that has joined holds no start"
+        wait_until(lambda: third.poll() == 0)
 
 
 def test_several_detached_missions_share_one_worker(desk: Desk, repo: Path) -> None:

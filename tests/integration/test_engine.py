@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from tests.postgres import Postgres, cluster
 from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
 from chargehand.core.ids import new_id
 from chargehand.durable.engine import Engine
+from chargehand.durable.engine_file import make_ready
 
 Run = Callable[[str], Awaitable[None]]
 
@@ -310,6 +314,23 @@ async def test_a_sqlite_file_has_a_write_ahead_log_and_belongs_to_its_user(tmp_p
         assert path.with_name("engine.db-wal").exists()
         assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(found.name for found in path.parent.iterdir()) == ["engine.db", "engine.lock"]
+
+
+def test_two_that_make_a_sqlite_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "engine.db"
+    with sqlite3.connect(path, check_same_thread=False) as first, path.with_name("engine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        first.execute("CREATE TABLE half_made (id)")
+        first.execute("INSERT INTO half_made VALUES (1)")
+        with ThreadPoolExecutor(1) as pool:
+            second = pool.submit(make_ready, path)
+            with pytest.raises(TimeoutError):
+                second.result(0.3)
+            first.commit()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            second.result(30)
+        assert first.execute("SELECT * FROM half_made").fetchall() == [(1,)]
+        assert first.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.parametrize("bad", ["mysql://h/d", "postgresql://host", "nonsense", ""])

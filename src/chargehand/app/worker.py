@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
 from chargehand.core.records import Reason
+from chargehand.durable.workers import begin_start, end_start
 from chargehand.store.rows import MissionRow
 
 if TYPE_CHECKING:
@@ -76,11 +77,13 @@ class Worker:
         from chargehand.durable.engine import Engine
 
         app = self._app
+        worker = app.member.id
+        end_start(_log_path(app.home))
         async with (
             app.taking_orders(),
             Engine.open(
                 app.engine_url,
-                worker=app.member.id,
+                worker=worker,
                 slots=self._slots,
                 run=self._run,
                 is_live=app.workers.live,
@@ -258,12 +261,15 @@ def ensure_worker(app: StateReader) -> WorkerStart:
 
 def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
     """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
-    # Two callers at the same moment may start two; that harms nobody, for a mission has one holder.
-    if not app.starts_workers or any(member.role == "worker" for member in app.workers.members()):
+    if not app.starts_workers or _has_worker(app):
         return None
-    logs = app.home / "logs"
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with Path(logs, "worker.log").open("ab") as log:
+    path = _log_path(app.home)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.open("ab") as log:
+        # The worker has the same open file and with it the lock, until it has joined the others: a second caller
+        # in the second that this takes starts no second one.
+        if not begin_start(log.fileno()) or _has_worker(app):
+            return None
         return subprocess.Popen(
             [sys.executable, "-m", "chargehand", "worker", "--until-idle", "--wait-for-quota"],
             cwd="/",
@@ -274,6 +280,14 @@ def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
             # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the worker.
             start_new_session=True,
         )
+
+
+def _has_worker(app: StateReader) -> bool:
+    return any(member.role == "worker" for member in app.workers.members())
+
+
+def _log_path(home: Path) -> Path:
+    return home / "logs" / "worker.log"
 
 
 def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> list[MissionRow]:

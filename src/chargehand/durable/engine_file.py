@@ -33,19 +33,23 @@ def find_damage(path: Path) -> str | None:
     return None if found == ["ok"] else found[0]
 
 
-def set_damaged_aside(path: Path) -> None:
-    """Rename a damaged file, so that a new one is made. Raises `OSError`.
+def make_ready(path: Path) -> None:
+    """Make the file if it is not there, with a write-ahead log; a damaged one is renamed and made anew.
 
     Its rows only trigger what the event log tells: a new file is as good, and the old one is kept to look at.
+    Raises `sqlite3.Error` and `OSError`.
     """
-    # Two workers that start at once: the second must not rename what the first has just made.
+    # Of workers that start at once, the second must not rename what the first has just made; and SQLite changes to
+    # a write-ahead log only where nobody else is inside, at once or not at all.
     lock = os.open(path.with_name("engine.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if find_damage(path) is None:
-            return
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.replace(f"{path}{suffix}", f"{path}.damaged{suffix}")
+        if find_damage(path) is not None:
+            for suffix in ("", "-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    os.replace(f"{path}{suffix}", f"{path}.damaged{suffix}")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with closing(connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
     finally:
         os.close(lock)

@@ -6,6 +6,7 @@ A lock that nobody holds belongs to a dead process, at once and without time-out
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -20,11 +21,12 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ids import new_id
-from chargehand.durable._lock_files import FRESH, create_locked, is_locked, remove_abandoned
+from chargehand.durable._lock_files import FRESH, create_locked, is_locked, remove_abandoned, try_lock
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _AWAY_SECONDS = 10.0
+_STDERR = 2
 # A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on.
 Role = Literal["command", "worker"]
 
@@ -211,6 +213,21 @@ class LocalWorkers:
 
     def _locks(self) -> list[Path]:
         return sorted(self.directory.glob("k-*.lock"))
+
+
+def begin_start(log: int) -> bool:
+    """Say by the open log file that a worker will inherit that it is being started; `False` if one is already."""
+    return try_lock(log)
+
+
+def end_start(path: Path) -> None:
+    """Say for a worker that has joined that its start is over, if its stderr is the log file at `path`.
+
+    Sandboxes inherit the file as well: they must not make the start last until they end.
+    """
+    with contextlib.suppress(OSError):  # there is no log, or stderr is closed: it was started otherwise
+        if os.path.samestat(os.stat(path), os.fstat(_STDERR)):
+            fcntl.flock(_STDERR, fcntl.LOCK_UN)
 
 
 def _scratch(lock: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.core.errors import ConfigError, InfrastructureError
-from chargehand.durable.engine_file import connect, set_damaged_aside
+from chargehand.durable.engine_file import connect, make_ready
 
 SCHEMA = "chargehand_engine"
 _SQLITE = "sqlite:///"
@@ -87,13 +86,6 @@ def prepare(url: str) -> tuple[str, dict[str, Any]]:
     if not is_sqlite(url):
         return url, {**_POOL, "connect_args": dict(POSTGRES_ARGUMENTS)}
     path = Path(url.removeprefix(_SQLITE))
-    set_damaged_aside(path)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = connect(path)
-    try:
-        # Kept in the file; set while nobody else is inside, which is why DBOS cannot do it later.
-        connection.execute("PRAGMA journal_mode=WAL")
-    finally:
-        connection.close()
+    make_ready(path)
     # The path goes round the URL: a '?' or '%' in a directory's name is nobody's syntax.
     return f"{_SQLITE}engine.db", {**_POOL, "pool_pre_ping": False, "creator": partial(connect, path)}
