@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from chargehand.app.worker import fair_order
 from chargehand.store.rows import MissionRow
 
-# Of each mission: its project, and which of a few coordinators it belongs to (0: to none).
-MISSIONS = st.lists(st.tuples(st.sampled_from("pqr"), st.integers(0, 3)), max_size=40)
+Waiting = tuple[str, str, int]
+# Of each mission: its project, who asked for it, and which of a few coordinators it belongs to (0: to none).
+MISSIONS = st.lists(
+    st.tuples(st.sampled_from("pqr"), st.sampled_from(["ann", "bob"]), st.integers(0, 3)), max_size=40
+)
 
 
-def rows(missions: list[tuple[str, int]], prefix: str) -> list[MissionRow]:
+def rows(missions: list[Waiting], prefix: str) -> list[MissionRow]:
     return [
         MissionRow(
             id=f"{prefix}{number}",
@@ -22,35 +25,34 @@ def rows(missions: list[tuple[str, int]], prefix: str) -> list[MissionRow]:
             created=f"2026-11-25T00:00:{number:02}",
             last_seq=1,
             last_hash="",
-            parent=f"{project}-plan-{plan}" if plan else None,
+            parent=f"{project}-{user}-plan-{plan}" if plan else None,
+            user=user,
         )
-        for number, (project, plan) in enumerate(missions)
+        for number, (project, user, plan) in enumerate(missions)
     ]
 
 
-def family(row: MissionRow) -> tuple[str, str]:
-    return row.project, row.parent or row.id
+def family(row: MissionRow) -> tuple[str, str, str]:
+    return row.project, row.user, row.parent or row.id
 
 
 @given(waiting=MISSIONS, working=MISSIONS)
-def test_nobody_gets_more_while_another_has_less_and_waits(
-    waiting: list[tuple[str, int]], working: list[tuple[str, int]]
-) -> None:
+def test_nobody_gets_more_while_another_has_less_and_waits(waiting: list[Waiting], working: list[Waiting]) -> None:
     free, running = rows(waiting, "w"), rows(working, "r")
     order = fair_order(free, running)
     assert sorted(row.id for row in order) == sorted(row.id for row in free)
-    projects, families = Counter(row.project for row in running), Counter(map(family, running))
-    for number, taken in enumerate(order):
-        left = order[number:]
-        assert projects[taken.project] == min(projects[row.project] for row in left)
-        rivals = [row for row in left if row.project == taken.project]
-        least = min(families[family(row)] for row in rivals)
-        assert families[family(taken)] == least
+    taken: Counter[tuple[str, ...]] = Counter()
+    for row in running:
+        taken.update(family(row)[:depth] for depth in (1, 2, 3))
+    for number, chosen in enumerate(order):
+        rivals = order[number:]
+        for depth in (1, 2, 3):  # the project, who asked in it, the mission with its tasks
+            least = min(taken[family(row)[:depth]] for row in rivals)
+            assert taken[family(chosen)[:depth]] == least
+            rivals = [row for row in rivals if taken[family(row)[:depth]] == least]
         # Of those that have as little, the oldest.
-        alike = [row.created for row in rivals if families[family(row)] == least and _is_next(row, rivals)]
-        assert taken.created == min(alike)
-        projects[taken.project] += 1
-        families[family(taken)] += 1
+        assert chosen.created == min(row.created for row in rivals if _is_next(row, rivals))
+        taken.update(family(chosen)[:depth] for depth in (1, 2, 3))
 
 
 def _is_next(row: MissionRow, rows: list[MissionRow]) -> bool:
@@ -58,6 +60,12 @@ def _is_next(row: MissionRow, rows: list[MissionRow]) -> bool:
 
 
 def test_a_plan_of_many_tasks_keeps_no_other_mission_waiting() -> None:
-    plan = [("p", 1)] * 30
-    order = fair_order(rows([*plan, ("p", 0), ("q", 0)], "m"), [])
+    plan = [("p", "ann", 1)] * 30
+    order = fair_order(rows([*plan, ("p", "ann", 0), ("q", "ann", 0)], "m"), [])
     assert [row.id for row in order[:3]] == ["m0", "m31", "m30"]
+
+
+def test_a_person_with_many_missions_keeps_nobody_else_waiting() -> None:
+    many = [("p", "ann", 0)] * 30
+    order = fair_order(rows([*many, ("p", "bob", 0), ("p", "bob", 0)], "m"), rows([("p", "ann", 0)], "r"))
+    assert [row.id for row in order[:4]] == ["m30", "m0", "m31", "m1"]

@@ -119,6 +119,13 @@ def test_rows_tell_where_each_log_ends(store: Store, clock: SteppedClock) -> Non
     assert store.log.missions(project="none") == ()
 
 
+def test_a_row_tells_who_asked_for_its_mission(store: Store) -> None:
+    for name, user in (("m-1", "ann"), ("m-2", "")):
+        store.log.append(name, replace(CREATED, user=user))
+    assert {row.id: row.user for row in store.log.takeable()} == {"m-1": "ann", "m-2": ""}
+    assert store.log.get("m-1").user == next(each.row.user for each in store.log.summaries(user="ann")) == "ann"
+
+
 def test_the_latest_mission_of_a_project_is_the_one_created_last(store: Store, clock: SteppedClock) -> None:
     assert store.log.latest("p") is None
     for name in ("m-2", "m-3", "m-1"):

@@ -293,11 +293,13 @@ def _log_path(home: Path) -> Path:
 def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> list[MissionRow]:
     """Return missions in the order in which they should be taken, given those that run; both oldest first.
 
-    Projects take turns, and in a project the missions that were asked for, each with all its tasks: a plan of many
-    tasks keeps nobody else waiting. What runs counts as its own.
+    Projects take turns, in a project those who asked, and for each of these the missions that were asked for, each
+    with all its tasks: a plan of many tasks and a person with many missions keep nobody else waiting. What runs
+    counts as its own.
     """
-    in_projects = _in_turns(free, running, lambda row: (row.project, row.parent or row.id))
-    return _in_turns(in_projects, running, lambda row: row.project)
+    by_mission = _in_turns(free, running, lambda row: (row.project, row.user, row.parent or row.id))
+    by_user = _in_turns(by_mission, running, lambda row: (row.project, row.user))
+    return _in_turns(by_user, running, lambda row: row.project)
 
 
 def _in_turns(

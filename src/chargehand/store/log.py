@@ -464,9 +464,8 @@ class EventLog:
         measures: bool = False,
     ) -> list[MissionListing]:
         self._refresh()
-        columns = ", ".join(f"missions.{name}" for name in ROW_COLUMNS.split(", "))
         query = (
-            f"SELECT form, summary, {'measures' if measures else 'NULL'}, {columns} FROM mission_summaries"
+            f"SELECT form, summary, {'measures' if measures else 'NULL'}, {ROW_COLUMNS} FROM mission_summaries"
             f" JOIN missions ON missions.id = mission WHERE {where}"
         )
         owners = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"

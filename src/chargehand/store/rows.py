@@ -13,7 +13,23 @@ from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Transaction
 
-ROW_COLUMNS = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes, parent, news"
+_OWN = (
+    "id",
+    "project",
+    "created",
+    "last_seq",
+    "last_hash",
+    "epoch",
+    "owner",
+    "runnable",
+    "wakes",
+    "parent",
+    "news",
+)
+ROW_COLUMNS = (
+    ", ".join(f"missions.{name}" for name in _OWN)
+    + ", (SELECT asking.user FROM mission_summaries AS asking WHERE asking.mission = missions.id)"
+)
 # Tells whether the worker of that id is alive right now.
 IsLive = Callable[[str], bool]
 
@@ -24,7 +40,7 @@ class MissionRow(Struct, frozen=True, kw_only=True):
     `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
     says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
     log with each line. `parent` is the coordinator of a task's mission, `news` that it was not told yet of
-    something that it may have to act on.
+    something that it may have to act on. `user` is who asked for it.
     """
 
     id: str
@@ -38,6 +54,7 @@ class MissionRow(Struct, frozen=True, kw_only=True):
     wakes: str | None = None
     parent: str | None = None
     news: bool = False
+    user: str = ""
 
 
 class MissionListing(Struct, frozen=True, kw_only=True):
@@ -90,10 +107,10 @@ def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiv
 
 def read_row(row: Sequence[Any]) -> MissionRow:
     """Return a row of `ROW_COLUMNS`; values that no program of ours wrote become empty ones."""
-    values = dict(zip(ROW_COLUMNS.split(", "), row, strict=True))
+    values = dict(zip((*_OWN, "user"), row, strict=True))
     for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
         values[name] = values[name] if isinstance(values[name], int) else 0
-    for name in ("id", "project", "created", "last_hash"):
+    for name in ("id", "project", "created", "last_hash", "user"):
         values[name] = values[name] if isinstance(values[name], str) else ""
     for name in ("owner", "wakes", "parent"):
         values[name] = values[name] if isinstance(values[name], str) else None
