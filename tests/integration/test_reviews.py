@@ -71,6 +71,13 @@ def review(*points: str, evidence: tuple[str, ...] = ("read it",)) -> str:
     return f"pathlib.Path(os.environ['CHARGEHAND_MESSAGE']).write_text({message!r})\nprint('looked')\n"
 
 
+def leaves(notes: dict[str, str]) -> str:
+    """Return the program of an agent that ends with these notes for others."""
+    payload = {"summary": "done", "evidence": ["saw it"], "notes": notes}
+    message = json.dumps({"type": "task_completion", "status": "success", "payload": payload})
+    return f"pathlib.Path(os.environ['CHARGEHAND_MESSAGE']).write_text({message!r})\n"
+
+
 def record(crew: Crew, tasks: list[dict[str, Any]], **reviewers: str) -> str:
     """Record a plan whose reviewers are these agents, by role."""
     team = [{"role": role, "agent": agent} for role, agent in reviewers.items()]
@@ -99,6 +106,40 @@ def test_a_developer_makes_the_test_of_a_tester_pass(crew: Crew) -> None:
     assert git(crew.repo, "show", f"{made}:tests/test_triple.py") == TRIPLE.strip()
     ends = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
     assert ends == {"test": "done", "code": "merged"}
+
+
+def test_notes_reach_those_they_are_for_and_nobody_else(crew: Crew) -> None:
+    first = "pathlib.Path('a').touch()\n" + leaves({"everyone": "to-all", "c": "to-c", "security": "to-security"})
+    keeps = "pathlib.Path({!r}).write_text(request)\n"
+    mission = record(
+        crew,
+        [
+            task("a", script(first)),
+            task("b", script(keeps.format("b.txt")), after=["a"], reviewers=["security"]),
+            task("c", script(keeps.format("c.txt")), after=["b"]),
+        ],
+        security=script(leaves({"c": "of-the-reviewer"})),
+    )
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    made = branch(crew, state)
+    words = {"to-all", "to-c", "to-security", "of-the-reviewer"}
+
+    def told(text: str) -> set[str]:
+        return {word for word in words if word in text}
+
+    assert told(git(crew.repo, "show", f"{made}:b.txt")) == {"to-all"}
+    assert told(git(crew.repo, "show", f"{made}:c.txt")) == {"to-all", "to-c", "of-the-reviewer"}
+    assert state.plan is not None
+    (reviewed,) = state.plan.tasks["b"].reviews
+    with App.open(environ=crew.environ, cwd=crew.place) as app:
+        request = app.mission_reader.at_rest(reviewed.mission).request
+        shown = show_plan(app, mission)
+    assert request is not None
+    assert told(request.text) == {"to-all", "to-security"}
+    notes = {task.id: {(each.reader, each.text) for each in task.notes} for task in shown.tasks}
+    assert notes["a"] == {("everyone", "to-all"), ("c", "to-c"), ("security", "to-security")}
+    assert notes["b"] == {("c", "of-the-reviewer")}
 
 
 def test_a_developer_cannot_weaken_the_test_that_it_was_given(crew: Crew) -> None:

@@ -127,12 +127,23 @@ class TestCalling:
         assert isinstance(wrong, ToolResult)
         assert wrong.failed
 
+    def test_notes_are_offered_in_a_plan_and_are_texts_by_reader(self, bench: Bench) -> None:
+        boxes = (bench.tools, Toolbox(bench.sandbox, keep=bench.keep, in_plan=True))
+        offered = [next(each for each in box.specs if each.name == "finish").parameters for box in boxes]
+        assert ["notes" in json.dumps(parameters) for parameters in offered] == [False, True]
+        done = {"summary": "s", "evidence": ["e"], "notes": {"everyone": "n"}}
+        assert checked_call("finish", done) == done
+        for notes in (["n"], {"everyone": 1}, {"everyone": ["n"]}, "n", {"everyone": "\ud800"}):
+            wrong = checked_call("finish", done | {"notes": notes})
+            assert isinstance(wrong, ToolResult)
+            assert "'notes'" in wrong.text
+
     def test_the_schemas_are_closed_and_small(self) -> None:
         assert {spec.name for spec in SPECS} > MUTATING
         for spec in SPECS:
             assert spec.parameters["additionalProperties"] is False
             assert set(spec.parameters["required"]) <= set(spec.parameters["properties"])
-        assert len(json.dumps([[s.name, s.description, s.parameters] for s in SPECS])) < 5000
+        assert len(json.dumps([[s.name, s.description, s.parameters] for s in SPECS])) < 5200
 
     async def test_a_dead_sandbox_is_no_result(self, tmp_path: Path) -> None:
         bench = Bench(tmp_path, dies_at=1)

@@ -10,15 +10,18 @@ import msgspec
 import pytest
 
 from chargehand.agents.contract import AgentOutcome
-from chargehand.agents.messages import outcome_of_message, read_document, with_message
+from chargehand.agents.messages import outcome_of_message, read_document, read_finish, with_message
+from chargehand.agents.tool_specs import ToolCall
 from chargehand.app.reference.messages import render_messages, schemas
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import (
     LARGEST_MESSAGE,
     MESSAGE_CLASSES,
     Addressed,
+    ErrorReport,
     Message,
     MessageType,
+    TaskCompletion,
     decode_message,
     encode_message,
     message_of,
@@ -253,3 +256,17 @@ def test_a_schema_names_what_the_code_holds(kind: str) -> None:
     assert not schema["additionalProperties"]
     assert schema["properties"]["type"]["enum"] == [kind]
     assert {"type", "id", "mission", "payload"} <= set(schema["required"])
+
+
+def test_notes_come_with_a_success_alone_and_bounded() -> None:
+    def finish(**given: object) -> Message:
+        arguments = {"summary": "s", "evidence": ["e"], **given}
+        return read_finish([ToolCall(index=0, name="finish", arguments=arguments)], KNOWN)
+
+    done = finish(notes={"everyone": "the port is 80", "tester": "mind the edge"})
+    assert isinstance(done, TaskCompletion)
+    assert done.payload.notes == {"everyone": "the port is 80", "tester": "mind the edge"}
+    assert isinstance(finish(status="failure", notes={"everyone": "n"}), ErrorReport)
+    for notes in ({"": "n"}, {"a": ""}, {"r" * 101: "n"}, {f"r{number}": "n" for number in range(51)}):
+        with pytest.raises(MessageError):
+            finish(notes=notes)

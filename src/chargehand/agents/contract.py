@@ -37,6 +37,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     `number` counts the attempts of the mission from 1. `messages` is what persons have said to the mission so far.
     `allow` and `forbid` are path patterns that bound the change; `tree` is the tree that the attempt began at,
     however often it is resumed. `role` bounds what the agent is given. It starts in `directory` of the workspace.
+    Others work on tasks of the same plan where it is `in_plan`.
     """
 
     mission: str
@@ -51,6 +52,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     tree: str | None = None
     role: Role = NO_ROLE
     directory: str = ""
+    in_plan: bool = False
 
 
 class AgentOutcome(Struct, frozen=True, kw_only=True):

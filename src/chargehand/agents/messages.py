@@ -40,7 +40,8 @@ ASKED_AGAIN = 2
 _FIRST_LINE = 300
 _USAGE = (
     "finish takes {status: success|failure|in_progress|request_clarification, summary: text, evidence: list of "
-    "texts, files?: list of texts, open_points?: list of texts}; call it once, with valid JSON"
+    "texts, files?: list of texts, open_points?: list of texts, notes?: texts by reader}; call it once, with "
+    "valid JSON"
 )
 
 
@@ -52,6 +53,7 @@ class _FinishArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     status: Literal["success", "failure", "in_progress", "request_clarification"] = "success"
     files: tuple[str, ...] | None = None
     open_points: tuple[str, ...] | None = None
+    notes: dict[str, str] | None = None
 
 
 def message_address(assignment: Assignment, sender: str, number: str) -> Addressed:
@@ -81,7 +83,7 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
         raise MessageError("the arguments of finish must be an object", value=given)
     asked = read_record(repaired_words(given), _FinishArguments)
     open_points = asked.open_points or ()
-    report = {
+    report: dict[str, object] = {
         "summary": asked.summary,
         "evidence": asked.evidence,
         "files": asked.files or (),
@@ -89,7 +91,7 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
     }
     match asked.status:
         case "success":
-            kind, payload = "task_completion", report
+            kind, payload = "task_completion", report | {"notes": asked.notes or {}}
         case "failure":
             kind, payload = "error_report", report
         case "in_progress":

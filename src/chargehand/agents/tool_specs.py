@@ -76,6 +76,10 @@ def _count(description: str, least: int, most: int) -> dict[str, Any]:
     return {"type": "integer", "description": description, "minimum": least, "maximum": most}
 
 
+def _texts_by_name(description: str) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": {"type": "string"}, "description": description}
+
+
 def _texts(description: str) -> dict[str, Any]:
     return {"type": "array", "items": {"type": "string"}, "description": description}
 
@@ -96,6 +100,7 @@ or a unified diff. Give about 3 unchanged lines around each change; '@@ line' na
 those lines stand in several places; '*** Move to: path' below an Update line renames."""
 
 SNIPPET = "snippet"
+NOTES = "notes"
 _SNIPPET = {
     "language": _text("python or javascript."),
     "code": _text("The program."),
@@ -161,6 +166,9 @@ SPECS = (
         ),
         files=_texts("The paths that matter."),
         open_points=_texts("What is left to do."),
+        notes=_texts_by_name(
+            "What other tasks should know, by who may read it: a task's id, a role, or everyone."
+        ),
     ),
     _spec(
         "ask",
@@ -177,6 +185,13 @@ MUTATING = frozenset({"bash", "edit", "apply_patch"})
 LOOP_ONLY = frozenset({"finish", "ask"})
 
 
+def without_notes(spec: ToolSpec) -> ToolSpec:
+    """Return a tool as it is told where there is no plan: nobody could read a note."""
+    properties = cast("Mapping[str, object]", spec.parameters["properties"])
+    kept = {name: each for name, each in properties.items() if name != NOTES}
+    return replace(spec, parameters={**spec.parameters, "properties": kept})
+
+
 def relocate(spec: ToolSpec, cwd: str) -> ToolSpec:
     """Return a tool as it is told of where commands start in `cwd`."""
     if cwd == WORKSPACE:
@@ -191,6 +206,7 @@ _NOUNS = {
     "integer": "a whole number",
     "boolean": "true or false",
     "array": "a list of strings",
+    "object": "an object whose values are strings",
 }
 
 
@@ -233,12 +249,15 @@ def _find_fault(schema: Mapping[str, Any], value: object) -> str | None:
             whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
             fits = whole and not isinstance(value, bool)
             fits = fits and schema["minimum"] <= cast("int", value) <= schema["maximum"]
+        case "object":
+            fits = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
         case _:
             fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
     if not fits:
         shown = "null" if value is None else repr(value)
         return f"must be {_describe(schema)}, not {shown if len(shown) <= 60 else shown[:60] + '...'}"
-    texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    texts: list[str] = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    texts = [*value, *value.values()] if isinstance(value, dict) else texts
     # JSON may hold half of a pair, which no file and no log can.
     if any(_SURROGATE.search(text) for text in texts):
         return "holds half of a surrogate pair: write the character itself"

@@ -22,18 +22,24 @@ MOST_ENTRIES = 500
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 Said = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_ENTRIES)]
+# The reader of a note whom every task of a plan is.
+EVERYONE = "everyone"
+_Reader = Annotated[str, Meta(min_length=1, max_length=100)]
+Notes = Annotated[dict[_Reader, Said], Meta(max_length=50)]
 
 
 class Completion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was done, in the words of who did it.
 
-    `evidence` is what was run and seen, `files` the paths that matter, `open_points` what is left to do.
+    `evidence` is what was run and seen, `files` the paths that matter, `open_points` what is left to do. `notes`
+    are for other tasks of the same plan, by who may read them: the id of a task, a role, or `everyone`.
     """
 
     summary: Said
     evidence: Texts = ()
     files: Texts = ()
     open_points: Texts = ()
+    notes: Notes = {}
 
 
 class Information(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -138,6 +138,15 @@ class TaskReviewed(Payload, frozen=True, kw_only=True):
     votes: tuple[ReviewVote, ...]
 
 
+@event("task.noted")
+class TaskNoted(Payload, frozen=True, kw_only=True):
+    """What a child mission of a task, or of its review, left for others, by who may read it as in `Completion`."""
+
+    task: str
+    mission: str
+    notes: dict[str, str]
+
+
 @event("task.merged")
 class TaskMerged(Payload, frozen=True, kw_only=True):
     """What a child mission promoted is on the coordinator's branch, at `commit`."""
@@ -201,6 +210,7 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
     TaskAllowed,
     ReviewStarted,
     TaskReviewed,
+    TaskNoted,
     TaskMerged,
     TaskReturned,
     TaskEnded,
@@ -209,7 +219,8 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
 )
 
 _OF_TASKS = (
-    *(TaskStarted, TaskHeld, TaskAllowed, ReviewStarted, TaskReviewed, TaskMerged, TaskReturned, TaskEnded),
+    *(TaskStarted, TaskHeld, TaskAllowed, ReviewStarted, TaskReviewed),
+    *(TaskNoted, TaskMerged, TaskReturned, TaskEnded),
 )
 
 
@@ -221,6 +232,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     returned: tuple[TaskReturned, ...] = ()
     reviews: tuple[ReviewStarted, ...] = ()
     reviewed: tuple[TaskReviewed, ...] = ()
+    noted: tuple[TaskNoted, ...] = ()
     held: Reason | None = None
     allowed: TaskAllowed | None = None
     end: TaskEnded | None = None
@@ -257,6 +269,8 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
                 return replace(self, reviews=(*self.reviews, event))
             case TaskReviewed():
                 return replace(self, reviewed=(*self.reviewed, event))
+            case TaskNoted():
+                return replace(self, noted=(*self.noted, event))
             case TaskMerged():
                 return replace(self, merged=(*self.merged, event))
             case TaskReturned():
@@ -288,6 +302,15 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
             return self
         now = self.tasks.get(event.task, TaskProgress()).after(event)
         return replace(self, tasks={**self.tasks, event.task: now})
+
+    def notes_for(self, *readers: str) -> tuple[TaskNoted, ...]:
+        """Return what was left for readers who go by these names, of tasks that were not rolled back."""
+        found = []
+        for known in self.tasks.values():
+            for noted in () if known.rolled_back else known.noted:
+                notes = {reader: text for reader, text in noted.notes.items() if reader in readers}
+                found += [replace(noted, notes=notes)] if notes else []
+        return tuple(found)
 
     def is_allowed(self, task: Task, other: Task) -> bool:
         """Tell whether a person lets two tasks, as they are, work side by side."""

@@ -326,6 +326,7 @@ class MissionFlow:
                 forbid=request.forbid,
                 tree=tree,
                 role=self._role,
+                in_plan=bool(self._journal.state.parent),
                 # An attempt before may have removed it; what is wrong with that the report says.
                 directory=request.directory if depot.has_directory(tree, request.directory) else "",
             )

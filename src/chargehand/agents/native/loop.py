@@ -167,6 +167,7 @@ class _AttemptLoop:
             on_output=context.on_output,
             snippets=context.snippets,
             may_use=assignment.role.may_use,
+            in_plan=assignment.in_plan,
         )
         self._mcp = McpTools(mcp, context, shorten=self._tools.shorten)
         self._entries: list[ConversationEntry] = []

@@ -76,6 +76,7 @@ from chargehand.core.plan_events import (
     TaskEnded,
     TaskHeld,
     TaskMerged,
+    TaskNoted,
     TaskReturned,
     TaskReviewed,
     TaskStarted,
@@ -216,6 +217,8 @@ def _describe_review(event: Payload) -> str | None:
             return f"task {event.task} passed its review: {event.why}"
         case TaskReviewed():
             return f"task {event.task} did not pass its review: {event.why}"
+        case TaskNoted():
+            return f"task {event.task} leaves notes for {', '.join(event.notes)}"
     return None
 
 

@@ -35,12 +35,20 @@ class ReviewDocument(Document, frozen=True):
     points: tuple[str, ...]
 
 
+class NoteDocument(Document, frozen=True):
+    """What a child mission left for others: `reader` is a task's id, a role or `everyone`."""
+
+    mission: str
+    reader: str
+    text: str
+
+
 class TaskDocument(Document, frozen=True):
     """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
     `rolled_back` where it was taken back.
 
     `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
-    rests, or how it ended; `returned` each time why a result of it went back.
+    rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others.
     """
 
     id: str
@@ -51,6 +59,7 @@ class TaskDocument(Document, frozen=True):
     reviews: tuple[ReviewDocument, ...]
     reason: Reason | None
     returned: tuple[Reason, ...] = ()
+    notes: tuple[NoteDocument, ...] = ()
 
 
 class CollisionDocument(Document, frozen=True):
@@ -76,7 +85,7 @@ class PlanDocument(Document, frozen=True):
 
 
 class PlanRow(Struct, frozen=True, kw_only=True):
-    """A row of the tree: a task or, below it, a review of its result; `why` it waits, or what a reviewer said."""
+    """A row of the tree: a task or, below it, a review or a note; `why` it waits, or what was said."""
 
     name: str
     status: str
@@ -109,6 +118,9 @@ def plan_tree(plan: PlanDocument) -> list[PlanRow]:
         mission = task.missions[-1] if task.missions else ""
         rows.append(PlanRow(name=indent + task.id, status=task.status, mission=mission, why=why))
         rows += [_review_row(each, f"{indent}  ") for each in task.reviews if each.of == mission]
+        for note in task.notes:
+            name = f"{indent}  note for {printable(note.reader)}"
+            rows.append(PlanRow(name=name, status="", mission="", why=printable(note.text)))
         open_ += [(depth + 1, each) for each in reversed(below.get(task.id, []))]
     return rows
 
@@ -190,6 +202,11 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
                 reviews=_reviews(known, statuses),
                 reason=reason,
                 returned=tuple(each.reason for each in known.returned),
+                notes=tuple(
+                    NoteDocument(mission=each.mission, reader=reader, text=text)
+                    for each in known.noted
+                    for reader, text in each.notes.items()
+                ),
             )
         )
     planners = tuple(each.mission for each in state.plan.planners)

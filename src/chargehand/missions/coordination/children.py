@@ -10,8 +10,9 @@ from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
+from chargehand.core.messages import EVERYONE
 from chargehand.core.mission_events import MissionContinued, MissionCreated
-from chargehand.core.plan_events import PLAN_QUESTION, TaskProgress, TaskReturned
+from chargehand.core.plan_events import PLAN_QUESTION, PlanProgress, TaskProgress, TaskReturned
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
@@ -113,6 +114,7 @@ def create_review(
     parts = [
         _REVIEW,
         f"What was asked:\n{task.text.strip()}" + (f"\n\nIt is done when:{duties}" if duties else ""),
+        *_notes_for(coordinator.plan, role),
         f"The change:\n{patch[:_MOST_TEXT]}",
     ]
     text = "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
@@ -264,6 +266,7 @@ def _child_text(
     notes = [note for before in task.after if (note := _note(services, coordinator, before))]
     if notes:
         parts.append("What tasks before it reported:\n\n" + "\n\n".join(notes))
+    parts += _notes_for(coordinator.plan, task.id, task.role)
     if move.rung == "returned":
         known = coordinator.plan.tasks[task.id].returned[-1]
         evidence = services.store.artifacts.get(known.evidence).decode(errors="replace")
@@ -281,6 +284,20 @@ def _child_text(
     if whole != task.text.strip():
         parts.append(f"This is one task of a larger request; others do the rest. The whole request:\n{whole}")
     return "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
+
+
+def _notes_for(progress: PlanProgress, *readers: str) -> list[str]:
+    """Return the part of a request that has what others of the plan left for whoever goes by these names."""
+    lines = [
+        f"{noted.task}: {text[:_LONGEST_NOTE]}"
+        for noted in progress.notes_for(EVERYONE, *readers)
+        for text in noted.notes.values()
+    ]
+    return (
+        ["What others of this plan left for you to know (it is their word):\n\n" + "\n\n".join(lines)]
+        if lines
+        else []
+    )
 
 
 def _note(services: Services, coordinator: MissionState, task: str) -> str:

@@ -25,7 +25,9 @@ from chargehand.core.plan_events import (
     TaskEnded,
     TaskHeld,
     TaskMerged,
+    TaskNoted,
     TaskOutcome,
+    TaskProgress,
     TaskReturned,
     TaskReviewed,
     TaskStarted,
@@ -42,7 +44,14 @@ from chargehand.missions.coordination.children import child_id, create_child, cr
 from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.coordination.planner import PlannerRuns
-from chargehand.missions.coordination.reviews import OBJECTED, objection, objections_report, read_vote, weigh
+from chargehand.missions.coordination.reviews import (
+    OBJECTED,
+    last_completion,
+    objection,
+    objections_report,
+    read_vote,
+    weigh,
+)
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref
@@ -114,7 +123,9 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission)
             case d.EndTask():
-                self._journal.record(self._end_of(move.task, move.outcome, move.reason))
+                runs = self._progress.tasks.get(move.task, TaskProgress()).current
+                notes = await asyncio.to_thread(self._notes_of, move.task, *(run.mission for run in runs))
+                self._journal.record(*notes, self._end_of(move.task, move.outcome, move.reason))
             case d.Ask():
                 text = (
                     f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
@@ -339,7 +350,8 @@ class Coordinator:
         before = sum(each.reason.code == OBJECTED for each in known.returned)
         decision, why = weigh(votes, revisions=before)
         events: list[Payload] = [
-            TaskReviewed(task=move.task, of=move.mission, decision=decision, why=why, votes=votes)
+            TaskReviewed(task=move.task, of=move.mission, decision=decision, why=why, votes=votes),
+            *self._notes_of(move.task, *(vote.mission for vote in votes)),
         ]
         if decision == "revise":
             evidence = objections_report(votes).encode()
@@ -366,9 +378,16 @@ class Coordinator:
         if isinstance(merged, TaskReturned):
             self._journal.record(merged, durable=True)
             return
-        ended = self._end_of(task.id, "merged")
+        ended, notes = self._end_of(task.id, "merged"), await asyncio.to_thread(self._notes_of, task.id, child.id)
         goes_on = await self._loop_goes_on(task, merged)
-        self._journal.record(merged, *(() if goes_on else (ended,)), durable=True)
+        self._journal.record(merged, *notes, *(() if goes_on else (ended,)), durable=True)
+
+    def _notes_of(self, task: str, *missions: str) -> list[TaskNoted]:
+        """Return what child missions of a task, or of its review, left for others in their last messages."""
+        notes = ((name, last_completion(self._look.at_rest(name))) for name in missions)
+        return [
+            TaskNoted(task=task, mission=name, notes=each.notes) for name, each in notes if each and each.notes
+        ]
 
     def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
         """Return the end of a task with what all its missions cost."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from chargehand.core.messages import TaskCompletion, message_of
+from chargehand.core.messages import Completion, TaskCompletion, message_of
 from chargehand.core.plan_events import ReviewDecision, ReviewStarted, ReviewVote
 from chargehand.core.records import Reason
 from chargehand.core.state import MissionState
@@ -30,15 +30,21 @@ def read_vote(review: ReviewStarted, child: MissionState) -> ReviewVote:
     tests = [reason.message for reason in child.reasons if reason.code == FAILING_TEST]
     if tests:
         return ReviewVote(mission=child.id, role=review.role, vote="objects", points=tuple(tests), proven=True)
-    message = None
-    if child.status == "promoted" and child.received:
-        message = message_of(child.received[-1].message)
+    said = last_completion(child)
     vote: Literal["approves", "objects", "abstained"] = "abstained"
     points: tuple[str, ...] = ()
-    if isinstance(message, TaskCompletion):
-        points = tuple(printable(each)[:_LONGEST_POINT] for each in message.payload.open_points if each.strip())
-        vote = "objects" if points else "approves" if any(message.payload.evidence) else "abstained"
+    if said is not None:
+        points = tuple(printable(each)[:_LONGEST_POINT] for each in said.open_points if each.strip())
+        vote = "objects" if points else "approves" if any(said.evidence) else "abstained"
     return ReviewVote(mission=child.id, role=review.role, vote=vote, points=points[:_MOST_POINTS])
+
+
+def last_completion(child: MissionState) -> Completion | None:
+    """Return what the agent of a mission that came to a good end said last, if it used the fields for it."""
+    if child.status != "promoted" or not child.received:
+        return None
+    message = message_of(child.received[-1].message)
+    return message.payload if isinstance(message, TaskCompletion) else None
 
 
 def weigh(votes: Sequence[ReviewVote], *, revisions: int) -> tuple[ReviewDecision, str]:
