@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
-from tests import container_kit, vm_kit
+from tests import container_kit, forked, vm_kit
 from tests.postgres import Postgres, cluster
 
 pytest.register_assert_rewrite(
@@ -46,7 +47,12 @@ GIT_IDENTITY = {
 
 
 def pytest_collection_finish() -> None:
-    """Leave ten thousand tests and what they import out of each later search for rings of objects."""
+    """Leave ten thousand tests and what they import out of each later search for rings of objects.
+
+    And have the workers that tests start by use cases of the program forked.
+    """
+    if "chargehand.app.worker" in sys.modules:
+        forked.fork_detached()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)

@@ -17,6 +17,7 @@ import gc
 import json
 import os
 import runpy
+import selectors
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ import tempfile
 import termios
 import threading
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -61,6 +63,7 @@ _IMPORTED = (
     "tree_sitter_bash",
 )
 _LOOKS = 0.004
+_ABOVE = 512
 
 
 class ForkedProcess:
@@ -89,18 +92,15 @@ class ForkedProcess:
             "terminal": terminal is not None,
             "mounts": mounts,
         }
-        with tempfile.TemporaryFile() as told, open(os.devnull, "rb") as none:
-            told.write(json.dumps(request).encode())
-            told.flush()
+        with open(os.devnull, "rb") as none:
             streams = [none if each is None else each for each in (stdout, stderr)]
             given = [each.fileno() for each in (none, *streams)] if terminal is None else [terminal] * 3
-            self.pid = int(_server().ask("start", *given, told.fileno()))
+            self.pid = _server().start(request, *given)
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, `None` while it runs."""
-        if self.returncode is None:
-            status = _server().ask(f"poll {self.pid}")
-            self.returncode = os.waitstatus_to_exitcode(int(status)) if status else None
+        if self.returncode is None and (status := _server().status(self.pid)) is not None:
+            self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -132,6 +132,72 @@ class ForkedProcess:
         self.wait()
 
 
+class ForkedPopen(subprocess.Popen[Any]):
+    """`subprocess.Popen` of `python -m MODULE ...`, with its pipes and its ends: but the program is forked."""
+
+    # Its parameters are those of the method that it takes the place of.
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: Any,
+        pass_fds: Any,
+        cwd: Any,
+        env: Any,
+        startupinfo: Any,
+        creationflags: Any,
+        shell: Any,
+        stdin: int,
+        ours_in: int,
+        ours_out: int,
+        stdout: int,
+        ours_err: int,
+        stderr: int,
+        restore_signals: Any,
+        gid: Any,
+        gids: Any,
+        uid: Any,
+        umask: Any,
+        session: bool,
+        *others: Any,
+    ) -> None:
+        assert args[1] == "-m", args
+        request = {
+            "module": args[2],
+            "words": list(args[3:]),
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "environ": dict(os.environ if env is None else env),
+            "session": session,
+            "passed": list(pass_fds),
+        }
+        streams = [number if given == -1 else given for number, given in enumerate((stdin, stdout, stderr))]
+        self.pid = _server().start(request, *streams, passed=pass_fds)
+        self._child_created = True
+        self._close_pipe_fds(stdin, ours_in, ours_out, stdout, ours_err, stderr)
+
+    def _internal_poll(self, *_: object, **__: object) -> int | None:
+        if self.returncode is None and (status := _server().status(self.pid)) is not None:
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        while (status := _server().status(self.pid)) is None:
+            if wait_flags & os.WNOHANG:
+                return 0, 0
+            time.sleep(_LOOKS)
+        return self.pid, status
+
+
+def fork_detached(*, forked: bool = True) -> None:
+    """Have this process fork the workers and actions that the program starts beside itself, or start them anew."""
+    from chargehand.app import actions, worker
+
+    forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": ForkedPopen})
+    for module in (actions, worker):
+        module.subprocess = forking if forked else subprocess  # type: ignore[attr-defined]
+
+
 def run(
     words: Sequence[str], *, cwd: Path, environ: Mapping[str, str], mounts: int | None = None
 ) -> tuple[int, str, str]:
@@ -150,8 +216,14 @@ def _text(file: IO[bytes]) -> str:
 
 
 class _ForkServer:
+    """The side that asks: of the process that has started it, or of a program that was forked from it."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        if _ADDRESS:
+            self._ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._ours.connect(_ADDRESS)
+            return
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
@@ -159,7 +231,19 @@ class _ForkServer:
             self._process = subprocess.Popen(words, pass_fds=(number,), cwd=_ROOT, start_new_session=True)
         atexit.register(self.close)
 
-    def ask(self, words: str, *descriptors: int) -> str:
+    def start(self, request: Mapping[str, object], *streams: int, passed: Sequence[int] = ()) -> int:
+        """Fork the program that the request describes; return its process id."""
+        with tempfile.TemporaryFile() as told:
+            told.write(json.dumps(request).encode())
+            told.flush()
+            return int(self._ask("start", *streams, told.fileno(), *passed))
+
+    def status(self, pid: int) -> int | None:
+        """Return how a program ended, as waitpid(2) tells it, or `None` while it runs."""
+        status = self._ask(f"poll {pid}")
+        return int(status) if status else None
+
+    def _ask(self, words: str, *descriptors: int) -> str:
         with self._lock:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             self._ours.sendmsg([words.encode()], ancillary if descriptors else [])
@@ -170,6 +254,10 @@ class _ForkServer:
     def close(self) -> None:
         self._ours.close()
         self._process.wait()
+
+
+# Where a forked program asks for another one; of no use to who has the other end of the server's own channel.
+_ADDRESS = ""
 
 
 @functools.cache
@@ -184,29 +272,64 @@ def warm_up() -> None:
 
 def serve(number: int) -> None:
     """Fork a command for each request, and say how it ended, until the other side closes."""
+    global _ADDRESS
     for module in _IMPORTED:
         __import__(module)
     _compile_patterns()
     _run_mission()
+    fork_detached()
     gc.collect()
     gc.freeze()  # or each fork's first collection would touch, and so copy, every page of what was imported
     channel = socket.socket(fileno=number)
-    while True:
-        got, descriptors, _, _ = socket.recv_fds(channel, 64, 4)
-        match got.decode().split():
-            case []:
-                return
-            case ["start"]:
-                child = os.fork()
-                if child == 0:
-                    channel.close()
-                    _become_program(descriptors)
-                for each in descriptors:
-                    os.close(each)
-                channel.send(f"{child}.".encode())
-            case ["poll", pid]:
-                found, status = os.waitpid(int(pid), os.WNOHANG)
-                channel.send(f"{status if found else ''}.".encode())
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _ADDRESS = f"\0chargehand-tests-{os.getpid()}"
+    listening.bind(_ADDRESS)
+    listening.listen()
+    # What nobody asks for must not stay either: tests look for what a program leaves behind.
+    awake, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    ended: dict[int, int] = {}
+    with selectors.DefaultSelector() as ready:
+        for each in (channel, listening, awake):
+            ready.register(each, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is listening:
+                    ready.register(listening.accept()[0], selectors.EVENT_READ)
+                elif key.fileobj is awake:
+                    awake.recv(4096)
+                elif not _answer(key.fileobj, ended):
+                    if key.fileobj is channel:
+                        return
+                    ready.unregister(key.fileobj)
+                    key.fileobj.close()
+            _reap(ended)
+
+
+def _answer(asking: socket.socket, ended: dict[int, int]) -> bool:
+    """Do what one packet asks for; return whether there was one."""
+    got, descriptors, _, _ = socket.recv_fds(asking, 64, 16)
+    match got.decode().split():
+        case ["start"]:
+            child = os.fork()
+            if child == 0:
+                _become_program(descriptors)
+            for each in descriptors:
+                os.close(each)
+            ended.pop(child, None)  # of an earlier process that had the same number
+            asking.send(f"{child}.".encode())
+        case ["poll", pid]:
+            _reap(ended)
+            asking.send(f"{ended.get(int(pid), '')}.".encode())
+    return bool(got)
+
+
+def _reap(ended: dict[int, int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            ended[found[0]] = found[1]
 
 
 def _compile_patterns() -> None:
@@ -234,19 +357,26 @@ def _run_mission() -> None:
 
 
 def _become_program(descriptors: Sequence[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(descriptors[3], "rb", closefd=False) as told:
         told.seek(0)
         request: dict[str, Any] = json.loads(told.read())
-    for target, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, target)
-    os.closerange(3, max(descriptors) + 1)
+    # Copied from above all numbers in use first, so that no copy overwrites what is yet to be copied.
+    wanted = (0, 1, 2, *request.get("passed", ()))
+    copies = [fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in (*descriptors[:3], *descriptors[4:])]
+    os.closerange(3, _ABOVE)
+    for copy, target in zip(copies, wanted, strict=True):
+        os.dup2(copy, target)
+    os.closerange(_ABOVE, 2 * _ABOVE)
     if request["session"]:
         os.setsid()
-    if request["terminal"]:
+    if request.get("terminal"):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    if request["mounts"] is not None:
+    if request.get("mounts") is not None:
         with open(f"/proc/{request['mounts']}/ns/mnt") as namespace:
             assert ctypes.CDLL(None).setns(namespace.fileno(), 0) == 0
+        fork_detached(forked=False)  # they would run in the namespace of the server
     os.environ.clear()
     os.environ.update(request["environ"])
     tempfile.tempdir = None  # where temporary files lie is remembered, and the environment may say otherwise now

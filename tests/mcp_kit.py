@@ -24,6 +24,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+from tests.forked import ForkedPopen
+
 _AT_ONCE = 6
 _PATIENCE = 120.0
 
@@ -40,7 +42,7 @@ class Service:
         """Start the server, at the port it had before if there was one, and wait until it listens."""
         port = self.url.removesuffix("/mcp").rpartition(":")[2] or "0"
         words = ("--json", "mcp", "--http", f"127.0.0.1:{port}", "--token-file", str(self.token_file))
-        self.process = subprocess.Popen(
+        self.process = ForkedPopen(
             [sys.executable, "-m", "chargehand", *words],
             cwd=self.cwd,
             env=self.environ,

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
 from chargehand.policy.access import AccessScope
 from chargehand.server.serving import ServeOptions, bind, serve, url_at
+from tests.forked import ForkedPopen
 
 API = "/api/v1"
 PASSWORD = "a rather long password"
@@ -85,6 +88,7 @@ def serving(
 ) -> Iterator[Served]:
     """Serve a state directory while the block runs, on the loop of a thread."""
     listening = bind("127.0.0.1", port)
+    beside = start_worker(environ) if worker else contextlib.nullcontext()
     answering = threading.Event()
     ends: list[Callable[[], bool]] = []
     loops: list[asyncio.AbstractEventLoop] = []
@@ -93,7 +97,7 @@ def serving(
     async def work() -> None:
         loops.append(asyncio.get_running_loop())
         await serve(
-            ServeOptions(names=names, worker=worker),
+            ServeOptions(names=names, worker=False),
             listening,
             environ=environ,
             cwd=cwd,
@@ -114,7 +118,7 @@ def serving(
     try:
         assert answering.wait(30)
         if not failed:
-            with contextlib.closing(Served(url_at(*listening.getsockname()[:2]), environ, cwd)) as served:
+            with beside, contextlib.closing(Served(url_at(*listening.getsockname()[:2]), environ, cwd)) as served:
                 yield served
     finally:
         if ends and not failed:
@@ -123,6 +127,17 @@ def serving(
         listening.close()
     assert not failed, failed
     assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def start_worker(environ: Mapping[str, str]) -> Iterator[None]:
+    """Run a worker while the block runs, as the server does; but forked."""
+    words = [sys.executable, "-m", "chargehand", "worker"]
+    with ForkedPopen(
+        words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as worker:
+        yield
+        worker.terminate()
 
 
 def environment(place: Path) -> dict[str, str]:

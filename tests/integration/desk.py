@@ -79,7 +79,7 @@ class Desk:
 
     def start(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start the program with `--json` and return its process."""
-        return subprocess.Popen(
+        return forked.ForkedPopen(
             self.argv("--json", *words),
             cwd=cwd,
             env={**self.environ, **(environ or {})},

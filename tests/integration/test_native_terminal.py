@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from test_cli_terminal import COMMAND, GO, Terminal, wait_for
 from tests.conftest import git
+from tests.forked import ForkedPopen
 from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
 from workshop import CHECK, FILES
@@ -59,7 +60,7 @@ class Shop(NativeShop):
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the program in a process of its own."""
-        return subprocess.Popen(
+        return ForkedPopen(
             [*COMMAND, *words],
             cwd=self.repository,
             env=self.environ,
