@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
+    AlertsConfig,
     EngineConfig,
     LimitsConfig,
     McpConfig,
@@ -31,6 +32,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("engine", EngineConfig),
     ("actions", ActionsConfig),
     ("server", ServerConfig),
+    ("alerts", AlertsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
