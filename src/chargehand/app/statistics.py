@@ -250,10 +250,10 @@ async def watch_alerts(reader: StateReader) -> None:
 def list_alerts(reader: StateReader, *, limit: int = 50) -> AlertsDocument:
     """Return the alerts that are raised and at most `limit` that were. Raises `StoreError`, `ConfigError`."""
     memo = decode_memo(reader.store.followers.load(FOLLOWER).content)
-    age = None if not memo.looked else reader.clock.now() - datetime.fromisoformat(memo.looked)
+    looked = memo.looked
     return AlertsDocument(
-        looked=memo.looked or None,
-        watched=age is not None and age.total_seconds() < _WATCHED_SECONDS,
+        looked=None if looked is None else looked.isoformat(timespec="seconds"),
+        watched=looked is not None and (reader.clock.now() - looked).total_seconds() < _WATCHED_SECONDS,
         raised=[_alert_document(alert) for alert in reader.store.alerts.raised()],
         ended=[_alert_document(alert) for alert in reader.store.alerts.ended(limit)],
         channels=[_channel_document(name, problem) for name, problem in memo.channels.items()],
@@ -276,7 +276,7 @@ def alert_metrics(reader: StateReader) -> AlertMetrics:
     """Return what `/metrics` tells of alerts. Raises `StoreError`."""
     memo = decode_memo(reader.store.followers.load(FOLLOWER).content)
     raised = Counter(alert.rule for alert in reader.store.alerts.raised())
-    looked = None if not memo.looked else datetime.fromisoformat(memo.looked).timestamp()
+    looked = None if memo.looked is None else memo.looked.timestamp()
     return AlertMetrics(raised={rule: raised[rule] for rule in ALERT_RULES}, values=memo.values, looked=looked)
 
 

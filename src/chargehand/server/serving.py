@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ async def serve(
     serving = asyncio.create_task(granian.serve())
     answering = asyncio.create_task(_wait_until_answered(listening))
     waiting = asyncio.create_task(ended.wait())
-    components = [asyncio.create_task(_watch(environ, cwd))]
+    components = [asyncio.create_task(_supervise("alerts", lambda: _watch(environ, cwd)))]
     if options.worker:
         components.append(asyncio.create_task(_keep_worker(environ, options.slots)))
     try:
@@ -165,6 +165,16 @@ async def _wait_until_answered(listening: socket.socket) -> None:
                 if answered:
                     return
         await asyncio.sleep(0.02)
+
+
+async def _supervise(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a component as long as the server runs; one that fails is begun again, and nothing else ends for it."""
+    while True:
+        try:
+            await work()
+        except Exception:  # the boundary: what is wrong with a component must not end the server
+            _LOG.exception("%s failed and is started again in %.0f s", name, _LONGEST_DELAY)
+        await asyncio.sleep(_LONGEST_DELAY)
 
 
 async def _watch(environ: Mapping[str, str], cwd: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from chargehand.core.codec import convert_to
 from chargehand.core.records import Alert
+from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database, Transaction
 
 _COLUMNS = 'rule, subject, raised, last, value, "limit", count, told, told_count, ended'
@@ -33,7 +36,10 @@ class Followers:
         """Return a memo; an empty one of revision 0 where there is none. Raises `StoreError`."""
         with self._database.read() as connection:
             row = connection.execute("SELECT revision, memo FROM followers WHERE name = ?", (name,)).fetchone()
-        return FollowerMemo(0, b"") if row is None else FollowerMemo(int(row[0]), bytes(row[1]))
+        if row is None:
+            return FollowerMemo(0, b"")
+        # Of a damaged file: a memo that cannot be read is one that says nothing.
+        return FollowerMemo(row[0], row[1] if isinstance(row[1], bytes) else b"")
 
     def save(self, name: str, memo: FollowerMemo) -> bool:
         """Put a memo in the place of the one of its revision; `False` where another one was written since."""
@@ -74,15 +80,17 @@ class Alerts:
 
     def _select(self, where: str, values: tuple[Any, ...]) -> tuple[Alert, ...]:
         with self._database.read() as connection:
-            return tuple(
-                Alert(**_named(row))
-                for row in connection.execute(f"SELECT {_COLUMNS} FROM alerts {where}", values)
-            )
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM alerts {where}", values).fetchall()
+        return tuple(alert for row in rows if (alert := _read_alert(row)) is not None)
 
 
-def _named(row: Sequence[Any]) -> dict[str, Any]:
-    names = [name.strip('"') for name in _COLUMNS.split(", ")]
-    return dict(zip(names, row, strict=True))
+def _read_alert(row: Sequence[Any]) -> Alert | None:
+    """Return a row as an alert, `None` where no program of ours wrote it."""
+    try:
+        alert = convert_to(dict(zip(Alert.__struct_fields__, row, strict=True)), Alert)
+    except msgspec.ValidationError:
+        return None
+    return alert if all(map(is_moment, (alert.raised, alert.last, alert.told))) else None
 
 
 def _put_memo(connection: Transaction, name: str, memo: FollowerMemo) -> bool:

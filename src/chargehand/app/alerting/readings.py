@@ -32,7 +32,7 @@ _BREAKER_AGE = timedelta(days=1)
 class SettledMission(msgspec.Struct, frozen=True):
     """When a mission was settled last, and whether an engine failure was the cause."""
 
-    time: str
+    time: datetime
     failed: bool
 
 
@@ -45,10 +45,10 @@ class AlertMemo(msgspec.Struct, kw_only=True):
     """
 
     position: int | None = None
-    looked: str = ""
+    looked: datetime | None = None
     checking: dict[str, float] = {}
     settled: dict[str, SettledMission] = {}
-    breakers: dict[str, str] = {}
+    breakers: dict[str, datetime] = {}
     channels: dict[str, str] = {}
     values: dict[str, float] = {}
 
@@ -96,13 +96,13 @@ def read_log(memo: AlertMemo, event: Event) -> Iterator[Reading]:
             memo.checking.pop(event.mission, None)
             end = Ending(status=finished.status, reasons=finished.reasons, base=None, tree=None)
             cause = mission_cause(end)
-            memo.settled[event.mission] = SettledMission(event.time, cause is not None and cause.kind == "engine")
+            memo.settled[event.mission] = SettledMission(now, cause is not None and cause.kind == "engine")
         case BreakerChanged() as breaker:
             name = breaker.agent if breaker.model is None else f"{breaker.agent} {breaker.model}"
             if breaker.state == "closed":
                 memo.breakers.pop(name, None)
             else:
-                memo.breakers[name] = event.time
+                memo.breakers[name] = now
             yield Reading(rule="breaker_open", value=float(name in memo.breakers), time=now, subject=name)
 
 
@@ -130,12 +130,8 @@ def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datet
 
 def _forget_old(memo: AlertMemo, alerts: AlertsConfig, now: datetime) -> None:
     since = now - timedelta(seconds=alerts.failed_window)
-    memo.settled = {
-        mission: each for mission, each in memo.settled.items() if datetime.fromisoformat(each.time) >= since
-    }
-    memo.breakers = {
-        name: time for name, time in memo.breakers.items() if now - datetime.fromisoformat(time) < _BREAKER_AGE
-    }
+    memo.settled = {mission: each for mission, each in memo.settled.items() if each.time >= since}
+    memo.breakers = {name: time for name, time in memo.breakers.items() if now - time < _BREAKER_AGE}
 
 
 def _is_validation(step: str) -> bool:

@@ -91,7 +91,7 @@ class AlertWatch:
         thresholds = thresholds_of(config)
         raised = reader.store.alerts.raised()
         decided = decide_alerts(raised, readings, thresholds, now=now, repeat=config.alerts.repeat)
-        memo.looked = now.isoformat(timespec="milliseconds")
+        memo.looked = now
         memo.values = _worst_values(readings, raised, decided, thresholds)
         written = FollowerMemo(kept.revision, msgspec.json.encode(memo))
         if not reader.store.alerts.save(FOLLOWER, written, decided.changed):
