@@ -41,10 +41,11 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     from chargehand.app.reading import state_home
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.mcp.server import mission_server, server_directory
 
     # The SDK logs what clients sent, even lines that are no message: that stays out of stderr.
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    set_up_logs()
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     opened = mission_server(environ=os.environ, cwd=server_directory(repo), keep_traceback=keep_traceback)
     if http is None:
@@ -109,7 +110,6 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
       chargehand up
     """
     import contextlib
-    import logging
     import os
 
     from chargehand.app.accounts import create_login_code, require_accounts
@@ -117,9 +117,10 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
     from chargehand.app.reading import working_directory
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.server.serving import ServeOptions, bind, serve, url_at
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs()
     options = ServeOptions(host=host, port=port, names=names, worker=not no_worker, slots=slots)
 
     def show_link(app: App, url: str, more: str = "") -> None:

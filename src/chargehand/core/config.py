@@ -476,6 +476,16 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
     )
 
 
+class LogConfig(Struct, frozen=True, kw_only=True):
+    """[log]: what `worker`, `up`, `mcp` and `gateway` write to stderr."""
+
+    format: Annotated[Literal["text", "json"], KeySpec("lines for people, or JSON")] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        KeySpec("what is written: from this level on; info has a line for each request to the server"),
+    ] = "warning"
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """All that is configured, resolved; see `app` for the order of the sources."""
 
@@ -490,3 +500,4 @@ class Config(Struct, frozen=True, kw_only=True):
     actions: ActionsConfig = ActionsConfig()
     server: ServerConfig = ServerConfig()
     alerts: AlertsConfig = AlertsConfig()
+    log: LogConfig = LogConfig()

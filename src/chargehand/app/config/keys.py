@@ -16,6 +16,7 @@ from chargehand.core.config import (
     AlertsConfig,
     EngineConfig,
     LimitsConfig,
+    LogConfig,
     McpConfig,
     ModelConfig,
     ProjectConfig,
@@ -33,6 +34,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("actions", ActionsConfig),
     ("server", ServerConfig),
     ("alerts", AlertsConfig),
+    ("log", LogConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
