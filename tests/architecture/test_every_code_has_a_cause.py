@@ -20,6 +20,8 @@ from chargehand.store.database.connection import _HINTS
 SOURCE = Path(__file__).parents[2] / "src/chargehand"
 WORDS = {"code", "rule"}
 """The keywords and keys under which a code is handed on."""
+ALERTS = ("Alert", "AlertDocument", "NoticeDocument", "Reading")
+"""The records of alerts, whose rules are no codes."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -130,7 +132,7 @@ def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, Function | None]]:
 
 def _keyword_values(call: ast.Call) -> list[ast.expr]:
     # What the table is read into; and what names a rule of the policy, which ends no mission.
-    if ast.unparse(call.func) in ("Cause", "Judgement", "Part"):
+    if ast.unparse(call.func) in ("Cause", "Judgement", "Part", *ALERTS):
         return []
     return [keyword.value for keyword in call.keywords if keyword.arg in WORDS]
 

@@ -20,6 +20,7 @@ from tests.unit.older_stores import as_of_version_6
 from chargehand.app import worker
 from chargehand.app.composition import App
 from chargehand.app.worker import start_worker
+from chargehand.cli.terminal.logs import LARGEST_FILE
 
 pytestmark = pytest.mark.needs_bwrap
 WAIT = 90.0
@@ -74,6 +75,24 @@ def test_a_detached_mission_is_finished_by_a_worker_that_then_ends(desk: Desk, r
     assert state.exported == state.commit
     wait_until(lambda: not workers(desk))
     wait_until(lambda: list((desk.home / "workers").iterdir()) == [])
+
+
+def test_a_detached_worker_logs_as_configured_to_a_file_that_is_cut(desk: Desk, repo: Path) -> None:
+    log = desk.home / "logs" / "worker.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_bytes(b"x" * (LARGEST_FILE + 1))
+    desk.environ |= {"CHARGEHAND_LOG_FORMAT": "json", "CHARGEHAND_LOG_LEVEL": "info"}
+    said = detach(desk, repo)
+    watched(desk, said, repo)
+    wait_until(lambda: not workers(desk))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    mission = said.document["mission"]
+    (attempt,) = desk.state(said).attempts
+    assert [line["message"] for line in lines] == ["goes on", "attempt 1 begins", "is promoted"]
+    assert {line["mission"] for line in lines} == {mission}
+    assert lines[1]["attempt"] == attempt.id
+    assert (lines[0]["level"], lines[0]["logger"]) == ("info", "chargehand.worker")
+    assert log.with_suffix(".log.1").stat().st_size == LARGEST_FILE + 1
 
 
 def test_a_worker_that_is_just_starting_is_not_started_twice(

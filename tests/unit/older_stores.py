@@ -5,7 +5,14 @@ from __future__ import annotations
 import sqlite3
 
 
+def as_of_version_9(raw: sqlite3.Connection) -> None:
+    for table in ("alerts", "followers"):
+        raw.execute(f"DROP TABLE {table}")
+    raw.execute("UPDATE alembic_version SET version_num = '0009'")
+
+
 def as_of_version_8(raw: sqlite3.Connection) -> None:
+    as_of_version_9(raw)
     for table in ("accounts", "web_sessions", "login_codes", "api_tokens", "access_log"):
         raw.execute(f"DROP TABLE {table}")
     raw.execute("UPDATE alembic_version SET version_num = '0008'")

@@ -83,6 +83,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show set",
+        "alerts": "list test",
         "user": "add list role password disable enable remove log",
         "token": "create list revoke",
         "store": "check backup restore rebuild",

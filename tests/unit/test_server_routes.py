@@ -28,6 +28,7 @@ WITHOUT: dict[str, str] = {
     **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), HERE),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), HERE),
+    "alerts test": HERE,
     "mission watch": "the feed of events",
     **dict.fromkeys(("action log", "action cancel", "action answer", "audit export", "project log"), LATER),
     **dict.fromkeys(("model probe", "agent probe", "policy test", "policy why", "role path"), LATER),

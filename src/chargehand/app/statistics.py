@@ -1,19 +1,25 @@
-"""Statistics: how missions ended, what they cost and how long they took; how each model did."""
+"""Statistics: how missions ended, what they cost and how long they took; how each model did; alerts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
+from chargehand.app.alerting.readings import FOLLOWER, decode_memo, thresholds_of
+from chargehand.app.alerting.words import LOOK_METRIC as LOOK_METRIC  # these two are parts of this face
+from chargehand.app.alerting.words import READING_METRIC as READING_METRIC
+from chargehand.app.alerting.words import alert_text, prometheus_rules
 from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import UsageError
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
+from chargehand.core.records import Alert
 from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
 from chargehand.missions.statistics import (
     AttemptStats,
@@ -24,6 +30,10 @@ from chargehand.missions.statistics import (
     SandboxStats,
     gather_statistics,
 )
+from chargehand.policy.alerts import ALERT_RULES
+
+# `up` looks every ten seconds.
+_WATCHED_SECONDS = 60.0
 
 
 class CountedCause(Document, frozen=True):
@@ -95,6 +105,57 @@ class StatisticsRequest(msgspec.Struct, frozen=True, kw_only=True):
     repo: Path | None = None
     everywhere: bool = False
     since: str | None = None
+
+
+class AlertDocument(Document, frozen=True):
+    """An alert: since when, its last breach, how many there were; `value` is the worst one against `limit`.
+
+    `ended` is null while it is raised, `text` says it in words.
+    """
+
+    rule: str
+    subject: str
+    text: str
+    raised: str
+    last: str
+    ended: str | None
+    value: float
+    limit: float
+    count: int
+
+
+class ChannelDocument(Document, frozen=True):
+    """A way that notices take, and why it failed the last time; null where it did not, or was not used yet."""
+
+    channel: str
+    problem: str | None
+
+
+class AlertsDocument(Document, frozen=True):
+    """`alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never.
+
+    `watched`: that was less than a minute ago.
+    """
+
+    looked: str | None
+    watched: bool
+    raised: list[AlertDocument]
+    ended: list[AlertDocument]
+    channels: list[ChannelDocument]
+
+
+class TrialDocument(Document, frozen=True):
+    """`alerts test`: the ways that a trial notice took, and how that went."""
+
+    channels: list[ChannelDocument]
+
+
+class AlertMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """How many alerts of each rule are raised, the last value of each, and when that was (seconds since 1970)."""
+
+    raised: Mapping[str, int]
+    values: Mapping[str, float]
+    looked: float | None
 
 
 class _Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +238,64 @@ def _invoice_line(event: Event, called: ModelCalled) -> InvoiceLine:
         cost_usd=called.cost_usd if called.cost_known else None,
         booked_usd=called.booked_usd,
     )
+
+
+async def watch_alerts(reader: StateReader) -> None:
+    """Raise, tell and end alerts until cancelled; one of the components of `chargehand up`."""
+    from chargehand.app.alerting.watch import AlertWatch
+
+    await AlertWatch(reader).run()
+
+
+def list_alerts(reader: StateReader, *, limit: int = 50) -> AlertsDocument:
+    """Return the alerts that are raised and at most `limit` that were. Raises `StoreError`, `ConfigError`."""
+    memo = decode_memo(reader.store.followers.load(FOLLOWER).content)
+    looked = memo.looked
+    return AlertsDocument(
+        looked=None if looked is None else looked.isoformat(timespec="seconds"),
+        watched=looked is not None and (reader.clock.now() - looked).total_seconds() < _WATCHED_SECONDS,
+        raised=[_alert_document(alert) for alert in reader.store.alerts.raised()],
+        ended=[_alert_document(alert) for alert in reader.store.alerts.ended(limit)],
+        channels=[_channel_document(name, problem) for name, problem in memo.channels.items()],
+    )
+
+
+def try_channels(reader: StateReader) -> TrialDocument:
+    """Send a trial notice each way that is configured. Raises `StoreError`, `ConfigError`."""
+    from chargehand.app.alerting.watch import send_trial
+
+    return TrialDocument(channels=[_channel_document(*each) for each in send_trial(reader).items()])
+
+
+def alert_rules(reader: StateReader) -> str:
+    """Return the alerts as rules of Prometheus, as YAML. Raises `ConfigError`."""
+    return prometheus_rules(thresholds_of(reader.user_configuration().config))
+
+
+def alert_metrics(reader: StateReader) -> AlertMetrics:
+    """Return what `/metrics` tells of alerts. Raises `StoreError`."""
+    memo = decode_memo(reader.store.followers.load(FOLLOWER).content)
+    raised = Counter(alert.rule for alert in reader.store.alerts.raised())
+    looked = None if memo.looked is None else memo.looked.timestamp()
+    return AlertMetrics(raised={rule: raised[rule] for rule in ALERT_RULES}, values=memo.values, looked=looked)
+
+
+def _alert_document(alert: Alert) -> AlertDocument:
+    return AlertDocument(
+        rule=alert.rule,
+        subject=alert.subject,
+        text=alert_text(alert),
+        raised=alert.raised,
+        last=alert.last,
+        ended=alert.ended or None,
+        value=alert.value,
+        limit=alert.limit,
+        count=alert.count,
+    )
+
+
+def _channel_document(name: str, problem: str) -> ChannelDocument:
+    return ChannelDocument(channel=name, problem=problem or None)
 
 
 def _select(reader: StateReader, request: StatisticsRequest) -> _Selection:

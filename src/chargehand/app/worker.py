@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
+from chargehand.core.log_fields import log_fields
 from chargehand.core.records import Reason
 from chargehand.durable.workers import begin_start, end_start
 from chargehand.store.rows import MissionRow
@@ -195,6 +196,10 @@ class Worker:
         return living
 
     async def _run(self, mission: str) -> None:
+        with log_fields(mission=mission):
+            await self._go_on(mission)
+
+    async def _go_on(self, mission: str) -> None:
         """Go on with one mission; what cannot even be begun settles it."""
         if self._is_ending:
             raise asyncio.CancelledError  # its turn goes back to the queue
@@ -203,8 +208,10 @@ class Worker:
         try:
             if not await asyncio.to_thread(self._takeable, mission):
                 return
+            _LOG.info("goes on")
             async with self._app.mission_session(mission, recorded=True) as (_, session):
                 await run_with_output(self._app, session, mission)
+            _LOG.info("is %s", self._app.store.log.summary(mission).summary.status)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or self._app.store.log.get(mission).runnable:

@@ -106,7 +106,9 @@ def run_gateway(out: Output, options: dict[str, Any]) -> int:
     from chargehand.app.composition import App
     from chargehand.app.gateways import GatewayOptions, check_options, serve_gateway
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.logs import set_up_logs
 
+    set_up_logs()
     wanted = GatewayOptions(**options)
     check_options(wanted)
 

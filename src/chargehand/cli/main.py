@@ -23,6 +23,7 @@ _COMMANDS = {
     # name: the module that declares it, and the command there
     "action": ("chargehand.cli.actions", "action"),
     "agent": ("chargehand.cli.agent", "agent"),
+    "alerts": ("chargehand.cli.serving", "alerts"),
     "artifact": ("chargehand.cli.storage", "artifact"),
     "audit": ("chargehand.cli.audit", "audit"),
     "checkpoint": ("chargehand.cli.checkpoint", "checkpoint"),

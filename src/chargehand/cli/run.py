@@ -138,13 +138,12 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
     each from its last recorded step. A mission that waits for a provider's quota is woken when that is expected.
     """
     import functools
-    import logging
 
     from chargehand.app.composition import App
     from chargehand.cli.terminal.interrupt import run_loop
+    from chargehand.cli.terminal.logs import set_up_logs
 
-    # For a detached worker stderr is logs/worker.log, where lines without a time would tell nothing.
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs()
     while True:
         with App.open(role="worker") as app:
             out.notice(f"Worker {app.member.id} runs missions of {app.home}.")

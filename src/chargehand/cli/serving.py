@@ -1,4 +1,4 @@
-"""`chargehand mcp` and `chargehand up`: start the MCP server, and the web server."""
+"""`chargehand mcp` and `chargehand up`: start the MCP server, and the web server; `chargehand alerts`."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     from chargehand.app.reading import state_home
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.mcp.server import mission_server, server_directory
 
     # The SDK logs what clients sent, even lines that are no message: that stays out of stderr.
-    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    set_up_logs()
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     opened = mission_server(environ=os.environ, cwd=server_directory(repo), keep_traceback=keep_traceback)
     if http is None:
@@ -109,7 +110,6 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
       chargehand up
     """
     import contextlib
-    import logging
     import os
 
     from chargehand.app.accounts import create_login_code, require_accounts
@@ -117,9 +117,10 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
     from chargehand.app.reading import working_directory
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.server.serving import ServeOptions, bind, serve, url_at
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logs()
     options = ServeOptions(host=host, port=port, names=names, worker=not no_worker, slots=slots)
 
     def show_link(app: App, url: str, more: str = "") -> None:
@@ -150,3 +151,87 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
             )
         )
     return 0
+
+
+@click.group(invoke_without_command=True)
+@click.option("--prometheus", is_flag=True, help="Print them as rules of Prometheus, with your thresholds.")
+@json_option
+@click.pass_context
+def alerts(context: click.Context, prometheus: bool, out: Output) -> int:
+    """Show which thresholds are crossed, and try the ways that notices take.
+
+    `chargehand up` watches: slow checkpoints and validations, missions that fail by engine failures, disk, memory,
+    breakers, the budget of the day. [alerts] of your configuration has thresholds and ways.
+
+    \b
+    Example:
+      chargehand alerts
+      chargehand alerts test
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.statistics import alert_rules
+
+    if prometheus:
+        with StateReader.open() as reader:
+            rules = alert_rules(reader)
+        out.document({"rules": rules})
+        out.text(rules.removesuffix("\n"))
+    elif context.invoked_subcommand is None:
+        _show_alerts(out)
+    elif out.as_json:  # `alerts --json test`: what is asked for holds for the command as well
+        context.find_root().params["as_json"] = True
+    return 0
+
+
+@alerts.command("list")
+@json_option
+def list_(out: Output) -> int:
+    """List the alerts that are raised, and those that were."""
+    _show_alerts(out)
+    return 0
+
+
+@alerts.command("test")
+@json_option
+def test_(out: Output) -> int:
+    """Send a trial notice each way that [alerts] names.
+
+    Exits 1 where one fails.
+    """
+    from chargehand.app.reading import StateReader
+    from chargehand.app.statistics import try_channels
+
+    with StateReader.open() as reader:
+        tried = try_channels(reader)
+    out.document(tried)
+    if not tried.channels:
+        out.text("No way for notices is configured. Set one: chargehand config set alerts.webhook URL")
+    for channel in tried.channels:
+        out.text(f"{channel.channel:10} {channel.problem or 'sent'}")
+    return int(any(channel.problem is not None for channel in tried.channels))
+
+
+def _show_alerts(out: Output) -> None:
+    from chargehand.app.reading import StateReader
+    from chargehand.app.statistics import list_alerts
+    from chargehand.cli.terminal.output import local_time
+
+    with StateReader.open() as reader:
+        found = list_alerts(reader)
+    out.document(found)
+    if not found.watched:
+        since = "yet" if found.looked is None else f"since {local_time(found.looked)}"
+        out.text(f"Nobody has looked {since}: alerts are raised while `chargehand up` runs.")
+    if found.raised or found.ended:
+        rows = [(local_time(each.raised), "raised", each.count, each.text) for each in found.raised]
+        rows += [
+            (local_time(each.raised), f"until {local_time(each.ended)}", each.count, each.text)
+            for each in found.ended
+            if each.ended is not None
+        ]
+        out.table(("SINCE", "STATE", "TIMES", "WHAT"), rows)
+    elif found.watched:
+        out.text("No alert is raised, and none was.")
+    for channel in found.channels:
+        if channel.problem is not None:
+            out.text(f"Notices by {channel.channel} do not arrive: {channel.problem}")

@@ -30,7 +30,8 @@ class KeySpec(Struct, frozen=True):
     `user` (only the user's file, the environment or the command line may; the repository's needs trust).
     `form` is what a text or number must be: `command`, `setup` (one, or nothing), `argv`, `area`, `path`, `host`,
     `url`, `http`, `name`, `secret` (the name of one), `variable` (NAME=value), `model`, `agent` (as after
-    --agent), `seconds`, `tokens`, `money` (0 is free) or `budget` (more than 0).
+    --agent), `mail`, `server` (HOST or HOST:PORT), `login`, `seconds`, `percent`, `tokens`, `money` (0 is free) or
+    `budget` (more than 0).
     `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
     that runs on the host where there is no sandbox: the repository's then needs trust.
     """
@@ -425,6 +426,66 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     ] = False
 
 
+# Read from the user's own configuration alone: `chargehand up` watches over all projects.
+class AlertsConfig(Struct, frozen=True, kw_only=True):
+    """[alerts]: when `chargehand up` tells somebody, and by which ways."""
+
+    checkpoint: Annotated[float, KeySpec("time of one checkpoint, beyond which it is told", form="seconds")] = 1.0
+    # Not a whole validation: a suite that takes minutes is no fault of ours.
+    validation: Annotated[
+        float,
+        KeySpec(
+            "time that a validation takes beside the project's own commands, beyond which it is told",
+            form="seconds",
+        ),
+    ] = 2.0
+    failed_percent: Annotated[
+        int,
+        KeySpec(
+            "share of the missions settled in a window that failed by an engine failure, beyond which it is told",
+            form="percent",
+        ),
+    ] = 10
+    failed_window: Annotated[float, KeySpec("length of that window", form="seconds")] = 3600.0
+    disk_percent: Annotated[
+        int, KeySpec("free disk where state is kept, below which it is told", form="percent")
+    ] = 5
+    memory_percent: Annotated[int, KeySpec("free memory, below which it is told", form="percent")] = 5
+    budget_percent: Annotated[
+        int, KeySpec("share of limits.day_usd that is spent or reserved, from which on it is told", form="percent")
+    ] = 80
+    calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
+    repeat: Annotated[
+        float, KeySpec("least time between two notices of one alert whose breaches go on", form="seconds")
+    ] = 3600.0
+    desktop: Annotated[bool, KeySpec("whether notify-send shows notices, where it is installed")] = True
+    webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
+    webhook_secret: Annotated[
+        str | None, KeySpec("name of the secret that signs them; absent: they are not signed", form="secret")
+    ] = None
+    mail_to: Annotated[tuple[str, ...], KeySpec("addresses that notices are mailed to", form="mail")] = ()
+    mail_from: Annotated[
+        str | None, KeySpec("address that they come from; absent: the first of mail_to", form="mail")
+    ] = None
+    mail_server: Annotated[
+        str | None, KeySpec("mail server; port 587 by default, with 465 TLS from the beginning", form="server")
+    ] = None
+    mail_user: Annotated[str | None, KeySpec("name to log in with; absent: no login", form="login")] = None
+    mail_password: Annotated[str | None, KeySpec("name of the secret that holds its password", form="secret")] = (
+        None
+    )
+
+
+class LogConfig(Struct, frozen=True, kw_only=True):
+    """[log]: what `worker`, `up`, `mcp` and `gateway` write to stderr."""
+
+    format: Annotated[Literal["text", "json"], KeySpec("lines for people, or JSON")] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        KeySpec("what is written: from this level on; info has a line for each request to the server"),
+    ] = "warning"
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """All that is configured, resolved; see `app` for the order of the sources."""
 
@@ -438,3 +499,5 @@ class Config(Struct, frozen=True, kw_only=True):
     engine: EngineConfig = EngineConfig()
     actions: ActionsConfig = ActionsConfig()
     server: ServerConfig = ServerConfig()
+    alerts: AlertsConfig = AlertsConfig()
+    log: LogConfig = LogConfig()

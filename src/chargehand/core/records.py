@@ -268,3 +268,23 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     directory: str = ""
     checks_directory: str = ""
     break_at: tuple[str, ...] = ()
+
+
+class Alert(Struct, frozen=True, kw_only=True):
+    """A threshold that was crossed, of a rule and what it is about ("" where there is but one).
+
+    `last` is its last breach, `count` how many there were, `value` the worst of them against `limit`. `told` is
+    when it was told last, with `told_count` of them. Moments are ISO 8601 in UTC; `ended` is "" while it is
+    raised.
+    """
+
+    rule: str
+    subject: str
+    raised: str
+    last: str
+    value: float
+    limit: float
+    count: int = 1
+    told: str = ""
+    told_count: int = 0
+    ended: str = ""

@@ -12,6 +12,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
+from chargehand.core.log_fields import log_fields
 from chargehand.core.text import printable
 from chargehand.mcp._records import schema_of
 from chargehand.mcp._tools import TOOLS, McpToolSpec, ToolContext
@@ -74,7 +75,7 @@ class ToolCalls:
                 raise ExhaustedError(
                     f"more than {_WAITING} calls are open", code="rate_limited", hint="wait for some of them"
                 )
-            with translate_errors(self._keep_traceback):
+            with log_fields(request=str(context.request_id)), translate_errors(self._keep_traceback):
                 record = await tool.call(self._context, _read_arguments(tool, params.arguments or {}), progress)
                 document = msgspec.to_builtins(record)
                 # The text repeats the document for clients that read no structured results.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from chargehand.app.diagnosis import describe_system
 from chargehand.app.reading import StateReader
+from chargehand.app.statistics import LOOK_METRIC, READING_METRIC, alert_metrics
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -66,3 +67,15 @@ class _StateCollector(Collector):
             ("events", "Lines in all logs", system.position),
         ):
             yield GaugeMetricFamily(f"chargehand_{name}", about, value=value)
+        alerts = alert_metrics(self._reader)
+        families: tuple[tuple[str, str, Mapping[str, float]], ...] = (
+            ("chargehand_alert_raised", "Alerts that are raised", alerts.raised),
+            (READING_METRIC, "Last value of what an alert is decided on", alerts.values),
+        )
+        for metric, what, values in families:
+            family = GaugeMetricFamily(metric, what, labels=["rule"])
+            for rule, reading in values.items():
+                family.add_metric([rule], reading)
+            yield family
+        if alerts.looked is not None:
+            yield GaugeMetricFamily(LOOK_METRIC, "When alerts were looked at last", value=alerts.looked)

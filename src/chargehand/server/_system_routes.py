@@ -26,10 +26,12 @@ from chargehand.app.models import ModelList, ModelView, list_models, show_model
 from chargehand.app.projects import ProjectList, ProjectView, list_projects, show_project
 from chargehand.app.reading import StateReader
 from chargehand.app.statistics import (
+    AlertsDocument,
     InvoiceDocument,
     ModelStatisticsDocument,
     StatisticsDocument,
     StatisticsRequest,
+    list_alerts,
     mission_statistics,
     model_invoice,
     model_statistics,
@@ -203,6 +205,10 @@ ROUTES = (
         method="GET", path="/system", action="system.show",
         summary="Show workers, queue and disk.", gives=SystemView,
         call=lambda reader, call, by: describe_system(reader),
+    ),
+    Route(
+        method="GET", path="/alerts", action="system.show", summary="List alerts that are raised, and that were.",
+        gives=AlertsDocument, call=lambda reader, call, by: list_alerts(reader), commands=("alerts list",),
     ),
     Route(
         method="POST", path="/audit/verify", action="audit.verify",

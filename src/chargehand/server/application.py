@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import logging
 import time
@@ -24,6 +25,7 @@ from chargehand.app.accounts import Caller, require_access
 from chargehand.app.composition import App
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
+from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
 from chargehand.server._metrics import Metrics
@@ -67,9 +69,9 @@ class ChargehandServer:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
-        self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts)
+        self.application = self._starlette(hosts)
 
-    def _starlette(self) -> ASGIApp:
+    def _starlette(self, hosts: Hosts) -> ASGIApp:
         routes = [
             HttpRoute(PREFIX + route.path, self._endpoint(route), methods=[route.method]) for route in ROUTES
         ]
@@ -84,9 +86,11 @@ class ChargehandServer:
             HttpRoute("/openapi.json", self._openapi, methods=["GET"]),
             HttpRoute("/{path:path}", self._page, methods=["GET"]),
         ]
-        return GZipMiddleware(
+        zipped = GZipMiddleware(
             Starlette(routes=routes, lifespan=self._lifespan), minimum_size=2000, compresslevel=4
         )
+        guarded = RequestGuard(zipped, hosts=hosts)
+        return AccessLines(guarded, templates={route.endpoint: route.path for route in routes})
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
@@ -184,6 +188,7 @@ class ChargehandServer:
     def _authorise(self, request: Request, action: str) -> Caller:
         """Return who calls, if they may do this; nothing else of the request was looked at before."""
         caller = self._sessions.authenticate(request)
+        request.scope[ACCOUNT] = caller.user
         require_access(self._shared, caller, action, request.path_params.get("mission", ""))
         return caller
 
@@ -194,7 +199,9 @@ class ChargehandServer:
             except StopIteration as error:  # no future takes it: the request would never end
                 raise RuntimeError("an iterator ended early") from error
 
-        return await asyncio.get_running_loop().run_in_executor(threads or self._readers, finish)
+        # With the context of the request: what its thread logs is known as this request's.
+        told = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(threads or self._readers, told.run, finish)
 
     # --- sessions, feed, health, pages
 

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from granian.net import SocketHolder  # type: ignore[attr-defined]  # not declar
 from granian.server.embed import Server
 from msgspec import Struct
 
-from chargehand.app.reading import state_home
+from chargehand.app.reading import StateReader, state_home
+from chargehand.app.statistics import watch_alerts
 from chargehand.core.errors import UsageError
 from chargehand.server._guard import Hosts
 from chargehand.server.application import ChargehandServer, KeepTraceback
@@ -131,7 +132,9 @@ async def serve(
     serving = asyncio.create_task(granian.serve())
     answering = asyncio.create_task(_wait_until_answered(listening))
     waiting = asyncio.create_task(ended.wait())
-    working = asyncio.create_task(_keep_worker(environ, options.slots)) if options.worker else None
+    components = [asyncio.create_task(_supervise("alerts", lambda: _watch(environ, cwd)))]
+    if options.worker:
+        components.append(asyncio.create_task(_keep_worker(environ, options.slots)))
     try:
         # A server that fails to start, and a signal that comes before it has, end this as well.
         await asyncio.wait({answering, waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,9 +144,9 @@ async def serve(
     finally:
         answering.cancel()
         waiting.cancel()
-        if working is not None:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        for component in components:
+            component.cancel()
+        await asyncio.gather(*components, return_exceptions=True)
         server.end_streams()
         granian.stop()  # type: ignore[no-untyped-call]
         await serving
@@ -162,6 +165,22 @@ async def _wait_until_answered(listening: socket.socket) -> None:
                 if answered:
                     return
         await asyncio.sleep(0.02)
+
+
+async def _supervise(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a component as long as the server runs; one that fails is begun again, and nothing else ends for it."""
+    while True:
+        try:
+            await work()
+        except Exception:  # the boundary: what is wrong with a component must not end the server
+            _LOG.exception("%s failed and is started again in %.0f s", name, _LONGEST_DELAY)
+        await asyncio.sleep(_LONGEST_DELAY)
+
+
+async def _watch(environ: Mapping[str, str], cwd: Path) -> None:
+    """Watch over the state directory as long as the server runs."""
+    with StateReader.open(environ=environ, cwd=cwd) as reader:
+        await watch_alerts(reader)
 
 
 async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:

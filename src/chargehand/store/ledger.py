@@ -139,6 +139,13 @@ class Spending:
             known, booked = connection.execute(query, given).fetchone()
         return SpendingTotal(_usd(known), _usd(booked))
 
+    def booked_on(self, day: str) -> float:
+        """Return what limits count for a day (`2026-01-31`, UTC), in USD. Raises `StoreError`."""
+        query = "SELECT booked FROM spending_totals WHERE scope = 'day' AND subject = ? AND day = ''"
+        with self._database.read() as connection:
+            row = connection.execute(query, (day,)).fetchone()
+        return _usd(row[0]) if row is not None else 0.0
+
 
 class _Whose(Struct, frozen=True, kw_only=True):
     """What the calls of one ledger count for."""

@@ -30,6 +30,7 @@ from chargehand.store.projects import Projects, Trust
 
 if TYPE_CHECKING:  # who only reads signs nothing, and asks nobody who they are
     from chargehand.store.accounts import AccessLog, Accounts, Grants
+    from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.envelopes import Envelope
 
 # What commands that need no store may write before there is one.
@@ -88,6 +89,20 @@ class Store:
         from chargehand.store.accounts import Grants
 
         return Grants(self.database, self.access_log, clock=self._clock)
+
+    @cached_property
+    def alerts(self) -> Alerts:
+        """The alerts that are raised and that were."""
+        from chargehand.store.alerts import Alerts
+
+        return Alerts(self.database)
+
+    @cached_property
+    def followers(self) -> Followers:
+        """How far those have read who follow all lines."""
+        from chargehand.store.alerts import Followers
+
+        return Followers(self.database)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.

@@ -13,8 +13,10 @@ from msgspec.structs import asdict
 from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
+    AlertsConfig,
     EngineConfig,
     LimitsConfig,
+    LogConfig,
     McpConfig,
     ModelConfig,
     ProjectConfig,
@@ -31,6 +33,8 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("engine", EngineConfig),
     ("actions", ActionsConfig),
     ("server", ServerConfig),
+    ("alerts", AlertsConfig),
+    ("log", LogConfig),
 )
 AGENTS = "agents"
 MODELS = "models"

@@ -144,7 +144,7 @@ def _number(key: ConfigKey, value: object, place: str) -> float:
     if key.shape == "integer":
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong(key, "a whole number", value, place, "write it in digits, such as 3")
-        largest = LARGEST_TOKENS if key.form == "tokens" else LARGEST_AMOUNT
+        largest = {"tokens": LARGEST_TOKENS, "percent": 100}.get(key.form, LARGEST_AMOUNT)
         if not 1 <= value <= largest:
             raise _wrong(key, f"from 1 to {largest}", value, place, _IN_RANGE)
         return value
@@ -253,6 +253,18 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
         "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
     ),
     "model": (late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
+    "login": (late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
+    # What stands in a header and in a command of SMTP: no blank, no line break, nothing that ends an address.
+    "mail": (
+        late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
+        "not a mail address",
+        "write it plainly, such as 'ops@example.org'",
+    ),
+    "server": (
+        late_pattern(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"),
+        "not a server",
+        "write 'mail.example.org' or 'mail.example.org:587'",
+    ),
     "modality": (
         late_pattern("text|image|pdf|audio|video"),
         "not a kind of content",

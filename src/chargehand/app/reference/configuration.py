@@ -74,6 +74,9 @@ _FORMS = {
     "secret": "name of a secret or environment variable",
     "model": "name of a model",
     "agent": "what `--agent` takes",
+    "login": "name to log in with",
+    "mail": "mail address",
+    "server": "`HOST` or `HOST:PORT`",
     "modality": "kind of content: text, image, pdf, audio or video",
 }
 _ENTRIES = f"""\
@@ -137,7 +140,7 @@ def _holds(key: ConfigKey) -> str:
     if key.shape == "seconds":
         return 'duration: seconds, or `"90s"`, `"30m"`, `"1h30m"`'
     if key.shape == "integer":
-        return "whole number from 1"
+        return "whole number from 1" + (" to 100" if key.form == "percent" else "")
     if key.shape == "number":
         return "USD, more than 0" if key.form == "budget" else "USD, from 0"
     if key.shape == "flag":

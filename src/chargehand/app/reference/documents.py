@@ -43,7 +43,12 @@ from chargehand.app.progress.plan_graph import PlanDocument
 from chargehand.app.reporting.report import MissionReport
 from chargehand.app.requests import PlanChangeDocument, TaskAllowedDocument
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
-from chargehand.app.statistics import ModelStatisticsDocument, StatisticsDocument
+from chargehand.app.statistics import (
+    AlertsDocument,
+    ModelStatisticsDocument,
+    StatisticsDocument,
+    TrialDocument,
+)
 from chargehand.app.storage import ProvenanceDocument
 from chargehand.core.codec import json_schema
 
@@ -74,6 +79,8 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     FormatDocument: "`format`",
     StatisticsDocument: "`stats`",
     ModelStatisticsDocument: "`model stats`",
+    AlertsDocument: "`alerts`, `alerts list`",
+    TrialDocument: "`alerts test`",
     UserDocument: "`user add`, `user role`, `user password`, `user disable`, `user enable`",
     UserListDocument: "`user list`",
     UserRemovedDocument: "`user remove`",

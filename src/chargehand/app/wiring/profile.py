@@ -118,6 +118,34 @@ def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgr
     return MachineSize(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
 
 
+def free_memory(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return the share of the memory that can still be had, of the tightest bound; `None` where nobody tells."""
+    shares = []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split(":") for line in (proc / "meminfo").read_text().splitlines())
+        found = {name: int(value.split()[0]) for name, value in lines}
+        shares.append(found["MemAvailable"] / found["MemTotal"])
+    with contextlib.suppress(OSError, ValueError):
+        shares += _free_shares(proc, groups)
+    return min(shares, default=None)
+
+
+def _free_shares(proc: Path, groups: Path) -> Iterator[float]:
+    """Yield the free share of each control group that bounds us (version 2): cached files can be given back."""
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        number, _, place = line.split(":", 2)
+        if number != "0":
+            continue
+        directory = groups / place.lstrip("/")
+        for group in (directory, *directory.parents):
+            with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or not there
+                limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                yield 1 - max(0, used - int(stat["inactive_file"])) / limit
+            if group == groups:
+                break
+
+
 def _total(proc: Path) -> int:
     for line in (proc / "meminfo").read_text().splitlines():
         if line.startswith("MemTotal:"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from chargehand.core.attempt_events import (
 )
 from chargehand.core.errors import FencedError, InfrastructureError, SandboxDiedError, TierUnavailableError
 from chargehand.core.events import Payload
+from chargehand.core.log_fields import log_fields
 from chargehand.core.records import Checkpoint, Finding, Reverted
 from chargehand.core.state import AttemptState
 from chargehand.missions._attempt_log import call_event, replies_path, settle_lost_calls
@@ -67,6 +69,8 @@ from chargehand.workspace.workspace import Workspace
 if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
     from chargehand.models.request_matching import Divergence
 
+_LOG = logging.getLogger("chargehand.missions")
+
 
 @dataclass(eq=False, slots=True)
 class AttemptRunner:
@@ -93,9 +97,11 @@ class AttemptRunner:
             tree = find_last_tree(self.journal, assignment.number) or tree
         opened = self._open_workspace(agent, assignment, lost, tree)
         # The slot comes first: a mission that waits for one holds neither disk nor memory.
-        async with self.queue.turn("attempts"), opened as (workspace, resumed):
-            outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
-            result = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
+        with log_fields(attempt=assignment.attempt):
+            _LOG.info("attempt %d %s", assignment.number, "begins" if lost is None else "goes on")
+            async with self.queue.turn("attempts"), opened as (workspace, resumed):
+                outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
+                result = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
         outcome, writes = result.outcome, assignment.role.writes
         left = result.tree != self.environment.base.tree if writes else bool(outcome.said.strip())
         if left and outcome.code in ENDS_WITHOUT_A_WORD:

@@ -216,6 +216,31 @@ CREATE TABLE access_log (
 );
 CREATE INDEX access_log_refused ON access_log (seq) WHERE outcome = 'refused';
 
+-- Thresholds that were crossed; at most one of each rule and subject is raised at a time.
+CREATE TABLE alerts (
+    seq INTEGER NOT NULL,
+    rule TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    raised TEXT NOT NULL,
+    last TEXT NOT NULL,
+    value REAL NOT NULL,
+    "limit" REAL NOT NULL,
+    count INTEGER NOT NULL, -- breaches
+    told TEXT NOT NULL,
+    told_count INTEGER NOT NULL,
+    ended TEXT NOT NULL, -- '' while it is raised
+    PRIMARY KEY (seq)
+);
+CREATE UNIQUE INDEX alerts_raised ON alerts (rule, subject) WHERE ended = '';
+
+-- How far those have read who follow all lines, each with a memo in a form of its own.
+CREATE TABLE followers (
+    name TEXT NOT NULL,
+    revision INTEGER NOT NULL, -- of two that write at once, one finds another
+    memo BLOB NOT NULL,
+    PRIMARY KEY (name)
+);
+
 -- Triggers, because a program of the version before may still run, and knows nothing of totals, positions and rows.
 CREATE TRIGGER spending_added AFTER INSERT ON spending BEGIN 
     INSERT INTO spending_totals (scope, subject, day, booked)

@@ -1,0 +1,1 @@
+"""Alerts: what is read, what is told, and by which ways."""

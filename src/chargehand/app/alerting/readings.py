@@ -1,0 +1,139 @@
+"""What alerts are decided on: the durations, ends and breakers that the log tells of, and the machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import msgspec
+
+from chargehand.app.reading import StateReader
+from chargehand.app.wiring.profile import free_memory
+from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, SandboxClosed
+from chargehand.core.codec import decode_as
+from chargehand.core.config import AlertsConfig, Config
+from chargehand.core.events import Event
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import MissionFinished, StepFinished
+from chargehand.core.state import Ending
+from chargehand.missions.causes import ENDED, mission_cause
+from chargehand.missions.journal import CHECKS
+from chargehand.policy.alerts import Reading, Threshold
+
+FOLLOWER = "alerts"
+FOLLOWED = tuple(
+    each.type for each in (CheckpointMade, SandboxClosed, StepFinished, MissionFinished, BreakerChanged)
+)
+# A breaker that nobody tried for so long says nothing of today.
+_BREAKER_AGE = timedelta(days=1)
+
+
+class SettledMission(msgspec.Struct, frozen=True):
+    """When a mission was settled last, and whether an engine failure was the cause."""
+
+    time: datetime
+    failed: bool
+
+
+class AlertMemo(msgspec.Struct, kw_only=True):
+    """What is known of the log up to `position`, and the last value of each rule; kept between looks.
+
+    `checking` adds up, by mission, the seconds in which the project's own commands ran since its last verdict.
+    `settled` holds the missions of the window, `breakers` when each open one opened, `channels` why each way that
+    notices take failed last ("" where it did not).
+    """
+
+    position: int | None = None
+    looked: datetime | None = None
+    checking: dict[str, float] = {}
+    settled: dict[str, SettledMission] = {}
+    breakers: dict[str, datetime] = {}
+    channels: dict[str, str] = {}
+    values: dict[str, float] = {}
+
+
+def decode_memo(content: bytes) -> AlertMemo:
+    """Return a memo; an empty one, which begins with the next line of the log, where it cannot be read."""
+    try:
+        return decode_as(content, AlertMemo)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return AlertMemo()
+
+
+def thresholds_of(config: Config) -> dict[str, Threshold]:
+    """Return where each rule's alert begins, by the user's configuration; none for what cannot happen."""
+    alerts, calm = config.alerts, config.alerts.calm
+    found = {
+        "checkpoint_slow": Threshold(limit=alerts.checkpoint, calm=calm, single=True),
+        "validation_slow": Threshold(limit=alerts.validation, calm=calm, single=True),
+        "missions_failing": Threshold(limit=alerts.failed_percent / 100, calm=calm),
+        "disk_low": Threshold(limit=alerts.disk_percent / 100, calm=calm, below=True),
+        "memory_low": Threshold(limit=alerts.memory_percent / 100, calm=calm, below=True),
+        # They are told by the event that ends them.
+        "breaker_open": Threshold(limit=0.0, calm=0.0),
+        "channel_failing": Threshold(limit=0.0, calm=0.0),
+    }
+    if config.limits.day_usd is not None:
+        found["day_budget"] = Threshold(limit=alerts.budget_percent / 100, calm=calm, reached=True)
+    return found
+
+
+def read_log(memo: AlertMemo, event: Event) -> Iterator[Reading]:
+    """Yield what one line of the log says of the rules; the memo takes it in."""
+    now = datetime.fromisoformat(event.time)
+    match read_payload(event):
+        case CheckpointMade(seconds=float(seconds)):
+            yield Reading(rule="checkpoint_slow", value=seconds, time=now)
+        case SandboxClosed() as sandbox if sandbox.purpose == CHECKS:
+            ran = max(0.0, sandbox.seconds - sandbox.ready_seconds)
+            memo.checking[event.mission] = memo.checking.get(event.mission, 0.0) + ran
+        case StepFinished() as done if _is_validation(done.step):
+            ran = memo.checking.pop(event.mission, 0.0)
+            # Two sandboxes may run at once: together they are longer than the step.
+            yield Reading(rule="validation_slow", value=max(0.0, done.seconds - ran), time=now)
+        case MissionFinished() as finished if finished.status in ENDED:
+            memo.checking.pop(event.mission, None)
+            end = Ending(status=finished.status, reasons=finished.reasons, base=None, tree=None)
+            cause = mission_cause(end)
+            memo.settled[event.mission] = SettledMission(now, cause is not None and cause.kind == "engine")
+        case BreakerChanged() as breaker:
+            name = breaker.agent if breaker.model is None else f"{breaker.agent} {breaker.model}"
+            if breaker.state == "closed":
+                memo.breakers.pop(name, None)
+            else:
+                memo.breakers[name] = now
+            yield Reading(rule="breaker_open", value=float(name in memo.breakers), time=now, subject=name)
+
+
+def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datetime) -> Iterator[Reading]:
+    """Yield how the machine, the budget, and what the memo holds are now."""
+    _forget_old(memo, config.alerts, now)
+    disk = shutil.disk_usage(reader.home)
+    yield Reading(rule="disk_low", value=disk.free / max(1, disk.total), time=now)
+    memory = free_memory()
+    if memory is not None:
+        yield Reading(rule="memory_low", value=memory, time=now)
+    if config.limits.day_usd is not None:
+        booked = reader.store.spending.booked_on(now.date().isoformat())
+        yield Reading(rule="day_budget", value=booked / config.limits.day_usd, time=now)
+    failed = sum(each.failed for each in memo.settled.values())
+    yield Reading(rule="missions_failing", value=failed / max(1, len(memo.settled)), time=now)
+    # A reading for those that are raised and no longer known, too: that is what ends them.
+    raised = {(alert.rule, alert.subject) for alert in reader.store.alerts.raised()}
+    for subject in sorted(memo.breakers.keys() | {name for rule, name in raised if rule == "breaker_open"}):
+        yield Reading(rule="breaker_open", value=float(subject in memo.breakers), time=now, subject=subject)
+    for subject in sorted(memo.channels.keys() | {name for rule, name in raised if rule == "channel_failing"}):
+        failing = bool(memo.channels.get(subject))
+        yield Reading(rule="channel_failing", value=float(failing), time=now, subject=subject)
+
+
+def _forget_old(memo: AlertMemo, alerts: AlertsConfig, now: datetime) -> None:
+    since = now - timedelta(seconds=alerts.failed_window)
+    memo.settled = {mission: each for mission, each in memo.settled.items() if each.time >= since}
+    memo.breakers = {name: time for name, time in memo.breakers.items() if now - time < _BREAKER_AGE}
+
+
+def _is_validation(step: str) -> bool:
+    parts = step.split("/")
+    return parts[0] in ("verdict", "merge-verdict") or (parts[0] == "attempt" and parts[2:] == ["verdict"])

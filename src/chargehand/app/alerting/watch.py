@@ -1,0 +1,192 @@
+"""The component of `chargehand up` that reads, decides, keeps and tells."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from chargehand.app.alerting.channels import (
+    Channel,
+    ChannelFailedError,
+    NoticeDocument,
+    host_name,
+    open_channels,
+)
+from chargehand.app.alerting.readings import (
+    FOLLOWED,
+    FOLLOWER,
+    decode_memo,
+    read_levels,
+    read_log,
+    thresholds_of,
+)
+from chargehand.app.alerting.words import notice_text
+from chargehand.app.reading import StateReader
+from chargehand.core.errors import ChargehandError
+from chargehand.core.records import Alert
+from chargehand.policy.alerts import AlertDecision, AlertNotice, Reading, Threshold, decide_alerts
+from chargehand.store.alerts import FollowerMemo
+
+_LOG = logging.getLogger("chargehand.alerts")
+_LOOK_SECONDS = 10.0
+# Lines that one look reads at most: after a long rest several looks catch up.
+_PAGE, _PAGES = 1000, 20
+# Of a memo that another process writes at the same moment.
+_TRIES = 5
+
+
+class AlertWatch:
+    """Looks at one state directory; of several that do so at once, each change is made and told by one.
+
+    What is decided is written before it is told, so that no restart tells it again: who is killed in between has
+    told nobody, and the alert is still listed as raised.
+    """
+
+    def __init__(self, reader: StateReader) -> None:
+        self._reader = reader
+        self._stopping = threading.Event()
+        self._outcomes: dict[str, str] = {}
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Look every few seconds until cancelled; whatever fails is told once and tried again."""
+        try:
+            while True:
+                try:
+                    await asyncio.to_thread(self.look)
+                    self._problem = ""
+                except (ChargehandError, OSError) as error:
+                    if str(error) != self._problem:
+                        _LOG.warning("alerts are not watched: %s", error)
+                    self._problem = str(error)
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._stopping.set()
+
+    def look(self) -> tuple[AlertNotice, ...]:
+        """Look once, and return what was told. Raises `StoreError`, `ConfigError`."""
+        reader = self._reader
+        config, now = reader.user_configuration().config, reader.clock.now()
+        kept = reader.store.followers.load(FOLLOWER)
+        memo = decode_memo(kept.content)
+        channels = self._channels()
+        named = {channel.name for channel in channels}
+        memo.channels = {name: said for name, said in (memo.channels | self._outcomes).items() if name in named}
+        if memo.position is None:
+            memo.position = reader.store.log.last_position()
+        readings: list[Reading] = []
+        for _ in range(_PAGES):
+            page = reader.store.log.after(memo.position, limit=_PAGE, types=FOLLOWED)
+            for line in page:
+                readings += read_log(memo, line.event)
+                memo.position = line.position
+            if len(page) < _PAGE:
+                break
+        readings += read_levels(memo, reader, config, now)
+        thresholds = thresholds_of(config)
+        raised = reader.store.alerts.raised()
+        decided = decide_alerts(raised, readings, thresholds, now=now, repeat=config.alerts.repeat)
+        memo.looked = now
+        memo.values = _worst_values(readings, raised, decided, thresholds)
+        written = FollowerMemo(kept.revision, msgspec.json.encode(memo))
+        if not reader.store.alerts.save(FOLLOWER, written, decided.changed):
+            return ()  # another process looked meanwhile, and tells it
+        self._tell(decided.notices, channels)
+        return decided.notices
+
+    def _channels(self) -> tuple[Channel, ...]:
+        reader = self._reader
+        config = reader.user_configuration().config.alerts
+        return open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=self._stopping)
+
+    def _tell(self, notices: Sequence[AlertNotice], channels: Sequence[Channel]) -> None:
+        self._outcomes = {}
+        if not notices:
+            return
+        for notice in notices:
+            _LOG.warning("%s", notice_text(notice))
+        documents = [_document(notice) for notice in notices]
+        for channel in channels:
+            # A way that fails is not told of itself by itself.
+            own = [each for each in documents if (each.rule, each.subject) != ("channel_failing", channel.name)]
+            if own:
+                self._outcomes[channel.name] = send_safely(channel, own)
+
+
+def send_trial(reader: StateReader) -> dict[str, str]:
+    """Send a trial notice each way that is configured; return by name why it failed, "" where it did not.
+
+    The outcome counts as one of `chargehand up`: what arrives again is no alert any more.
+    """
+    config = reader.user_configuration().config.alerts
+    channels = open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=threading.Event())
+    notice = trial_notice(reader.clock.now())
+    outcomes = {channel.name: send_safely(channel, [notice]) for channel in channels}
+    for _ in range(_TRIES):
+        kept = reader.store.followers.load(FOLLOWER)
+        memo = decode_memo(kept.content)
+        memo.channels |= outcomes
+        if reader.store.followers.save(FOLLOWER, FollowerMemo(kept.revision, msgspec.json.encode(memo))):
+            break
+    return outcomes
+
+
+def send_safely(channel: Channel, notices: Sequence[NoticeDocument]) -> str:
+    """Send notices one way; return why that failed, "" where it did not."""
+    try:
+        channel.send(notices)
+    except ChannelFailedError as error:
+        _LOG.warning("%s: %s", channel.name, error)
+        return str(error)
+    return ""
+
+
+def _worst_values(
+    readings: Sequence[Reading],
+    raised: Sequence[Alert],
+    decided: AlertDecision,
+    thresholds: Mapping[str, Threshold],
+) -> dict[str, float]:
+    """Return the worst value of each rule: of a single reading for as long as its alert is raised."""
+    now = {(alert.rule, alert.subject): alert for alert in (*raised, *decided.changed)}
+    lasting = [
+        alert
+        for alert in now.values()
+        if not alert.ended and alert.rule in thresholds and thresholds[alert.rule].single
+    ]
+    values = {rule: 0.0 for rule, threshold in thresholds.items() if not threshold.below}
+    found: list[tuple[str, float]] = [(each.rule, each.value) for each in readings]
+    for rule, value in [*found, *((alert.rule, alert.value) for alert in lasting)]:
+        if rule in thresholds:
+            worse = min if thresholds[rule].below else max
+            values[rule] = worse(values.get(rule, value), value)
+    return values
+
+
+def trial_notice(now: datetime) -> NoticeDocument:
+    """Return the notice that `chargehand alerts test` sends."""
+    time = now.isoformat(timespec="milliseconds")
+    alert = Alert(rule="trial", subject="", raised=time, last=time, value=0.0, limit=0.0, told=time)
+    return _document(AlertNotice(kind="trial", alert=alert))
+
+
+def _document(notice: AlertNotice) -> NoticeDocument:
+    alert = notice.alert
+    return NoticeDocument(
+        id=f"{alert.rule}/{alert.subject}/{alert.raised}/{notice.kind}/{alert.told}",
+        kind=notice.kind,
+        rule=alert.rule,
+        subject=alert.subject,
+        text=notice_text(notice),
+        value=alert.value,
+        limit=alert.limit,
+        count=alert.count,
+        raised=alert.raised,
+        time=alert.told,
+        host=host_name(),
+    )

@@ -1,0 +1,159 @@
+"""When an alert is raised, told of and ended: a pure function of what is raised and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.core.records import Alert
+
+AlertRule = Literal[
+    "checkpoint_slow",
+    "validation_slow",
+    "missions_failing",
+    "disk_low",
+    "memory_low",
+    "breaker_open",
+    "day_budget",
+    "channel_failing",
+]
+ALERT_RULES: tuple[AlertRule, ...] = get_args(AlertRule)
+NoticeKind = Literal["raised", "repeated", "ended", "trial"]
+# How far a level has to come back before it counts as clear, in parts of its limit.
+_BAND = 0.1
+
+
+class Threshold(Struct, frozen=True, kw_only=True):
+    """Where the alert of a rule begins: beyond `limit`, with `below` under it, with `reached` at it already.
+
+    A level is read again and again, and has to come back by a tenth of the limit; `single` readings, such as how
+    long something took, say nothing of the next one. Both end once nothing was amiss for `calm` seconds.
+    """
+
+    limit: float
+    calm: float
+    below: bool = False
+    reached: bool = False
+    single: bool = False
+
+    def is_breached(self, value: float) -> bool:
+        """Tell whether a value is an alert."""
+        if value == self.limit:
+            return self.reached
+        return (value < self.limit) == self.below
+
+    def is_clear(self, value: float) -> bool:
+        """Tell whether a value is far enough from an alert for one that is raised to end."""
+        band = self.limit * _BAND
+        return value >= self.limit + band if self.below else value <= self.limit - band
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What was read for a rule and subject, and when."""
+
+    rule: AlertRule
+    value: float
+    time: datetime
+    subject: str = ""
+
+
+class AlertNotice(Struct, frozen=True, kw_only=True):
+    """What a person is told of an alert; `more` is how many breaches came since the last time."""
+
+    kind: NoticeKind
+    alert: Alert
+    more: int = 0
+
+
+class AlertDecision(NamedTuple):
+    """The alerts that are other than before, ended ones among them, and what is to be told."""
+
+    changed: tuple[Alert, ...]
+    notices: tuple[AlertNotice, ...]
+
+
+def decide_alerts(
+    raised: Iterable[Alert],
+    readings: Sequence[Reading],
+    thresholds: Mapping[str, Threshold],
+    *,
+    now: datetime,
+    repeat: float,
+) -> AlertDecision:
+    """Return what becomes of the alerts that are raised, and which are new; changes nothing.
+
+    A crossing is told once. While single breaches go on their number is told, every `repeat` seconds at most. One
+    that is raised stays so without a reading that is clear; one of a rule that has no threshold any more ends.
+    """
+    before: dict[tuple[str, str], Alert] = {(alert.rule, alert.subject): alert for alert in raised}
+    alerts, clear = dict(before), set[tuple[str, str]]()
+    for reading in readings:
+        threshold = thresholds.get(reading.rule)
+        key: tuple[str, str] = (reading.rule, reading.subject)
+        if threshold is None:
+            continue
+        clear.discard(key)
+        alert = alerts.get(key)
+        if threshold.is_breached(reading.value):
+            alerts[key] = _with_breach(alert, reading, threshold)
+        elif alert is not None and threshold.is_clear(reading.value):
+            clear.add(key)
+        elif alert is not None and not threshold.single:
+            alerts[key] = replace(alert, last=_later(alert.last, reading.time))
+    notices: list[AlertNotice] = []
+    for key, alert in alerts.items():
+        threshold, told = thresholds.get(alert.rule), before.get(key)
+        may_end = threshold is None or threshold.single or key in clear
+        calm = timedelta(seconds=threshold.calm if threshold is not None else 0.0)
+        if may_end and now - datetime.fromisoformat(alert.last) >= calm:
+            alerts[key] = alert = replace(alert, ended=_text(now))
+        kind = _kind(alert, told, now, repeat)
+        if kind is not None:
+            more = alert.count - alert.told_count
+            alerts[key] = replace(alert, told=_text(now), told_count=alert.count)
+            notices.append(AlertNotice(kind=kind, alert=alerts[key], more=more))
+    changed = tuple(alert for key, alert in alerts.items() if alert != before.get(key))
+    return AlertDecision(changed, tuple(notices))
+
+
+def _kind(alert: Alert, before: Alert | None, now: datetime, repeat: float) -> NoticeKind | None:
+    """Return as what an alert is told of now, if at all."""
+    # What began and ended since the last time was a crossing too, and its end is no news by itself.
+    if before is None:
+        return "raised"
+    if alert.ended:
+        return "ended"
+    due = alert.count > alert.told_count and now - datetime.fromisoformat(alert.told) >= timedelta(seconds=repeat)
+    return "repeated" if due else None
+
+
+def _with_breach(alert: Alert | None, reading: Reading, threshold: Threshold) -> Alert:
+    """Return an alert with another breach; a level that stays where it is counts once."""
+    time = _text(reading.time)
+    if alert is None:
+        return Alert(
+            rule=reading.rule,
+            subject=reading.subject,
+            raised=time,
+            last=time,
+            value=reading.value,
+            limit=threshold.limit,
+        )
+    return replace(
+        alert,
+        last=_later(alert.last, reading.time),
+        value=min(alert.value, reading.value) if threshold.below else max(alert.value, reading.value),
+        count=alert.count + threshold.single,
+    )
+
+
+def _later(last: str, time: datetime) -> str:
+    return max(last, _text(time), key=datetime.fromisoformat)
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds")
