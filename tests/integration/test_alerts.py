@@ -525,9 +525,10 @@ def test_a_store_from_before_alerts_and_rows_of_nobody(watched: Watched) -> None
 
 def test_what_the_how_to_shows_holds() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/operations.md").read_text()
-    (config,) = re.findall(r"```toml\n(\[alerts\].*?)```", page, re.S)
-    resolved = resolve(user=UserFile(path=Path("config.toml"), text=config)).config.alerts
-    assert (resolved.disk_percent, resolved.mail_to) == (10, ("ops@example.org",))
+    shown = re.findall(r"```toml\n(.*?)```", page, re.S)
+    resolved = resolve(user=UserFile(path=Path("config.toml"), text="\n".join(shown))).config
+    assert (resolved.alerts.disk_percent, resolved.alerts.mail_to) == (10, ("ops@example.org",))
+    assert (resolved.log.format, resolved.traces.endpoint) == ("json", "http://127.0.0.1:4318")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
     names: dict[str, Any] = {}
     exec(textwrap.dedent(code), names)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -245,6 +246,24 @@ async def watch_alerts(reader: StateReader) -> None:
     from chargehand.app.alerting.watch import AlertWatch
 
     await AlertWatch(reader).run()
+
+
+async def export_traces(reader: StateReader) -> None:
+    """Send the spans of settled missions until cancelled; one of the components of `chargehand up`."""
+    from chargehand.app.tracing.export import TraceExporter
+
+    await TraceExporter(reader).run()
+
+
+def mission_trace(reader: StateReader, mission: str) -> dict[str, Any]:
+    """Return the spans of a mission so far as OTLP in JSON, for a collector by hand.
+
+    Raises `NotFoundError`, `StoreError`.
+    """
+    from chargehand.app.tracing.export import otlp_document
+    from chargehand.app.tracing.spans import mission_spans
+
+    return otlp_document(mission_spans(reader.store.log.read(reader.find_mission(mission))))
 
 
 def list_alerts(reader: StateReader, *, limit: int = 50) -> AlertsDocument:

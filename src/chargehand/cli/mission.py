@@ -131,19 +131,22 @@ def show(mission: str, out: Output) -> int:
 @mission.command()
 @mission_argument
 @click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
+@click.option("--otlp", is_flag=True, help="Its trace instead: spans as OTLP in JSON, for a collector.")
 @json_option
-def report(mission: str, output: Path | None, out: Output) -> int:
+def report(mission: str, output: Path | None, otlp: bool, out: Output) -> int:
     """Report what was asked, done, refused, checked, decided and spent, and how to undo it, as Markdown.
 
     With --json as one document. It can be filed or sent: text from agents and files cannot pass for anything else.
     """
     from chargehand.app.missions import report_mission
     from chargehand.app.reading import StateReader
+    from chargehand.app.statistics import mission_trace
     from chargehand.app.storage import AuditExport, write_new_file
 
     with StateReader.open() as reader:
         made, markdown = report_mission(reader, mission)
-    content = out.encode(made) if out.as_json else markdown.encode()
+        trace = mission_trace(reader, made.mission) if otlp else None
+    content = out.encode(trace or made) if otlp or out.as_json else markdown.encode()
     if output is None:
         out.raw(content)
         return 0

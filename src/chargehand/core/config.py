@@ -476,6 +476,18 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
     )
 
 
+class TracesConfig(Struct, frozen=True, kw_only=True):
+    """[traces]: where `chargehand up` sends the spans of missions, by OTLP over HTTP."""
+
+    endpoint: Annotated[
+        str | None, KeySpec("address of a collector, such as http://127.0.0.1:4318; absent: none", form="http")
+    ] = None
+    secret: Annotated[
+        str | None, KeySpec("name of the secret that is sent along as the value of header", form="secret")
+    ] = None
+    header: Annotated[str, KeySpec("name of that header", form="name")] = "Authorization"
+
+
 class LogConfig(Struct, frozen=True, kw_only=True):
     """[log]: what `worker`, `up`, `mcp` and `gateway` write to stderr."""
 
@@ -501,3 +513,4 @@ class Config(Struct, frozen=True, kw_only=True):
     server: ServerConfig = ServerConfig()
     alerts: AlertsConfig = AlertsConfig()
     log: LogConfig = LogConfig()
+    traces: TracesConfig = TracesConfig()

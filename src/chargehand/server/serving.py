@@ -20,7 +20,7 @@ from granian.server.embed import Server
 from msgspec import Struct
 
 from chargehand.app.reading import StateReader, state_home
-from chargehand.app.statistics import watch_alerts
+from chargehand.app.statistics import export_traces, watch_alerts
 from chargehand.core.errors import UsageError
 from chargehand.server._guard import Hosts
 from chargehand.server.application import ChargehandServer, KeepTraceback
@@ -132,7 +132,10 @@ async def serve(
     serving = asyncio.create_task(granian.serve())
     answering = asyncio.create_task(_wait_until_answered(listening))
     waiting = asyncio.create_task(ended.wait())
-    components = [asyncio.create_task(_supervise("alerts", lambda: _watch(environ, cwd)))]
+    components = [
+        asyncio.create_task(_supervise(name, work, environ, cwd))
+        for name, work in (("alerts", watch_alerts), ("traces", export_traces))
+    ]
     if options.worker:
         components.append(asyncio.create_task(_keep_worker(environ, options.slots)))
     try:
@@ -167,20 +170,17 @@ async def _wait_until_answered(listening: socket.socket) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _supervise(name: str, work: Callable[[], Awaitable[None]]) -> None:
+async def _supervise(
+    name: str, work: Callable[[StateReader], Awaitable[None]], environ: Mapping[str, str], cwd: Path
+) -> None:
     """Run a component as long as the server runs; one that fails is begun again, and nothing else ends for it."""
     while True:
         try:
-            await work()
+            with StateReader.open(environ=environ, cwd=cwd) as reader:
+                await work(reader)
         except Exception:  # the boundary: what is wrong with a component must not end the server
-            _LOG.exception("%s failed and is started again in %.0f s", name, _LONGEST_DELAY)
+            _LOG.exception("%s failed; it starts again in %.0f s", name, _LONGEST_DELAY)
         await asyncio.sleep(_LONGEST_DELAY)
-
-
-async def _watch(environ: Mapping[str, str], cwd: Path) -> None:
-    """Watch over the state directory as long as the server runs."""
-    with StateReader.open(environ=environ, cwd=cwd) as reader:
-        await watch_alerts(reader)
 
 
 async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:

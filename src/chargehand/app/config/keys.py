@@ -23,6 +23,7 @@ from chargehand.core.config import (
     RoleConfig,
     SandboxConfig,
     ServerConfig,
+    TracesConfig,
 )
 
 Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
@@ -35,6 +36,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("server", ServerConfig),
     ("alerts", AlertsConfig),
     ("log", LogConfig),
+    ("traces", TracesConfig),
 )
 AGENTS = "agents"
 MODELS = "models"

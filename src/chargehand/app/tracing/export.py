@@ -1,0 +1,212 @@
+"""Spans on their way: as OTLP in JSON, sent by a component of `chargehand up` once a mission is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from chargehand import __version__
+from chargehand.app.providers.served import is_loopback
+from chargehand.app.reading import StateReader
+from chargehand.app.tracing.spans import Attribute, Span, SpanEvent, mission_spans
+from chargehand.core.codec import decode_as
+from chargehand.core.config import TracesConfig
+from chargehand.core.errors import ChargehandError
+from chargehand.core.mission_events import MissionFinished
+from chargehand.models.redaction import Redactor
+from chargehand.store.alerts import FollowerMemo
+
+FOLLOWER = "traces"
+_LOG = logging.getLogger("chargehand.traces")
+_PATH = "/v1/traces"
+_KINDS = {"internal": 1, "client": 3}
+_ERROR = 2
+_LOOK_SECONDS, _LONGEST_DELAY = 5.0, 300.0
+_SECONDS = 10.0
+# Of one request; a collector takes 4 MiB by default.
+_MOST_SPANS = 500
+
+
+class TraceMemo(msgspec.Struct, kw_only=True):
+    """The position of the last mission whose spans a collector has; `None` before the first look."""
+
+    position: int | None = None
+
+
+class ExportFailedError(Exception):
+    """A collector did not take spans; with `permanent` it never will. The message holds no secret."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+
+
+class TraceExporter:
+    """Sends the spans of each mission once it is settled; what was sent is kept, also over restarts.
+
+    Who is killed between sending and noting it sends the same spans, with the same ids, again.
+    """
+
+    def __init__(self, reader: StateReader) -> None:
+        self._reader = reader
+
+    async def run(self) -> None:
+        """Send until cancelled; a collector that is away is tried again, later each time, and told of once."""
+        delay, problem = _LOOK_SECONDS, ""
+        while True:
+            try:
+                await asyncio.to_thread(self.export)
+                delay, problem = _LOOK_SECONDS, ""
+            except (ChargehandError, ExportFailedError, OSError) as error:
+                if str(error) != problem:
+                    _LOG.warning("traces are not sent: %s", error)
+                delay, problem = min(delay * 2, _LONGEST_DELAY), str(error)
+            await asyncio.sleep(delay)
+
+    def export(self) -> int:
+        """Send what was settled since the last time; return how many spans that were.
+
+        Raises `ExportFailedError` where the collector takes nothing now, `StoreError`, `ConfigError`.
+        """
+        reader, sent = self._reader, 0
+        config = reader.user_configuration().config.traces
+        if config.endpoint is None:
+            return 0
+        kept = reader.store.followers.load(FOLLOWER)
+        position = _decode(kept.content).position
+        if position is None:
+            # What was settled before somebody wanted traces is not sent.
+            position = reader.store.log.last_position()
+            kept = self._keep(kept, position)
+        while page := reader.store.log.after(position, limit=1, types=(MissionFinished.type,)):
+            position, event = page[0].position, page[0].event
+            spans = mission_spans(reader.store.log.read(event.mission), until=event.seq)
+            self._send(config, spans, event.mission)
+            kept = self._keep(kept, position)
+            sent += len(spans)
+        return sent
+
+    def _send(self, config: TracesConfig, spans: Sequence[Span], mission: str) -> None:
+        try:
+            for first in range(0, len(spans), _MOST_SPANS):
+                send_spans(config, spans[first : first + _MOST_SPANS], secret=self._secret(config))
+        except ExportFailedError as error:
+            if not error.permanent:
+                raise
+            # Else one mission that a collector refuses would keep those of all others back.
+            _LOG.warning("the spans of %s are left out: %s", mission, error)
+
+    def _secret(self, config: TracesConfig) -> str | None:
+        if config.secret is None:
+            return None
+        found = self._reader.credentials.get(config.secret)
+        if found is None:
+            raise ExportFailedError(
+                f"the secret {config.secret} is not set: chargehand secret set {config.secret}"
+            )
+        return found
+
+    def _keep(self, kept: FollowerMemo, position: int) -> FollowerMemo:
+        written = FollowerMemo(kept.revision, msgspec.json.encode(TraceMemo(position=position)))
+        if not self._reader.store.followers.save(FOLLOWER, written):
+            raise ExportFailedError("another process sends them as well")
+        return FollowerMemo(kept.revision + 1, written.content)
+
+
+def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | None) -> None:
+    """Post spans to the collector that is configured. Raises `ExportFailedError`."""
+    import httpx
+
+    assert config.endpoint is not None
+    base = config.endpoint.rstrip("/")
+    url = base if base.endswith(_PATH) else base + _PATH
+    headers = {"Content-Type": "application/json"} | ({config.header: secret} if secret else {})
+    body = json.dumps(otlp_document(spans)).encode()
+    try:
+        # Read to its end by nobody: only the status counts.
+        with (
+            httpx.Client(timeout=_SECONDS, follow_redirects=False, trust_env=not is_loopback(url)) as client,
+            client.stream("POST", url, content=body, headers=headers) as answer,
+        ):
+            status = answer.status_code
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        raise ExportFailedError(f"no answer from the collector ({type(error).__name__})") from None
+    if not 200 <= status < 300:
+        # Only what is wrong with the spans themselves stays wrong.
+        raise ExportFailedError(f"the collector answered {status}", permanent=status in (400, 413, 422))
+
+
+def otlp_document(spans: Sequence[Span]) -> dict[str, Any]:
+    """Return spans as the JSON of an OTLP ExportTraceServiceRequest (opentelemetry.io/docs/specs/otlp)."""
+    resource: dict[str, Attribute] = {
+        "service.name": "chargehand",
+        "service.version": __version__,
+        "host.name": socket.gethostname(),
+    }
+    scope = {"name": "chargehand", "version": __version__}
+    # Names of agents and programs are a person's words, and may hold what looks like a key.
+    found = Redactor().tree([_span(span) for span in spans])
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": _attributes(resource)},
+                "scopeSpans": [{"scope": scope, "spans": found}],
+            }
+        ]
+    }
+
+
+def _span(span: Span) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "traceId": span.trace,
+        "spanId": span.id,
+        "name": span.name,
+        "kind": _KINDS[span.kind],
+        "startTimeUnixNano": _nanoseconds(span.start),
+        "endTimeUnixNano": _nanoseconds(span.end),
+        "attributes": _attributes(span.attributes),
+        "events": [_event(event) for event in span.events],
+        "status": {"code": _ERROR, "message": span.problem} if span.problem else {},
+    }
+    return made | ({"parentSpanId": span.parent} if span.parent else {})
+
+
+def _event(event: SpanEvent) -> dict[str, Any]:
+    return {
+        "name": event.name,
+        "timeUnixNano": _nanoseconds(event.time),
+        "attributes": _attributes(event.attributes),
+    }
+
+
+def _attributes(values: Mapping[str, Attribute]) -> list[dict[str, Any]]:
+    def value_of(value: Attribute) -> dict[str, Any]:
+        match value:
+            case bool():
+                return {"boolValue": value}
+            case int():
+                return {"intValue": str(value)}  # 64 bits are more than a number in JSON holds
+            case float():
+                return {"doubleValue": value}
+        return {"stringValue": value}
+
+    return [{"key": name, "value": value_of(value)} for name, value in values.items()]
+
+
+def _nanoseconds(time: datetime) -> str:
+    # In whole microseconds first: as a float a moment of today is known to a quarter of one only.
+    return str(round(time.timestamp() * 1_000_000) * 1000)
+
+
+def _decode(content: bytes) -> TraceMemo:
+    try:
+        return decode_as(content, TraceMemo)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return TraceMemo()

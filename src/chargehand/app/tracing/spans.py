@@ -1,0 +1,389 @@
+"""The spans of a mission, a pure function of the lines of its log: right over kills, at no cost to the mission."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from chargehand.agents.recorded import read_reply
+from chargehand.core import attempt_events as w
+from chargehand.core import mission_events as m
+from chargehand.core.events import Event, Payload
+from chargehand.core.fold import read_payload
+from chargehand.core.steps import step_of
+from chargehand.missions.journal import CHECKS
+from chargehand.missions.transcript import parse_act
+
+SpanKind = Literal["internal", "client"]
+Attribute = str | int | float | bool
+# What happens to a mission at one moment, and what of it is told.
+_NOTED: Mapping[str, tuple[str, ...]] = {
+    "mission.claimed": ("worker", "epoch", "version"),
+    "mission.released": ("worker",),
+    "mission.interrupted": ("code",),
+    "mission.paused": ("breakpoint",),
+    "mission.resumed": (),
+    "question.asked": ("question", "kind"),
+    "question.answered": ("question",),
+}
+_FAILED = frozenset({"failed", "refused", "exhausted", "timed_out", "lost", "cut"})
+_CHECK_FAILED = frozenset({"failed", "timed_out", "error"})
+
+
+class SpanEvent(Struct, frozen=True, kw_only=True):
+    """Something that happened at one moment of a span."""
+
+    name: str
+    time: datetime
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """A stretch of time of a mission; ids are hexadecimal, `parent` is "" for the first of a trace.
+
+    `problem` is why it failed, "" where it did not: a code or status, never a text of an agent.
+    """
+
+    trace: str
+    id: str
+    parent: str
+    name: str
+    start: datetime
+    end: datetime
+    kind: SpanKind = "internal"
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    events: tuple[SpanEvent, ...] = ()
+    problem: str = ""
+
+
+def trace_id(mission: str) -> str:
+    """Return the trace of a mission: 32 hexadecimal digits that follow from its id."""
+    return hashlib.sha256(f"chargehand trace {mission}".encode()).hexdigest()[:32]
+
+
+def span_id(mission: str, what: str) -> str:
+    """Return the id of one of its spans: 16 digits, the same ones however often it is made."""
+    return hashlib.sha256(f"chargehand span {mission} {what}".encode()).hexdigest()[:16]
+
+
+def mission_spans(lines: Sequence[Event], *, until: int | None = None) -> tuple[Span, ...]:
+    """Return the spans of a mission, in the order in which they ended.
+
+    With `until`, the number of a line by which it was settled, those alone that ended since it was settled before
+    that: who asks for each such line gets no span twice. What comes once it is continued or answered hangs below
+    its first span. The mission of a task is in the trace of its coordinator.
+    """
+    builder = _SpanBuilder()
+    for line in lines:
+        if until is not None and line.seq > until:
+            break
+        builder.take(line)
+    return tuple(builder.spans if until is None else builder.spans[builder.first :])
+
+
+class _OpenSpan(Struct):
+    start: datetime
+    id: str
+    number: int = 0
+    agent: str = ""
+    events: list[SpanEvent] = field(default_factory=list)
+
+
+class _SpanBuilder:
+    """Takes the lines of one log in their order."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.first = 0
+        self._mission = self._trace = self._above = ""
+        self._about: dict[str, Attribute | None] = {}
+        self._root: _OpenSpan | None = None
+        self._settled = False
+        self._attempts: dict[str, _OpenSpan] = {}
+        self._sandboxes: dict[str, str] = {}
+        self._checks_began: datetime | None = None
+        self._verdict: m.VerdictGiven | None = None
+        self._promotion: datetime | None = None
+        self._promoted: datetime | None = None
+        self._tools: dict[tuple[int, int, int], str] = {}
+
+    def take(self, line: Event) -> None:
+        """Take one line."""
+        now = datetime.fromisoformat(line.time)
+        payload = read_payload(line)
+        if self._root is None or self._settled:
+            self._begin(line, payload, now)
+        if payload is None:  # erased, damaged, or of a newer version
+            return
+        if line.type in _NOTED and self._root is not None:
+            attributes = {name: getattr(payload, name) for name in _NOTED[line.type]}
+            self._root.events.append(SpanEvent(name=line.type, time=now, attributes=attributes))
+        # By the event's name: `model.called` is taken by `_take_model_called`.
+        take = getattr(self, f"_take_{line.type.replace('.', '_')}", None)
+        if take is not None:
+            take(payload, now, line)
+
+    def _begin(self, line: Event, payload: Payload | None, now: datetime) -> None:
+        """Begin the mission's span, or the one of what follows after it was settled."""
+        if self._root is None:
+            self._mission = line.mission
+            parent = payload.parent if isinstance(payload, m.MissionCreated) else ""
+            self._trace = trace_id(parent or line.mission)
+            self._above = span_id(parent, "mission") if parent else ""
+            self._root = _OpenSpan(now, span_id(line.mission, "mission"))
+        else:
+            self._above = span_id(self._mission, "mission")
+            self._root = _OpenSpan(now, span_id(self._mission, f"mission {line.seq}"))
+        self._settled = False
+        self.first = len(self.spans)
+
+    def _add(
+        self,
+        name: str,
+        what: str,
+        start: datetime,
+        end: datetime,
+        *,
+        id: str | None = None,
+        parent: str | None = None,
+        attributes: dict[str, Attribute | None] | None = None,
+        problem: str = "",
+        kind: SpanKind = "internal",
+        events: Sequence[SpanEvent] = (),
+    ) -> str:
+        assert self._root is not None
+        known = {key: value for key, value in (attributes or {}).items() if value not in (None, "")}
+        own = id or span_id(self._mission, what)
+        self.spans.append(
+            Span(
+                trace=self._trace,
+                id=own,
+                parent=self._root.id if parent is None else parent,
+                name=name,
+                start=min(start, end),
+                end=end,
+                kind=kind,
+                attributes={"chargehand.mission": self._mission, **known},
+                events=tuple(events),
+                problem=problem,
+            )
+        )
+        return own
+
+    def _since(self, now: datetime, seconds: float, attempt: str = "") -> datetime:
+        """Return when that began which took so long; nothing of an attempt begins before it."""
+        began = now - timedelta(seconds=seconds)
+        within = self._attempts.get(attempt) or self._root
+        return max(began, within.start) if within is not None else began
+
+    # --- the mission
+
+    def _take_mission_created(self, payload: m.MissionCreated, now: datetime, line: Event) -> None:
+        self._about = {
+            "chargehand.project": payload.project,
+            "chargehand.agent": payload.request.agent,
+            "chargehand.task": payload.task,
+            "chargehand.parent": payload.parent,
+        }
+
+    def _take_mission_admitted(self, payload: m.MissionAdmitted, now: datetime, line: Event) -> None:
+        start = self._since(now, payload.seconds)
+        self._add("wait", f"wait {line.seq}", start, now, attributes={"chargehand.waits_for": payload.waits_for})
+
+    def _take_mission_finished(self, payload: m.MissionFinished, now: datetime, line: Event) -> None:
+        assert self._root is not None
+        self._end_promotion()
+        over = payload.status not in ("waiting", "paused")
+        for attempt in list(self._attempts) if over else ():
+            self._end_attempt(attempt, now, "lost")
+        codes = ",".join(reason.code for reason in payload.reasons)
+        about = {**self._about, "chargehand.status": payload.status, "chargehand.reasons": codes}
+        self._add(
+            "mission", "mission", self._root.start, now, id=self._root.id, parent=self._above, attributes=about,
+            events=self._root.events, problem=payload.status if payload.status in _FAILED else "",
+        )  # fmt: skip
+        self._settled = True
+
+    # --- attempts, and what is done in them
+
+    def _take_attempt_started(self, payload: w.AttemptStarted, now: datetime, line: Event) -> None:
+        own = span_id(self._mission, f"attempt {payload.attempt}")
+        self._attempts[payload.attempt] = _OpenSpan(now, own, payload.number, payload.agent)
+
+    def _take_attempt_resumed(self, payload: w.AttemptResumed, now: datetime, line: Event) -> None:
+        attempt = self._attempts.get(payload.attempt)
+        if attempt is not None:
+            attempt.events.append(SpanEvent(name=line.type, time=now))
+
+    def _take_attempt_finished(self, payload: m.AttemptFinished, now: datetime, line: Event) -> None:
+        cost = payload.cost_usd if payload.cost_known else None
+        self._end_attempt(payload.attempt, now, payload.status, cost=cost)
+
+    def _end_attempt(self, attempt: str, now: datetime, status: str, *, cost: float | None = None) -> None:
+        opened = self._attempts.pop(attempt, None)
+        if opened is None:
+            return
+        about: dict[str, Attribute | None] = {
+            "chargehand.attempt": attempt,
+            "chargehand.attempt.number": opened.number,
+            "chargehand.agent": opened.agent,
+            "chargehand.status": status,
+            "chargehand.cost_usd": cost,
+        }
+        problem = status if status in _FAILED else ""
+        what = f"attempt {attempt}"
+        self._add("attempt", what, opened.start, now, attributes=about, problem=problem, events=opened.events)
+
+    def _take_model_called(self, payload: w.ModelCalled, now: datetime, line: Event) -> None:
+        operation = "embeddings" if payload.operation == "embed" else "chat"
+        about: dict[str, Attribute | None] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.request.model": payload.upstream or payload.model,
+            "gen_ai.usage.input_tokens": payload.input_tokens,
+            "gen_ai.usage.output_tokens": payload.output_tokens,
+            "chargehand.attempt": payload.attempt,
+            "chargehand.turn": payload.turn,
+            "chargehand.status": payload.status,
+            "chargehand.cost_usd": payload.cost_usd if payload.cost_known else None,
+            "http.response.status_code": payload.http_status or None,
+        }
+        self._add(
+            f"{operation} {payload.model}", f"call {payload.call} {line.seq}",
+            self._since(now, payload.seconds, payload.attempt), now, kind="client", attributes=about,
+            parent=self._parent(payload.attempt), problem=payload.status if payload.status in _FAILED else "",
+        )  # fmt: skip
+
+    def _parent(self, attempt: str) -> str | None:
+        opened = self._attempts.get(attempt)
+        return opened.id if opened is not None else None
+
+    def _take_sandbox_opened(self, payload: w.SandboxOpened, now: datetime, line: Event) -> None:
+        if payload.attempt is not None:
+            self._sandboxes[payload.sandbox] = payload.attempt
+        if payload.purpose == CHECKS:
+            self._checks_began = now
+
+    def _take_sandbox_closed(self, payload: w.SandboxClosed, now: datetime, line: Event) -> None:
+        about: dict[str, Attribute | None] = {
+            "chargehand.sandbox": payload.sandbox,
+            "chargehand.ready_seconds": payload.ready_seconds,
+            "chargehand.peak_memory": payload.peak_memory,
+            "chargehand.cpu_seconds": payload.cpu_seconds,
+        }
+        attempt = self._sandboxes.pop(payload.sandbox, "")
+        self._add(
+            f"sandbox {payload.purpose}", f"sandbox {payload.sandbox}", self._since(now, payload.seconds, attempt),
+            now, attributes=about, parent=self._parent(attempt),
+        )  # fmt: skip
+
+    def _take_command_finished(self, payload: w.CommandFinished, now: datetime, line: Event) -> None:
+        attempt = self._sandboxes.get(payload.sandbox, "")
+        about: dict[str, Attribute | None] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "command",
+            "process.exit_code": payload.exit_code,
+            "chargehand.limit": payload.limit,
+        }
+        self._add(
+            "execute_tool command", f"command {line.seq}", self._since(now, payload.seconds, attempt), now,
+            attributes=about, parent=self._parent(attempt), problem="failed" if payload.exit_code else "",
+        )  # fmt: skip
+
+    # --- recorded steps
+
+    def _take_step_finished(self, payload: m.StepFinished, now: datetime, line: Event) -> None:
+        act = parse_act(payload.step)
+        if act is not None and act[1].kind == "reply":
+            self._learn_tools(act[0], act[1].turn, payload.output)
+        elif act is not None and act[1].kind == "call":
+            self._add_tool_call(act[0], act[1].turn, act[1].index, payload, now, line)
+        elif "/work/" not in payload.step:
+            self._add_step(payload, now, line)
+
+    def _learn_tools(self, number: int, turn: int, output: Any) -> None:
+        """Note the names of the tools that a reply asks for; a large one is not in the log."""
+        try:
+            calls = read_reply(output).calls
+        except (KeyError, TypeError, AttributeError):
+            return
+        self._tools |= {(number, turn, call.index): call.name for call in calls}
+
+    def _add_tool_call(
+        self, number: int, turn: int, index: int, payload: m.StepFinished, now: datetime, line: Event
+    ) -> None:
+        tool = self._tools.get((number, turn, index), "unknown")
+        attempt = next((name for name, each in self._attempts.items() if each.number == number), "")
+        about: dict[str, Attribute | None] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool,
+            "chargehand.attempt": attempt,
+            "chargehand.turn": turn,
+        }
+        start = self._since(now, payload.seconds, attempt)
+        what = f"step {payload.step} {line.seq}"
+        self._add(f"execute_tool {tool}", what, start, now, attributes=about, parent=self._parent(attempt))
+
+    def _add_step(self, payload: m.StepFinished, now: datetime, line: Event) -> None:
+        number = payload.step.split("/")[1] if payload.step.startswith("attempt/") else ""
+        attempt = next((name for name, each in self._attempts.items() if str(each.number) == number), "")
+        about: dict[str, Attribute | None] = {"chargehand.step": step_of(payload)}
+        verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            about |= {"chargehand.verdict": verdict.verdict.status, "chargehand.tree": verdict.verdict.tree}
+        start = self._since(now, payload.seconds, attempt)
+        if payload.step.endswith("/work") and attempt:
+            # Its seconds leave out the time in which its worker was dead; its span has all of it.
+            start = self._attempts[attempt].start
+        what = f"step {payload.step} {line.seq}"
+        own = self._add(payload.step, what, start, now, attributes=about, parent=self._parent(attempt))
+        if verdict is not None and not verdict.reused:
+            self._add_checks(verdict, start, now, parent=own, line=line)
+
+    def _take_verdict_given(self, payload: m.VerdictGiven, now: datetime, line: Event) -> None:
+        self._verdict = payload
+
+    def _add_checks(
+        self, given: m.VerdictGiven, start: datetime, now: datetime, *, parent: str, line: Event
+    ) -> None:
+        """Add a span for each check: how long each took is recorded, and that they ran one after the other."""
+        begins = max(start, self._checks_began or start)
+        for number, check in enumerate(given.verdict.checks):
+            ends = min(now, begins + timedelta(seconds=check.seconds))
+            about: dict[str, Attribute | None] = {
+                "chargehand.check.number": number + 1,
+                "chargehand.check.status": check.status,
+                "chargehand.check.tests": check.tests,
+                "process.exit_code": check.exit_code,
+            }
+            self._add(
+                "check", f"check {line.seq} {number}", begins, ends, parent=parent, attributes=about,
+                problem=check.status if check.status in _CHECK_FAILED else "",
+            )  # fmt: skip
+            begins = ends
+        self._checks_began = None
+
+    # --- promotion
+
+    def _take_promotion_prepared(self, payload: m.PromotionPrepared, now: datetime, line: Event) -> None:
+        # Once more after a crash: it began with the first one.
+        self._promotion = self._promotion or now
+
+    def _take_promotion_done(self, payload: m.PromotionDone, now: datetime, line: Event) -> None:
+        self._promoted = now
+
+    def _take_export_changed(self, payload: m.ExportChanged, now: datetime, line: Event) -> None:
+        self._promoted = now
+
+    def _take_apply_changed(self, payload: m.ApplyChanged, now: datetime, line: Event) -> None:
+        self._promoted = now
+
+    def _end_promotion(self) -> None:
+        """Add the promotion's span, from its journal's entry to its last effect."""
+        if self._promotion is not None and self._promoted is not None:
+            begun, done = self._promotion, self._promoted
+            self._add("promotion", f"promotion {begun.isoformat()}", begun, done)
+        self._promotion = self._promoted = None
