@@ -191,6 +191,18 @@ class LoggedJudgement(msgspec.Struct, frozen=True, kw_only=True):
     judged: ActionJudged
 
 
+class JudgementPage(msgspec.Struct, frozen=True, kw_only=True):
+    """What was judged in a mission; `counts` are over all of its log, by effect.
+
+    `next` is the line to go on after, null at the end.
+    """
+
+    mission: str
+    judgements: list[LoggedJudgement]
+    counts: dict[str, int]
+    next: int | None
+
+
 class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that was set aside, why and when, and the file that says so."""
 
@@ -291,6 +303,27 @@ def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudg
     for event in reader.store.log.read(mission):
         if isinstance(judged := read_payload(event), ActionJudged):
             yield LoggedJudgement(mission=mission, seq=event.seq, time=event.time, judged=judged)
+
+
+def page_judgements(
+    reader: StateReader, name: str, *, everything: bool = False, after: int = 0, limit: int = 200
+) -> JudgementPage:
+    """Return a page of what was judged in a mission; with `everything` also what was simply allowed."""
+    mission, counts, found = reader.find_mission(name), dict[str, int](), list[LoggedJudgement]()
+    for logged in mission_judgements(reader, mission):
+        counts[logged.judged.effect] = counts.get(logged.judged.effect, 0) + 1
+        if logged.seq > after and (everything or is_notable(logged)):
+            found.append(logged)
+    more = len(found) > limit
+    return JudgementPage(
+        mission=mission, judgements=found[:limit], counts=counts, next=found[limit - 1].seq if more else None
+    )
+
+
+def is_notable(logged: LoggedJudgement) -> bool:
+    """Tell whether a judgement was more than a plain yes: what only an override or an answer allowed is, too."""
+    judged = logged.judged
+    return judged.effect != "allow" or bool(judged.overridden) or bool(judged.answer)
 
 
 def override_rule(reader: StateReader, rule: str, *, reason: str, when: str) -> RuleOverride:
