@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from chargehand.cli.terminal.failures import guarded
-from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option
+from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option, server_options
 
 _COMMANDS = {
     # name: the module that declares it, and the command there
@@ -36,6 +36,8 @@ _COMMANDS = {
     "gc": ("chargehand.cli.storage", "gc"),
     "git": ("chargehand.cli.actions", "git"),
     "init": ("chargehand.cli.init", "init"),
+    "login": ("chargehand.cli.remote.login", "login"),
+    "logout": ("chargehand.cli.remote.login", "logout"),
     "mcp": ("chargehand.cli.serving", "mcp"),
     "mission": ("chargehand.cli.mission", "mission"),
     "model": ("chargehand.cli.model", "model"),
@@ -111,6 +113,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
 @click.group(cls=Root, name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, hidden=True)
 @no_colour_option
+@server_options
 @click.option(
     "--version",
     is_flag=True,
@@ -119,10 +122,11 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
     callback=_show_version,
     help="Show the version and exit.",
 )
-def chargehand(as_json: bool) -> None:
+def chargehand(as_json: bool, server: str | None, insecure_http: bool) -> None:
     """Put coding agents to work on a git repository and let in only what passes.
 
     Start with `chargehand doctor`, see it work with `chargehand demo`, then `chargehand init` in a repository.
+    With --server the same commands drive a Chargehand on another machine (chargehand login).
 
     \b
     Exit codes:
