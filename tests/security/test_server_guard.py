@@ -50,6 +50,7 @@ def address(route: Route) -> str:
         "model": "none",
         "role": "none",
         "action": "x-0",
+        "checkpoint": "0123",
     }
     return API + re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route.path)
 

@@ -247,15 +247,12 @@ def question_document(mission: str, asked: Question) -> QuestionDocument:
 
 
 def show_question(reader: StateReader, name: str, *, task: str | None = None) -> QuestionDocument:
-    """Return what a mission, or the one task of it, asks. Raises `RefusedError` (`no_question`)."""
+    """Return what a mission, or the one task of it, asks. Raises `RefusedError` as an answer would."""
+    from chargehand.missions.steering import require_question
+
     meant = addressed_mission(reader, name, "answer", task=task)
-    if meant.question is None:
-        raise RefusedError(
-            f"mission {meant.mission!r} asks nothing",
-            code="no_question",
-            hint=f"chargehand mission show {meant.mission}",
-        )
-    return question_document(meant.mission, meant.question)
+    asked = meant.question or require_question(reader.mission_reader.state(meant.mission))
+    return question_document(meant.mission, asked)
 
 
 # --- steering

@@ -81,7 +81,7 @@ class KeyedRequests:
         except OSError as error:
             raise InfrastructureError(
                 f"cannot note the request in {self._directory}: {error.strerror}",
-                code="state_unwritable",
+                code="store_io",
                 hint="free some space, or make the state directory writable",
             ) from error
 

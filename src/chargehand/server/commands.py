@@ -52,7 +52,7 @@ _NAMES = {"repo": "project"}
 _UNSENT = frozenset({"out", "quiet", "verbose", "detach", "yes", "everywhere", "every"})
 _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
     "run": (CommandCall(names={"text": "request", "repo": "repo"}, unsent=("file", "idempotency_key")),),
-    "mission list": (CommandCall(names={"statuses": "status"}),),
+    "mission list": (CommandCall(route="get_missions_list", names={"statuses": "status"}),),
     "mission log": (
         CommandCall(
             route="get_missions_mission_transcript", when=("transcript",), unsent=("transcript", "follow")
