@@ -11,6 +11,7 @@ import pytest
 from desk import Desk, Said, repository, shell
 from tests.server_kit import Served, serving
 
+from chargehand.policy.access import SCOPES
 from chargehand.server.commands import served_commands
 
 pytestmark = pytest.mark.needs_bwrap
@@ -19,14 +20,14 @@ pytestmark = pytest.mark.needs_bwrap
 class Remote:
     """A person at another machine: nothing but a token, an empty home, and the address of a server."""
 
-    def __init__(self, place: Path, served: Served, *scopes: str) -> None:
-        self.desk = Desk(place, fresh=True)
-        self.token = served.token(*(scopes or ("read", "steer", "decide", "administer"))).headers["Authorization"]  # type: ignore[arg-type]
-        self.url = served.url
+    def __init__(self, place: Path, served: Served) -> None:
         place.mkdir(parents=True, exist_ok=True)
+        self.desk, self.url = Desk(place, fresh=True), served.url
+        bearer: str = served.token(*SCOPES).headers["Authorization"]
+        self.token = bearer.partition(" ")[2]
 
     def say(self, *words: str, as_json: bool = True) -> Said:
-        environ = {"CHARGEHAND_TOKEN": self.token.partition(" ")[2]}
+        environ = {"CHARGEHAND_TOKEN": self.token}
         said = self.desk.say("--server", self.url, *words, cwd=self.desk.place, environ=environ, as_json=as_json)
         assert not self.desk.home.exists(), list(self.desk.home.rglob("*"))  # nothing of there is kept here
         return said

@@ -70,25 +70,34 @@ def check_url(text: str, *, insecure: bool = False) -> str:
     Raises `UsageError`: `server_url_invalid`, and `server_unencrypted` where a token would travel in the clear and
     nobody said that it may.
     """
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(text.strip())
-        plain = not (parts.username or parts.password or parts.query or parts.fragment)
-        if parts.scheme in ("http", "https") and parts.hostname and plain and parts.path in ("", "/"):
-            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-            port = "" if parts.port is None else f":{parts.port}"
-            url = f"{parts.scheme}://{host}{port}"
-            if parts.scheme == "http" and not insecure and not is_loopback(url):
-                raise UsageError(
-                    f"{url} is not encrypted: your token would travel in the clear",
-                    code="server_unencrypted",
-                    hint="use https://, or a tunnel (ssh -L 8642:127.0.0.1:8642 HOST); --insecure-http allows it",
-                )
-            return url
-    raise UsageError(
-        f"{text!r} is not the address of a server",
-        code="server_url_invalid",
-        hint="write it as the server prints it, such as https://chargehand.example.org or http://127.0.0.1:8642",
-    )
+    url = _plain_url(text.strip())
+    if url is None:
+        raise UsageError(
+            f"{text!r} is not the address of a server",
+            code="server_url_invalid",
+            hint="write it as the server prints it, such as https://chargehand.example.org or http://127.0.0.1:8642",
+        )
+    if url.startswith("http:") and not insecure and not is_loopback(url):
+        raise UsageError(
+            f"{url} is not encrypted: your token would travel in the clear",
+            code="server_unencrypted",
+            hint="use https://, or a tunnel (ssh -L 8642:127.0.0.1:8642 HOST); --insecure-http allows it",
+        )
+    return url
+
+
+def _plain_url(text: str) -> str | None:
+    """Return scheme, host and port of an address that has nothing else."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    more = parts.username or parts.password or parts.query or parts.fragment or parts.path not in ("", "/")
+    if parts.scheme not in ("http", "https") or not host or more:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
 
 
 class ServerConnection:

@@ -34,10 +34,6 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
     """
     command = context.command_path.partition(" ")[2]
     out: Output = parameters["out"]
-    if command in ("login", "logout"):
-        raise UsageError(
-            f"{command} takes the server's address itself", hint=f"chargehand {command} {server}", code="usage"
-        )
     if command in LOCAL_COMMANDS:
         raise UsageError(
             f"`chargehand {command}` cannot be done on a server: {LOCAL_COMMANDS[command]}",

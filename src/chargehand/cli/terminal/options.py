@@ -78,7 +78,8 @@ def json_option(function: _F) -> _F:
     def run_where_wanted(*words: Any, **options: Any) -> Any:
         context = click.get_current_context()
         given = context.find_root().params
-        if not given.get("server"):
+        # These name a server by themselves.
+        if not given.get("server") or context.command.name in ("login", "logout"):
             return function(*words, **options)
         # Imported here: it loads the table of routes, and all that they do.
         from chargehand.cli.remote.dispatch import run_remotely
