@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
-_NO_COLOUR, _DETAIL = "chargehand.no_colour", "chargehand.detail"
+_NO_COLOUR, _DETAIL, _ELSEWHERE = "chargehand.no_colour", "chargehand.detail", "chargehand.elsewhere"
+RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
+"""Runs the command of a context with its parameters, and returns the exit code."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -77,18 +79,17 @@ def json_option(function: _F) -> _F:
     @functools.wraps(function)
     def run_where_wanted(*words: Any, **options: Any) -> Any:
         context = click.get_current_context()
-        given = context.find_root().params
-        # These name a server by themselves.
-        if not given.get("server") or context.command.name in ("login", "logout"):
-            return function(*words, **options)
-        # Imported here: it loads the table of routes, and all that they do.
-        from chargehand.cli.remote.dispatch import run_remotely
-
-        return run_remotely(context, options, server=given["server"], insecure=bool(given.get("insecure_http")))
+        elsewhere: RunElsewhere | None = context.meta.get(_ELSEWHERE)
+        return function(*words, **options) if elsewhere is None else elsewhere(context, options)
 
     return click.option(
         "--json", "out", is_flag=True, callback=open_output, help="Print JSON on stdout and nothing else."
     )(no_colour_option(cast("_F", run_where_wanted)))
+
+
+def run_elsewhere(context: click.Context, run: RunElsewhere) -> None:
+    """Let the command of this context be run by another machine, as `run` does it."""
+    context.meta[_ELSEWHERE] = run
 
 
 def server_options(function: _F) -> _F:
