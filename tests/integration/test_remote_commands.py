@@ -154,6 +154,51 @@ def test_a_command_says_there_what_it_says_here(
     assert local.stdout or there[0] in ("project log", "mission log", "policy why"), local
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        # what is written by the very code that writes it on the machine itself
+        ("mission list", "--all"),
+        ("mission diff", "{promoted}"),
+        ("mission report", "{promoted}"),
+        ("artifact show", "{artifact}"),
+        ("policy show", "--cedar"),
+        ("policy show", "--facts"),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_person_reads_there_what_they_read_here(
+    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], words: tuple[str, ...]
+) -> None:
+    said = words_of(words, names)
+    assert remote.say(*said, as_json=False).stdout == desk.say(*said, cwd=repo, as_json=False).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("mission show", "{promoted}"), "promoted"),
+        (("mission log", "{promoted}"), "mission.created"),
+        (("mission watch", "{waiting}"), "check_surface"),
+        (("checkpoint list", "{promoted}"), "COMMIT"),
+        (("mission diff", "{promoted}", "--stat"), "f.txt"),
+        (("policy why", "{promoted}", "--all"), "rule "),
+        (("project log", "--repo", "repo"), "action.created"),
+        (("action log", "{action}"), "hello"),
+        (("audit verify",), "signed_heads"),
+        (("user log",), "token.create"),
+        (("stats",), "missions.total"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_a_person_gets_facts_and_tables(
+    remote: Remote, names: dict[str, str], words: tuple[str, ...], shown: str
+) -> None:
+    said = remote.say(*words_of(words, names), as_json=False)
+    assert (said.code, said.stderr) == (0, "")
+    assert shown in said.stdout, said
+
+
 def masked(said: Said) -> tuple[int, str, str]:
     """Return what was said without what no two missions have in common: ids, hashes and numbers."""
 

@@ -14,6 +14,7 @@ from chargehand.app.reading import StateReader
 from chargehand.cli.remote import following, rendering
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection, check_url
 from chargehand.cli.remote.request import RemoteRequest
+from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.server.commands import LOCAL_COMMANDS
 
@@ -125,14 +126,14 @@ def _list_missions(request: RemoteRequest) -> int:
     limit = request.parameters["limit"]
     if limit is None:
         limit = 0 if request.out.as_json else _LISTED
-    answer = request.ask(limit=limit)
-    document = answer.document
+    document = request.ask(limit=limit).document
     request.out.document(document)
     if not request.out.as_json:
-        # The newest first, as on the machine itself.
-        rendering.show_document(request.out, {"missions": document["missions"][::-1]})
-        if document["left_out"]:
-            request.out.text(f"{document['left_out']} older not listed; --limit 0 lists all.")
+        from chargehand.app.documents import MissionListDocument
+        from chargehand.cli.mission import show_listed
+
+        chosen = bool(request.parameters["statuses"] or request.parameters["since"])
+        show_listed(request.out, convert_to(document, MissionListDocument), chosen=chosen)
     return 0
 
 

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from chargehand.app.runs import RunRequest, request_text
 from chargehand.cli.remote import rendering
 from chargehand.cli.terminal.failures import INTERRUPTED, show_error
 from chargehand.cli.terminal.output import local_time
@@ -23,6 +22,8 @@ _LOOK_SECONDS = 0.5
 
 def start_mission(request: RemoteRequest) -> int:
     """Start a mission in a project of the server, and follow it unless it is left to its worker."""
+    from chargehand.app.runs import RunRequest, request_text
+
     options = request.parameters
     text = request_text(RunRequest(text=options["text"], file=options["file"]))
     if options["repo"] is None:
@@ -45,6 +46,8 @@ def continue_mission(request: RemoteRequest) -> int:
 
 def fork_mission(request: RemoteRequest) -> int:
     """Start a mission from one of another's replies, and follow it."""
+    from chargehand.app.runs import RunRequest, request_text
+
     reply = request.parameters["reply"]
     if reply is not None and reply.startswith("@"):
         reply = request_text(RunRequest(file=reply[1:]))
