@@ -41,7 +41,7 @@ def loaded(tmp_path: Path, *words: str) -> tuple[int, set[str]]:
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        (("--help",), 30),
+        (("--help",), 32),
         (("mission", "--help"), 8),
         (("mission", "list"), MISSIONS),
         (("mission", "list", "--json"), MISSIONS),

@@ -89,10 +89,10 @@ class Desk:
             text=True,
         )
 
-    def say(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> Said:
-        """Run the program with `--json` to its end."""
+    def say(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None, as_json: bool = True) -> Said:
+        """Run the program to its end, with `--json` unless it is to talk to a person."""
         given = {**self.environ, **(environ or {})}
-        code, stdout, stderr = forked.run(("--json", *words), cwd=cwd, environ=given)
+        code, stdout, stderr = forked.run((*(("--json",) if as_json else ()), *words), cwd=cwd, environ=given)
         return Said(code=code, stdout=stdout, stderr=stderr)
 
     def run(self, repository: Path, *words: str, agent: str = MEND, text: str = "mend") -> Said:

@@ -50,6 +50,7 @@ def address(route: Route) -> str:
         "model": "none",
         "role": "none",
         "action": "x-0",
+        "checkpoint": "0123",
     }
     return API + re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route.path)
 
@@ -238,7 +239,7 @@ def test_a_disabled_account_and_a_revoked_token_count_no_more(served: Served) ->
         assert token.get(f"{API}/missions").status_code == 200
         made = reader.store.grants.tokens()[-1].id
         revoke_token(reader, made, by=owner(reader))
-        assert code(token.get(f"{API}/missions")) == "login_needed"
+        assert code(token.get(f"{API}/missions")) == "token_unknown"
 
 
 def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:

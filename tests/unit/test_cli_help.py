@@ -105,6 +105,8 @@ def test_every_command_of_this_version_is_there() -> None:
             "gc",
             "stats",
             "completion",
+            "login",
+            "logout",
         ]
     }
     assert set(COMMANDS) == expected

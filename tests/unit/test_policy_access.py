@@ -24,6 +24,7 @@ EXPECTED = {
     **dict.fromkeys(
         ["session.show", "session.close", "event.follow", "artifact.show", "project.list", "agent.list"]
         + ["model.list", "stats.show", "system.show", "question.list", "action.list", "token.own.list"]
+        + ["action.log", "policy.test"]
         + [f"mission.{each}" for each in ("list", "show", "events", "transcript", "plan", "report", "diff")]
         + [f"mission.{each}" for each in ("review", "checkpoints", "artifacts", "output")],
         ("viewer", "read"),
@@ -31,11 +32,13 @@ EXPECTED = {
     "audit.verify": ("operator", "read"),
     **dict.fromkeys(
         [f"mission.{each}" for each in ("start", "pause", "resume", "cancel", "send", "answer", "fork")]
-        + ["mission.continue", "mission.restore", "mission.replan"],
+        + ["mission.continue", "mission.restore", "mission.replan"]
+        + ["action.cancel", "agent.probe", "model.probe"],
         ("operator", "steer"),
     ),
     **dict.fromkeys(
-        ["mission.approve", "mission.promote", "mission.discard", "mission.rollback", "review.decide"],
+        [f"mission.{each}" for each in ("approve", "promote", "discard", "rollback")]
+        + ["action.answer", "review.decide"],
         ("operator", "decide"),
     ),
     **dict.fromkeys(["token.own.create", "token.own.revoke", "password.own.set"], ("viewer", "administer")),

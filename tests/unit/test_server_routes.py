@@ -16,32 +16,57 @@ from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.server._routes import NamedMission, RestArguments, read_arguments
+from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, served_commands
 from chargehand.server.openapi import ROUTES, openapi_document
-
-HERE = "it acts on the machine or the checkout where it is typed"
-LATER = "it has no route yet"
-WITHOUT: dict[str, str] = {
-    # commands without a route, and why
-    **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), HERE),
-    **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), HERE),
-    **dict.fromkeys(("project trust", "project setup", "project hook install", "project hook remove"), HERE),
-    **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), HERE),
-    **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), HERE),
-    **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), HERE),
-    "alerts test": HERE,
-    "mission watch": "the feed of events",
-    **dict.fromkeys(("action log", "action cancel", "action answer", "audit export", "project log"), LATER),
-    **dict.fromkeys(("model probe", "agent probe", "policy test", "policy why", "role path"), LATER),
-}
 
 
 def test_every_command_has_a_route_or_a_reason() -> None:
     commands = {" ".join(path) for path in COMMANDS}
-    served = {command for route in ROUTES for command in route.commands}
-    assert served <= commands
-    assert set(WITHOUT) <= commands
-    assert not served & set(WITHOUT)
-    assert commands == served | set(WITHOUT)
+    served = served_commands()
+    assert not served & set(LOCAL_COMMANDS)
+    assert commands == served | set(LOCAL_COMMANDS)
+    assert all(LOCAL_COMMANDS.values())
+
+
+@pytest.mark.parametrize("command", sorted(served_commands()))
+def test_a_commands_parameters_lead_to_arguments_of_its_routes(command: str) -> None:
+    parameters = {each.name: True for each in COMMANDS[tuple(command.split())].params if each.expose_value}
+    taken: set[str] = set()
+    needed: set[str] = set()
+    for given in ((), *((name,) for name in parameters)):
+        route, call = find_call(command, given)
+        assert command in route.commands
+        arguments, untaken = call_arguments(route, call, parameters)
+        assert arguments.keys() <= set(route.takes.__struct_fields__)
+        taken |= set(parameters) - set(untaken)
+        needed |= set(route.path_names) - arguments.keys()
+    assert not needed
+    # What an answer is worked out from, and what would need a file or a checkout of this machine.
+    refused = set(parameters) - taken
+    assert refused <= REFUSED.get(command, set())
+    assert REFUSED.get(command, set()) <= refused
+
+
+REFUSED = {
+    # options that a server does not take, and why
+    "run": {  # they name files here, weaken what the project demands, or decide what a person at the machine does
+        *(
+            "only_checks",
+            "check_files",
+            "outside_checks",
+            "outside_files",
+            "sandbox",
+            "strategy",
+            "partial",
+            "apply",
+        ),
+        *("red_base", "break_at"),
+    },
+    "mission plan": {"file"},
+    "mission report": {"otlp"},  # a server sends its traces to a collector by itself
+    "audit verify": {"export"},
+    "audit provenance": {"commit"},
+}
 
 
 def test_routes_have_names_and_actions_of_their_own() -> None:

@@ -417,6 +417,11 @@ def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Cal
     return Caller(user=row.user, role=role, scopes=scopes, via="token", expires=row.expires, address=address)
 
 
+def token_has_expired(reader: StateReader, secret: str) -> bool:
+    """Tell whether a token that does not count did, and only its time is over. Raises `StoreError`."""
+    return reader.store.grants.has_expired(_digest(secret))
+
+
 def list_access(
     reader: StateReader, *, by: Caller, limit: int = 100, before: int | None = None
 ) -> AccessLogDocument:

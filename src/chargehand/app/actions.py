@@ -57,6 +57,7 @@ _LOOK_SECONDS = 0.1
 _PREPARING_SECONDS = 600.0
 _RESULT_BYTES = 6000
 _REDACTOR = Redactor()
+_CANCEL_SECONDS = 15.0
 _CANCELLED = Reason(code="cancelled", message="a person cancelled the action")
 
 
@@ -102,6 +103,15 @@ class ActionLineDocument(Document, frozen=True):
     time: str
     stream: str
     line: str
+
+
+class ActionOutputPage(Document, frozen=True):
+    """What an action printed from some place on; `next` is where to read on, `status` how the action stands."""
+
+    action: str
+    status: str
+    lines: list[ActionLineDocument]
+    next: int
 
 
 def action_document(state: ActionState) -> ActionDocument:
@@ -168,9 +178,10 @@ class Actions:
         lines = self._app.store.log.read(place.log, after=place.after, types=ACTION_TYPES)
         return fold_action(action, lines, live=live)
 
-    def all(self) -> list[ActionState]:
-        """Return the actions that are still kept, the oldest first."""
-        return [self.state(action) for action in self.places.ids()]
+    def all(self, *, running: bool = False) -> list[ActionState]:
+        """Return the actions that are still kept, the oldest first; with `running` those that have not ended."""
+        states = [self.state(action) for action in self.places.ids()]
+        return [state for state in states if not (running and state.status in ACTION_ENDED)]
 
     def begin(
         self,
@@ -209,6 +220,25 @@ class Actions:
             if state.status in ACTION_ENDED or time.monotonic() >= until:
                 return state
             time.sleep(_LOOK_SECONDS)
+
+    def read_output(self, action: str, after: int = 0) -> ActionOutputPage:
+        """Return the lines that an action printed from `after` on, a byte of its output."""
+        state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
+        lines, offset = self.places.read(action, after)
+        return ActionOutputPage(
+            action=action,
+            status=state.status,
+            lines=[
+                ActionLineDocument(action=action, time=each.time, stream=each.stream, line=each.line)
+                for each in lines
+            ],
+            next=offset,
+        )
+
+    def cancel_and_wait(self, action: str) -> ActionState:
+        """End an action and return how it stands once it has ended, or after 15 seconds."""
+        self.cancel(action)
+        return self.wait_until_ended(action, _CANCEL_SECONDS)
 
     def follow(self, action: str) -> Iterator[OutputLine]:
         """Yield what an action printed and prints, until it has ended or asks something."""

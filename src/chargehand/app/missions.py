@@ -246,6 +246,15 @@ def question_document(mission: str, asked: Question) -> QuestionDocument:
     )
 
 
+def show_question(reader: StateReader, name: str, *, task: str | None = None) -> QuestionDocument:
+    """Return what a mission, or the one task of it, asks. Raises `RefusedError` as an answer would."""
+    from chargehand.missions.steering import require_question
+
+    meant = addressed_mission(reader, name, "answer", task=task)
+    asked = meant.question or require_question(reader.mission_reader.state(meant.mission))
+    return question_document(meant.mission, asked)
+
+
 # --- steering
 
 

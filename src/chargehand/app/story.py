@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from chargehand.app.documents import (
     Document,
+    EventDocument,
     ListedMission,
     TranscriptDocument,
     event_document,
     event_step,
     listed_mission,
 )
-from chargehand.app.missions import children_of, read_transcript, waiting_reason
+from chargehand.app.missions import children_of, goes_on_by_itself, read_transcript, waiting_reason
 from chargehand.app.outcome import explain_check
 from chargehand.app.progress.crew import Crew as Crew
 from chargehand.app.progress.crew_following import follow_crew as follow_crew
@@ -41,7 +42,7 @@ from chargehand.core import plan_events as p
 from chargehand.core.events import Event, Payload
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult, MissionStatus, Verdict
-from chargehand.core.state import ENDED, MissionState, MissionSummary
+from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary
 from chargehand.core.text import printable
 from chargehand.missions.journal import load_step_output
 from chargehand.missions.waiting import waiting_tasks
@@ -345,13 +346,42 @@ class EventPage(Document, frozen=True):
 def page_events(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> EventPage:
     """Return a page of a mission's log, in words and with payloads; long payloads are left out."""
     mission = reader.find_mission(name)
-    lines = reader.store.log.read(mission, after=after)
+    # One more than is shown: whether another page follows.
+    lines = reader.store.log.read(mission, after=after, limit=limit + 1)
     shown = lines[:limit]
     return EventPage(
         mission=mission,
         events=[event_line(each, with_payload=True) for each in shown],
         next=shown[-1].seq if len(shown) < len(lines) else None,
-        last_seq=lines[-1].seq if lines else reader.store.log.last_seq(mission),
+        last_seq=reader.store.log.last_seq(mission),
+    )
+
+
+class LogPage(Document, frozen=True):
+    """A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`.
+
+    `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
+    """
+
+    log: str
+    status: str
+    settled: bool
+    events: list[EventDocument]
+    next: int | None
+
+
+def page_log(
+    reader: StateReader, log: str, *, after: int = 0, limit: int = 200, of_project: bool = False
+) -> LogPage:
+    """Return a page of the log of this exact id. A mission's status is from before its lines were read."""
+    state = None if of_project else reader.mission_reader.state(log)
+    lines = reader.store.log.read(log, after=after, limit=limit + 1)
+    return LogPage(
+        log=log,
+        status="" if state is None else str(state.status),
+        settled=state is not None and state.status in SETTLED and not goes_on_by_itself(state),
+        events=[event_document(each) for each in lines[:limit]],
+        next=lines[limit - 1].seq if len(lines) > limit else None,
     )
 
 

@@ -50,7 +50,7 @@ def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Outp
     if no_password and password_stdin:
         raise click.UsageError("--no-password and --password-stdin were both given")
     with StateReader.open() as reader:
-        password = None if no_password else _read_password(name, from_stdin=password_stdin)
+        password = None if no_password else read_password(name, from_stdin=password_stdin)
         added = create_user(reader, name, role=role, password=password, by=owner(reader))
     return _show_user(out, added, f"{name} is added as {added.role}")
 
@@ -114,7 +114,7 @@ def password(name: str, password_stdin: bool, out: Output) -> int:
 
     with StateReader.open() as reader:
         find_user(reader, name, by=owner(reader))  # for its error alone, before anybody types
-        new = _read_password(name, from_stdin=password_stdin)
+        new = read_password(name, from_stdin=password_stdin)
         changed = set_user_password(reader, name, new, by=owner(reader))
     return _show_user(out, changed, f"{name} has a new password and is logged out everywhere")
 
@@ -284,7 +284,8 @@ def _show_user(out: Output, document: UserDocument, told: str) -> int:
     return 0
 
 
-def _read_password(name: str, *, from_stdin: bool) -> str:
+def read_password(name: str, *, from_stdin: bool) -> str:
+    """Return the new password of an account, asked for or from stdin. Raises `UsageError`."""
     from chargehand.core.errors import UsageError
 
     if not from_stdin:

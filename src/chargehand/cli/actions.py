@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from chargehand.durable.actions import ActionLock, OutputLine
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-# An owner looks ten times a second, and its keeper kills a second after SIGTERM: the rest is for a busy machine.
-_CANCEL_SECONDS = 15.0
 
 
 def _action_options(function: _F) -> _F:
@@ -153,10 +151,9 @@ def list_(running: bool, out: Output) -> int:
     """List actions, the oldest first."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
-    from chargehand.core.actions import ACTION_ENDED
 
     with App.open() as app:
-        states = [state for state in Actions(app).all() if not (running and state.status in ACTION_ENDED)]
+        states = Actions(app).all(running=running)
     out.document([action_document(state) for state in states])
     rows = [(state.id, state.kind or "", state.status, state.mission or "", _about(state)) for state in states]
     if not out.as_json:
@@ -231,8 +228,7 @@ def cancel(action: str, out: Output) -> int:
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
-        actions.cancel(found)
-        state = actions.wait_until_ended(found, _CANCEL_SECONDS)
+        state = actions.cancel_and_wait(found)
     out.document(action_document(state))
     out.text(f"action {found} is {state.status}")
     return 0 if state.status in ACTION_ENDED else RefusedError.exit_code

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from chargehand.cli.terminal.failures import guarded
-from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option
+from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option, run_elsewhere, server_options
 
 _COMMANDS = {
     # name: the module that declares it, and the command there
@@ -37,6 +37,8 @@ _COMMANDS = {
     "gc": ("chargehand.cli.storage", "gc"),
     "git": ("chargehand.cli.actions", "git"),
     "init": ("chargehand.cli.init", "init"),
+    "login": ("chargehand.cli.remote.login", "login"),
+    "logout": ("chargehand.cli.remote.login", "logout"),
     "mcp": ("chargehand.cli.serving", "mcp"),
     "mission": ("chargehand.cli.mission", "mission"),
     "model": ("chargehand.cli.model", "model"),
@@ -112,6 +114,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
 @click.group(cls=Root, name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, hidden=True)
 @no_colour_option
+@server_options
 @click.option(
     "--version",
     is_flag=True,
@@ -120,10 +123,12 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
     callback=_show_version,
     help="Show the version and exit.",
 )
-def chargehand(as_json: bool) -> None:
+@click.pass_context
+def chargehand(context: click.Context, as_json: bool, server: str | None, insecure_http: bool) -> None:
     """Put coding agents to work on a git repository and let in only what passes.
 
     Start with `chargehand doctor`, see it work with `chargehand demo`, then `chargehand init` in a repository.
+    With --server the same commands drive a Chargehand on another machine (chargehand login).
 
     \b
     Exit codes:
@@ -136,6 +141,17 @@ def chargehand(as_json: bool) -> None:
       6    internal error
       130  interrupted
     """
+    # Those two name a server by themselves.
+    if server is None or context.invoked_subcommand in ("login", "logout"):
+        return
+
+    def run(command: click.Context, parameters: dict[str, Any]) -> int:
+        # Imported here: it loads the table of routes, and all that they do.
+        from chargehand.cli.remote.dispatch import run_remotely
+
+        return run_remotely(command, parameters, server=server, insecure=insecure_http)
+
+    run_elsewhere(context, run)
 
 
 def main() -> NoReturn:

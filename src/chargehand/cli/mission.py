@@ -19,7 +19,7 @@ from chargehand.cli.terminal.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chargehand.app.documents import ListedMission
+    from chargehand.app.documents import ListedMission, MissionListDocument
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.missions.waiting import Addressee
@@ -62,9 +62,8 @@ def mission() -> None:
 @json_option
 def list_(limit: int | None, out: Output, **options: Any) -> int:
     """List missions, the newest first; JSON has the oldest first."""
-    from chargehand.app.missions import ListRequest, list_missions, listed_status
+    from chargehand.app.missions import ListRequest, list_missions
     from chargehand.app.reading import StateReader
-    from chargehand.cli.terminal.output import count_text, local_time
 
     if limit is None:
         limit = 0 if out.as_json else _LISTED
@@ -72,10 +71,18 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
     with StateReader.open() as reader:
         found = list_missions(reader, request)
     out.document(found)
+    show_listed(out, found, chosen=bool(request.statuses or request.since))
+    return 0
+
+
+def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> None:
+    """Write missions as a table, the newest first; `chosen` says that not all were asked for."""
+    from chargehand.app.missions import listed_status
+    from chargehand.cli.terminal.output import count_text, local_time
+
     if not found.missions:
-        chosen = request.statuses or request.since
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
-        return 0
+        return
     rows = []
     for each, indent in _as_tree(found.missions):
         title = (each.request or "").strip().partition("\n")[0]
@@ -99,7 +106,6 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
             out.text(f"{each.mission} waits: {each.waits.message}")
     if found.left_out:
         out.text(f"{count_text(found.left_out, 'older mission')} not listed; --limit 0 lists all.")
-    return 0
 
 
 def _as_tree(missions: Sequence[ListedMission]) -> Iterator[tuple[ListedMission, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from chargehand.app.story import PlanDocument
     from chargehand.cli.terminal.output import Output
 
 _MOST_COLLISIONS = 10
@@ -13,21 +14,28 @@ _MOST_COLLISIONS = 10
 def print_plan(out: Output, mission: str, form: str | None) -> int:
     """Write the tasks of a mission as a table, or as a graph of a `form`."""
     from chargehand.app.reading import StateReader
-    from chargehand.app.story import plan_graph, plan_tree, show_plan
+    from chargehand.app.story import show_plan
 
     with StateReader.open() as reader:
         found = show_plan(reader, mission)
     out.document(found)
+    show_plan_document(out, found, form)
+    return 0
+
+
+def show_plan_document(out: Output, found: PlanDocument, form: str | None) -> None:
+    """Write tasks for a person: as a table, or as a graph of a `form`."""
+    from chargehand.app.story import plan_graph, plan_tree
+
     if form is not None:
         out.text(plan_graph(found, mermaid=form == "mermaid"))
-        return 0
+        return
     rows = [(row.name, row.status.replace("_", " "), row.mission or "-", row.why) for row in plan_tree(found)]
     out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
     for each in found.collisions[:_MOST_COLLISIONS]:
         out.text(f"  not side by side: {each.reason.message}")
     if len(found.collisions) > _MOST_COLLISIONS:
         out.text(f"  and {len(found.collisions) - _MOST_COLLISIONS} more: --json has them all")
-    return 0
 
 
 def set_plan(out: Output, mission: str, file: str) -> int:

@@ -106,17 +106,15 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
 @json_option
 def why(mission: str, every: bool, out: Output) -> int:
     """Show what was judged in a mission, by which rule and why."""
-    from chargehand.app.configuration import mission_judgements
+    from chargehand.app.configuration import is_notable, mission_judgements
     from chargehand.app.reading import StateReader
 
     counted: dict[str, int] = {}
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
         for logged in mission_judgements(reader, found):
-            judged = logged.judged
-            counted[judged.effect] = counted.get(judged.effect, 0) + 1
-            # What was allowed only by an override or an answer is shown: somebody decided that.
-            if every or judged.effect != "allow" or judged.overridden or judged.answer:
+            counted[logged.judged.effect] = counted.get(logged.judged.effect, 0) + 1
+            if every or is_notable(logged):
                 out.document(logged)
                 _show_logged(out, logged)
     counts = ", ".join(f"{count} {effect}" for effect, count in sorted(counted.items()))

@@ -20,8 +20,8 @@ from chargehand.app.missions import (
 )
 from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.outcome import explain_failures, exported_branch
-from chargehand.app.requests import IdempotencyKey, record_once
-from chargehand.app.runs import RunRequest, record_mission
+from chargehand.app.requests import IdempotencyKey, client_request, record_once
+from chargehand.app.runs import record_mission
 from chargehand.app.story import describe_event
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -210,9 +210,10 @@ def run_mission(app: App, call: RunMission) -> Started:
     # Sorted, without defaults and by the real path: the digest is the same in any later version of this program.
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
     asked = hashlib.sha256(content).hexdigest()
+    request = client_request(call, None if call.repo is None else Path(call.repo))
     if call.key is None:
-        return Started(created=True, mission=mission_view(app, record_mission(app, _options(call))))
-    mission, created = record_once(app, _options(call), IdempotencyKey("mcp", call.key, asked))
+        return Started(created=True, mission=mission_view(app, record_mission(app, request)))
+    mission, created = record_once(app, request, IdempotencyKey("mcp", call.key, asked))
     return Started(created=created, mission=mission_view(app, mission))
 
 
@@ -295,23 +296,3 @@ def cancel(app: App, call: OneMission) -> MissionView:
         check_may_decide(app, mission, "close", f"cancel {mission}")
     cancel_mission(app, mission)
     return mission_view(app, mission)
-
-
-def _options(call: RunMission) -> RunRequest:
-    return RunRequest(
-        text=call.request,
-        repo=None if call.repo is None else Path(call.repo),
-        directory=call.directory,
-        base=call.base,
-        agent=call.agent,
-        model=call.model,
-        role=call.role,
-        checks=call.checks,
-        allow=call.allow,
-        forbid=call.forbid,
-        budget=None if call.budget is None else repr(call.budget),
-        time=call.time,
-        attempts=None if call.attempts is None else str(call.attempts),
-        # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
-        yes=True,
-    )

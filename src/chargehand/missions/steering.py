@@ -40,7 +40,8 @@ from chargehand.missions._messages import (
     wait_for_room,
     wake_time,
 )
-from chargehand.missions._questions import check_answer, expire_questions, require_question
+from chargehand.missions._questions import check_answer, expire_questions
+from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission

@@ -42,13 +42,14 @@ def _rules() -> Iterator[tuple[str, AccessRule]]:
         AccessRule("viewer", "read"): "session.show session.close mission.list mission.show mission.events "
         "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
         "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
-        "stats.show system.show question.list action.list token.own.list",
+        "stats.show system.show question.list action.list action.log policy.test token.own.list",
         # It reads all of the log and every file that is kept: work for the machine, and nothing to be learnt.
         AccessRule("operator", "read"): "audit.verify",
         AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
-        "mission.answer mission.fork mission.continue mission.restore mission.replan",
+        "mission.answer mission.fork mission.continue mission.restore mission.replan action.cancel agent.probe "
+        "model.probe",
         AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
-        "review.decide",
+        "review.decide action.answer",
         # A person's own, whatever their role; of tokens only those that may administer make others.
         AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
         AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "

@@ -9,6 +9,7 @@ from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chargehand import __version__
 from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.policy.rates import RateLimit
 from chargehand.server._responses import error_response
@@ -76,6 +77,7 @@ class RequestGuard:
                     headers[name] = value
                 if scope["path"].startswith(PREFIX):
                     headers.setdefault("Cache-Control", "no-store")
+                    headers["Chargehand-Version"] = __version__
             await send(message)
 
         try:

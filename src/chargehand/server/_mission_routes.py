@@ -10,20 +10,12 @@ from msgspec import Meta
 
 from chargehand.app.accounts import Caller, require_access
 from chargehand.app.checkpoints import (
-    DiffDocument,
-    FileDifference,
-    RestoreDocument,
-    RestoreRequest,
     RollbackPreviewDocument,
-    carry_out_restore,
-    checkpoint_difference,
-    compare_file,
-    plan_restore,
     preview_roll_back,
+    roll_back_task,
 )
 from chargehand.app.composition import App
 from chargehand.app.documents import (
-    CheckpointsDocument,
     MessageDocument,
     MissionDetails,
     MissionDocument,
@@ -51,6 +43,7 @@ from chargehand.app.requests import (
     ForkRequest,
     IdempotencyKey,
     TaskAllowedDocument,
+    client_request,
     follow_up_mission,
     fork_mission,
     plan_request,
@@ -58,8 +51,6 @@ from chargehand.app.requests import (
     record_once,
     start_held_task,
 )
-from chargehand.app.runs import RunRequest
-from chargehand.app.storage import ArtifactList, list_artifacts, read_artifact
 from chargehand.app.story import (
     ChangeReview,
     EventPage,
@@ -91,8 +82,6 @@ from chargehand.server._routes import (
 )
 
 _Many = Annotated[tuple[Words, ...], Meta(max_length=50)]
-# A review may take back each of a large change's hunks.
-_Parts = Annotated[tuple[Words, ...], Meta(max_length=5_000)]
 
 
 class MissionQuery(RestArguments, frozen=True):
@@ -145,25 +134,12 @@ class ReportQuery(RestArguments, frozen=True):
     format: Annotated[str, Meta(pattern="^(json|markdown)$")] = "json"
 
 
-class DiffQuery(RestArguments, frozen=True):
-    """Which trees of a mission are compared: checkpoints, `base` or `result`."""
+class RollbackQuery(RestArguments, frozen=True):
+    """What is rolled back: a mission, or one task of it, `with_dependents` those that are built on it too."""
 
     mission: MissionName
-    old: Annotated[str, Meta(max_length=64)] = "base"
-    new: Annotated[str, Meta(max_length=64)] = "result"
-    patch: bool = True
-
-
-class FileQuery(DiffQuery, frozen=True, kw_only=True):
-    """Which file of two trees is compared."""
-
-    path: Words
-
-
-class OneArtifact(RestArguments, frozen=True):
-    """An artifact, by its id or its beginning."""
-
-    artifact: Annotated[str, Meta(min_length=4, max_length=128)]
+    task: Short | None = None
+    with_dependents: bool = False
 
 
 class WithReason(RestArguments, frozen=True):
@@ -220,17 +196,6 @@ class ContinueBody(RestArguments, frozen=True):
     budget: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 
 
-class RestoreBody(RestArguments, frozen=True):
-    """Which checkpoint is restored, and how far; with `dry_run` only what that would do."""
-
-    mission: MissionName
-    checkpoint: Annotated[str, Meta(min_length=4, max_length=64)]
-    files: _Parts = ()
-    hunks: _Parts = ()
-    smart: bool = False
-    dry_run: bool = False
-
-
 class StartTask(RestArguments, frozen=True):
     """A held task of a plan."""
 
@@ -244,26 +209,7 @@ def _mission_result(app: App, state: MissionState) -> MissionDocument:
 
 def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
     repository = app.store.projects.find(call.repo).path
-    request = RunRequest(
-        text=call.request,
-        repo=repository,
-        directory=call.directory,
-        base=call.base,
-        agent=call.agent,
-        model=call.model,
-        role=call.role,
-        team=call.team,
-        plan=call.plan,
-        checks=call.checks,
-        allow=call.allow,
-        forbid=call.forbid,
-        budget=None if call.budget is None else repr(call.budget),
-        time=call.time,
-        attempts=None if call.attempts is None else str(call.attempts),
-        # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
-        yes=True,
-    )
-    request, plan = plan_request(app, request)
+    request, plan = plan_request(app, client_request(call, repository))
     if call.key is None:
         mission = record_mission(app, request, plan=plan)
     else:
@@ -274,10 +220,6 @@ def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
         mission, _ = record_once(app, request, key, plan=plan)
     ensure_worker(app)
     return _mission_result(app, app.mission_reader.state(mission))
-
-
-def _compare(reader: StateReader, call: DiffQuery, by: Caller) -> DiffDocument:
-    return checkpoint_difference(reader, call.old, call.new, mission=call.mission).document(with_patch=call.patch)
 
 
 def _answer(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
@@ -303,8 +245,12 @@ def _discard(app: App, call: WithReason, by: Caller) -> MissionDocument:
     return _mission_result(app, discard_mission(app, meant.mission))
 
 
-async def _roll_back(app: App, call: NamedMission, by: Caller) -> MissionDocument:
-    return _mission_result(app, await roll_back_mission(app, call.mission))
+async def _roll_back(app: App, call: RollbackQuery, by: Caller) -> MissionDocument:
+    if call.task is None:
+        return _mission_result(app, await roll_back_mission(app, call.mission))
+    return _mission_result(
+        app, await roll_back_task(app, call.mission, call.task, with_dependents=call.with_dependents)
+    )
 
 
 def _fork(app: App, call: ForkBody, by: Caller) -> MissionDocument:
@@ -331,29 +277,9 @@ def _continue(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
     return _mission_result(app, app.mission_reader.state(made))
 
 
-async def _restore(app: App, call: RestoreBody, by: Caller) -> RestoreDocument:
-    request = RestoreRequest(
-        mission=call.mission, checkpoint=call.checkpoint, files=call.files, hunks=call.hunks, smart=call.smart
-    )
-    planned = await plan_restore(app, request)
-    if call.dry_run:
-        return planned.document(dry_run=True)
-    return planned.document(dry_run=False, checkpoint=await carry_out_restore(app, planned))
-
-
-def _artifact(reader: StateReader, call: OneArtifact, by: Caller) -> RawContent:
-    content, _ = read_artifact(reader, call.artifact)
-    return RawContent(content, "text/plain; charset=utf-8", file_name=f"{call.artifact}.txt")
-
-
 def _report(reader: StateReader, call: ReportQuery, by: Caller) -> MissionReport | RawContent:
     made, markdown = report_mission(reader, call.mission)
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
-
-
-def _checkpoints(reader: StateReader, call: NamedMission, by: Caller) -> CheckpointsDocument:
-    state = reader.mission_state(call.mission)
-    return CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints)
 
 
 def _page(reader: StateReader, call: MissionQuery, by: Caller) -> MissionPage:
@@ -391,8 +317,8 @@ ROUTES = (
     ),
     Route(
         method="GET", path=f"{_ONE}/events", action="mission.events",
-        summary="Read a page of a mission's log.",
-        takes=PageOfMission, gives=EventPage, commands=("mission log",),
+        summary="Read a page of a mission's log in words.",
+        takes=PageOfMission, gives=EventPage,
         call=lambda reader, call, by: page_events(reader, call.mission, after=call.after, limit=call.limit),
     ),
     Route(
@@ -416,41 +342,14 @@ ROUTES = (
     Route(
         method="GET", path=f"{_ONE}/report", action="mission.report",
         summary="Report what was asked, done, decided and spent.",
-        takes=ReportQuery, gives=MissionReport, call=_report, commands=("mission report",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/diff", action="mission.diff",
-        summary="Show what changed between two of its trees.",
-        takes=DiffQuery, gives=DiffDocument, call=_compare,
-        commands=("mission diff", "checkpoint diff", "checkpoint show"),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/diff/file", action="mission.diff",
-        summary="Show one file of two trees.",
-        takes=FileQuery, gives=FileDifference,
-        call=lambda reader, call, by: compare_file(reader, call.mission, call.path, old=call.old, new=call.new),
+        takes=ReportQuery, gives=MissionReport, raw="text/markdown", call=_report,
+        commands=("mission report",),
     ),
     Route(
         method="GET", path=f"{_ONE}/review", action="mission.review",
         summary="Show its change for a review: files by risk, in hunks.",
         takes=NamedMission, gives=ChangeReview,
         call=lambda reader, call, by: review_mission(reader, call.mission),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/checkpoints", action="mission.checkpoints",
-        summary="List its checkpoints, the oldest first.",
-        takes=NamedMission, gives=CheckpointsDocument, call=_checkpoints, commands=("checkpoint list",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/artifacts", action="mission.artifacts",
-        summary="List the artifacts of a mission.",
-        takes=NamedMission, gives=ArtifactList, commands=("artifact list",),
-        call=lambda reader, call, by: list_artifacts(reader, call.mission),
-    ),
-    Route(
-        method="GET", path="/artifacts/{artifact}", action="artifact.show",
-        summary="Read an artifact.",
-        takes=OneArtifact, gives=RawContent, call=_artifact, commands=("artifact show",),
     ),
     Route(
         method="POST", path=f"{_ONE}/pause", action="mission.pause",
@@ -495,13 +394,15 @@ ROUTES = (
     Route(
         method="GET", path=f"{_ONE}/rollback", action="mission.diff",
         summary="Show what rolling it back would do.",
-        takes=NamedMission, gives=RollbackPreviewDocument, commands=("mission rollback",),
-        call=lambda reader, call, by: preview_roll_back(reader, call.mission),
+        takes=RollbackQuery, gives=RollbackPreviewDocument, commands=("mission rollback",),
+        call=lambda reader, call, by: preview_roll_back(
+            reader, call.mission, task=call.task, with_dependents=call.with_dependents
+        ),
     ),
     Route(
         method="POST", path=f"{_ONE}/rollback", action="mission.rollback",
         summary="Undo its promotion by a new commit.",
-        takes=NamedMission, gives=MissionDocument, call=_roll_back, commands=("mission rollback",),
+        takes=RollbackQuery, gives=MissionDocument, call=_roll_back, commands=("mission rollback",),
     ),
     Route(
         method="POST", path=f"{_ONE}/fork", action="mission.fork",
@@ -512,11 +413,5 @@ ROUTES = (
         method="POST", path=f"{_ONE}/continue", action="mission.continue",
         summary="Let it go on with what you add.",
         takes=ContinueBody, gives=MissionDocument, call=_continue, commands=("mission continue",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/restore", action="mission.restore",
-        summary="Restore an earlier checkpoint as a new one.",
-        takes=RestoreBody, gives=RestoreDocument,
-        call=_restore, commands=("checkpoint restore", "checkpoint undo"),
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -63,12 +64,20 @@ class RawContent(Struct, frozen=True):
     file_name: str = ""
 
 
+class StreamedContent(Struct, frozen=True):
+    """A result of any length that is no JSON document, read and sent piece by piece."""
+
+    pieces: Iterator[bytes]
+    media_type: str
+
+
 class Route(Struct, frozen=True, kw_only=True):
     """One use case at one address below `PREFIX`.
 
     `call` takes an `App` (for GET one that all share, and that changes nothing), a `takes` and who calls, and
     returns a `gives`; a coroutine is a piece of work that may take minutes. `action` is what the caller has to be
-    allowed, `commands` are those of the command line that do the same.
+    allowed, `commands` are those of the command line that do the same. A route that takes a `format` may also give
+    `RawContent` of the kind `raw`.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -80,6 +89,12 @@ class Route(Struct, frozen=True, kw_only=True):
     takes: type[RestArguments] = NoArguments
     commands: tuple[str, ...] = ()
     status: int = 200
+    raw: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The path as the web server matches it: names of projects and models may hold slashes."""
+        return re.sub(r"\{(project|model)\}", r"{\1:path}", self.path)
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from chargehand.app.accounts import (
     resolve_session,
     resolve_token,
     session_document,
+    token_has_expired,
 )
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError, UsageError
@@ -67,6 +68,13 @@ class Sessions:
         else:
             cookie = request.cookies.get(COOKIE, "")
             caller = resolve_session(self._reader, cookie, address=address) if cookie else None
+        if caller is None and given:
+            expired = token_has_expired(self._reader, bearer[len(_BEARER) :].strip())
+            raise RefusedError(
+                "this token has expired" if expired else "nobody has this token, or it was revoked",
+                code="token_expired" if expired else "token_unknown",
+                hint="make another one: chargehand token create",
+            )
         if caller is None:
             raise RefusedError(
                 "a session or a token is needed",

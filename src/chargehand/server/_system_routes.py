@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
 from chargehand.app.accounts import Caller
-from chargehand.app.actions import ActionDocument, Actions, action_document
 from chargehand.app.agents import (
     AgentList,
     RoleList,
@@ -20,7 +20,7 @@ from chargehand.app.agents import (
     show_role,
 )
 from chargehand.app.composition import App
-from chargehand.app.configuration import ConfigurationView, RuleList, list_rules, show_configuration
+from chargehand.app.configuration import ConfigurationView, show_configuration
 from chargehand.app.diagnosis import SystemView, describe_system
 from chargehand.app.models import ModelList, ModelView, list_models, show_model
 from chargehand.app.projects import ProjectList, ProjectView, list_projects, show_project
@@ -37,7 +37,7 @@ from chargehand.app.statistics import (
     model_statistics,
 )
 from chargehand.app.storage import AuditView, ProvenanceDocument, verify_log, verify_provenance
-from chargehand.server._routes import MissionName, RestArguments, Route, Short, Words
+from chargehand.server._routes import MissionName, RestArguments, Route, Short, Text, Words
 
 
 class ProjectQuery(RestArguments, frozen=True):
@@ -58,17 +58,17 @@ class NewProject(RestArguments, frozen=True):
     path: Words
 
 
+class ConfigurationQuery(ProjectQuery, frozen=True, kw_only=True):
+    """Whose configuration is shown, and whether with where each value comes from."""
+
+    origins: bool = True
+
+
 class StatisticsQuery(RestArguments, frozen=True):
     """Which missions count."""
 
     project: Short | None = None
     since: Annotated[str, Meta(max_length=40, description="7d, 12h or a date (UTC).")] | None = None
-
-
-class OneAction(RestArguments, frozen=True):
-    """A git action or a command, by its id."""
-
-    action: Short
 
 
 class OneModel(ProjectQuery, frozen=True, kw_only=True):
@@ -90,10 +90,14 @@ class ProvenanceQuery(RestArguments, frozen=True):
 
 
 class VerifyBody(RestArguments, frozen=True):
-    """Which log is checked: a mission's, or all; `deep` reads artifacts and commits too."""
+    """Which log is checked: a mission's, or all; `deep` reads artifacts and commits too.
+
+    `head` has signed heads that were kept elsewhere, one on each line, to compare with.
+    """
 
     mission: Annotated[str, Meta(max_length=64)] | None = None
     deep: bool = False
+    head: Text | None = None
 
 
 def _repository(reader: StateReader, project: str | None) -> Path | None:
@@ -161,8 +165,10 @@ ROUTES = (
     Route(
         method="GET", path="/config", action="config.show",
         summary="Show the configuration and where it comes from.",
-        takes=ProjectQuery, gives=ConfigurationView, commands=("config show",),
-        call=lambda app, call, by: show_configuration(app, _repository(app, call.project), with_origins=True),
+        takes=ConfigurationQuery, gives=ConfigurationView, commands=("config show",),
+        call=lambda app, call, by: show_configuration(
+            app, _repository(app, call.project), with_origins=call.origins
+        ),
     ),
     Route(
         method="GET", path="/models/{model}", action="model.list", summary="Show all that is known of a model.",
@@ -175,25 +181,10 @@ ROUTES = (
         call=lambda app, call, by: show_role(app, call.role, _repository(app, call.project))[0],
     ),
     Route(
-        method="GET", path="/policy", action="agent.list", summary="Show the rules for what agents do.",
-        takes=ProjectQuery, gives=RuleList, commands=("policy show",),
-        call=lambda app, call, by: list_rules(app, _repository(app, call.project)),
-    ),
-    Route(
         method="GET", path="/stats/invoice", action="stats.show",
         summary="List the calls that providers charge for.",
         takes=StatisticsQuery, gives=InvoiceDocument, commands=("model invoice",),
         call=lambda reader, call, by: model_invoice(reader, _statistics_request(reader, call)),
-    ),
-    Route(
-        method="GET", path="/actions", action="action.list", summary="List git actions and commands.",
-        gives=list[ActionDocument], commands=("action list",),
-        call=lambda app, call, by: [action_document(each) for each in Actions(app).all()],
-    ),
-    Route(
-        method="GET", path="/actions/{action}", action="action.list", summary="Show a git action or a command.",
-        takes=OneAction, gives=ActionDocument, commands=("action show",),
-        call=lambda app, call, by: action_document(Actions(app).state(call.action)),
     ),
     Route(
         method="GET", path="/audit/provenance", action="audit.verify",
@@ -214,6 +205,11 @@ ROUTES = (
         method="POST", path="/audit/verify", action="audit.verify",
         summary="Check the log against its hashes and signatures.",
         takes=VerifyBody, gives=AuditView, commands=("audit verify",),
-        call=lambda reader, call, by: verify_log(reader, call.mission, deep=call.deep),
+        call=lambda reader, call, by: verify_log(
+            reader,
+            call.mission,
+            head=None if call.head is None else io.BytesIO(call.head.encode()),
+            deep=call.deep,
+        ),
     ),
 )  # fmt: skip

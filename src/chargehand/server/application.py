@@ -8,7 +8,7 @@ import contextvars
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoun
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
+from chargehand.server._idempotency import KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
@@ -69,11 +70,12 @@ class ChargehandServer:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
+        self._keyed = KeyedRequests(self._shared.home / "server" / "keys")
         self.application = self._starlette(hosts)
 
     def _starlette(self, hosts: Hosts) -> ASGIApp:
         routes = [
-            HttpRoute(PREFIX + route.path, self._endpoint(route), methods=[route.method]) for route in ROUTES
+            HttpRoute(PREFIX + route.pattern, self._endpoint(route), methods=[route.method]) for route in ROUTES
         ]
         routes += [
             HttpRoute(f"{PREFIX}/session", self._log_in, methods=["POST"]),
@@ -94,6 +96,7 @@ class ChargehandServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        await asyncio.to_thread(self._keyed.sweep)
         following = asyncio.create_task(self._feed.run())
         try:
             yield
@@ -102,7 +105,7 @@ class ChargehandServer:
             # What is being promoted is broken off in good order: its journal tells the next one how far it came.
             for task in self._working.values():
                 task.cancel()
-            await asyncio.gather(following, *self._working.values(), return_exceptions=True)
+            await asyncio.gather(following, *self._working.values(), self._keyed.close(), return_exceptions=True)
             self._readers.shutdown(wait=True)
             self._writers.shutdown(wait=True)
             self._shared.close()
@@ -143,36 +146,43 @@ class ChargehandServer:
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )
 
-        if route.may_take_long:
-            return await self._work_on(route, call, caller)
-
-        def work() -> Any:
-            if route.method == "GET":
-                return route.call(self._shared, call, caller)
-            with contextlib.closing(self._app(caller)) as app:
-                return route.call(app, call, caller)
-
-        result = await self._in_thread(work, self._readers if route.method == "GET" else self._writers)
-        return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
-
-    async def _work_on(self, route: Route, call: Any, caller: Caller) -> Response:
-        """Do work that may take minutes; it goes on where the client goes away, and who asks again joins it."""
-        key = f"{route.name} {call!r}"
-        task = self._working.get(key)
-        if task is None:
-
-            async def work() -> Any:
-                with contextlib.closing(self._app(caller)) as app:
-                    return await route.call(app, call, caller)
-
+        if route.method == "GET":
+            result = await self._in_thread(lambda: route.call(self._shared, call, caller))
+            return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
+        if key := request.headers.get("idempotency-key", ""):
+            task = await self._keyed.begin(
+                f"{caller.user} {key}", f"{route.name} {call!r}", lambda: self._change(route, call, caller)
+            )
+        elif route.may_take_long:
             # A task of its own: a client that goes away breaks its request off, and never a promotion half-way.
-            task = self._working[key] = asyncio.create_task(work())
-            task.add_done_callback(functools.partial(self._forget_work, key))
+            task = self._join_work(f"{route.name} {call!r}", lambda: self._change(route, call, caller))
+        else:
+            return document_response(await self._change(route, call, caller), status=route.status)
         # `wait` leaves the task running where this request is cancelled; to await it would cancel it too.
         await asyncio.wait({task}, timeout=_WAIT_SECONDS)
         if not task.done():
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
+
+    async def _change(self, route: Route, call: Any, caller: Caller) -> Any:
+        """Do what a route that changes something does, with a state directory of its caller's own."""
+
+        def work() -> Any:
+            with contextlib.closing(self._app(caller)) as app:
+                return route.call(app, call, caller)
+
+        if not route.may_take_long:
+            return await self._in_thread(work, self._writers)
+        with contextlib.closing(self._app(caller)) as app:
+            return await route.call(app, call, caller)
+
+    def _join_work(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """Return the work of this name that goes on, or begin it: who asks again joins it."""
+        task = self._working.get(key)
+        if task is None:
+            task = self._working[key] = asyncio.create_task(work())
+            task.add_done_callback(functools.partial(self._forget_work, key))
+        return task
 
     def _forget_work(self, key: str, task: asyncio.Task[Any]) -> None:
         self._working.pop(key, None)
@@ -248,7 +258,9 @@ class ChargehandServer:
 
     async def _unknown(self, request: Request) -> Response:
         path = request.url.path
-        return error_response(NotFoundError(f"there is no {request.method} {path}", hint="see /openapi.json"))
+        return error_response(
+            NotFoundError(f"there is no {request.method} {path}", code="no_route", hint="see /openapi.json")
+        )
 
     async def _health(self, request: Request) -> Response:
         return document_response({"status": "ok"})

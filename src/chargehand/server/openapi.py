@@ -11,18 +11,30 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from chargehand import __version__
 from chargehand.app.accounts import SessionDocument
 from chargehand.app.story import EventLine
 from chargehand.core.codec import json_schema
 from chargehand.policy.access import ACCESS_RULES
-from chargehand.server import _mission_routes, _session_routes, _system_routes
-from chargehand.server._routes import PREFIX, Accepted, FeedQuery, RawContent, RestArguments, Route
+from chargehand.server import (
+    _change_routes,
+    _log_routes,
+    _mission_routes,
+    _session_routes,
+    _system_routes,
+    _work_routes,
+)
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, RestArguments, Route, StreamedContent
 from chargehand.server._sessions import LoginBody
 
-ROUTES: tuple[Route, ...] = (*_mission_routes.ROUTES, *_system_routes.ROUTES, *_session_routes.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *_log_routes.ROUTES,
+    *_mission_routes.ROUTES,
+    *_change_routes.ROUTES,
+    *_work_routes.ROUTES,
+    *_system_routes.ROUTES,
+    *_session_routes.ROUTES,
+)
 _JSON = "application/json"
 _ERRORS = {
     "400": "The arguments are not what the route takes.",
@@ -125,19 +137,13 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
-    if route.gives is RawContent:
-        return {"description": "Its bytes.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    if route.gives is StreamedContent:
+        return {"description": "Its lines.", "content": {route.raw: {"schema": {"type": "string"}}}}
     content: dict[str, Any] = {_JSON: {"schema": _reference(route.gives, schemas)}}
-    if "format" in _properties(route.takes):
-        content["text/markdown"] = {"schema": {"type": "string"}}
+    if route.raw:
+        content[route.raw] = {"schema": {"type": "string"}}
     headers = {"ETag": {"schema": {"type": "string"}, "description": "Tells this content from any other."}}
     return {"description": " ".join((route.gives.__doc__ or "").split()), "headers": headers, "content": content}
-
-
-def _properties(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    own, parts = json_schema(kind)
-    found: dict[str, Any] = parts[own["$ref"].rpartition("/")[2]]["properties"]
-    return found
 
 
 def _reference(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:

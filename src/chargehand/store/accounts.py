@@ -406,6 +406,12 @@ class Grants:
         lasts = row[10] is None and _lasts(token.expires, as_moment(self._clock.now()))
         return token if lasts else None
 
+    def has_expired(self, digest: str) -> bool:
+        """Tell whether a token of this digest counted until its time was over. Raises `StoreError`."""
+        with self._database.read() as connection:
+            row = connection.execute(f"{_TOKENS} WHERE digest = ? AND revoked IS NULL", (digest,)).fetchone()
+        return row is not None and not _lasts(_token(row).expires, as_moment(self._clock.now()))
+
     def note_token_use(self, token: str) -> None:
         """Note that a token is in use. Raises `StoreError`."""
         now = as_moment(self._clock.now())

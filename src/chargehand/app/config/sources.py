@@ -33,6 +33,7 @@ PREFIX = "CHARGEHAND_"
 # Variables of ours that are no configuration keys.
 RESERVED = frozenset(
     {"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT", "CHARGEHAND_USER"}
+    | {"CHARGEHAND_SERVER", "CHARGEHAND_TOKEN"}
 )
 EXTRA_CHECKS = "project.checks"
 # The command line's own key: checks that replace the project's gates.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
-_NO_COLOUR, _DETAIL = "chargehand.no_colour", "chargehand.detail"
+_NO_COLOUR, _DETAIL, _ELSEWHERE = "chargehand.no_colour", "chargehand.detail", "chargehand.elsewhere"
+RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
+"""Runs the command of a context with its parameters, and returns the exit code."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -73,9 +76,43 @@ def json_option(function: _F) -> _F:
             detail=context.meta.get(_DETAIL, "story"),
         )
 
+    @functools.wraps(function)
+    def run_where_wanted(*words: Any, **options: Any) -> Any:
+        context = click.get_current_context()
+        elsewhere: RunElsewhere | None = context.meta.get(_ELSEWHERE)
+        return function(*words, **options) if elsewhere is None else elsewhere(context, options)
+
     return click.option(
         "--json", "out", is_flag=True, callback=open_output, help="Print JSON on stdout and nothing else."
-    )(no_colour_option(function))
+    )(no_colour_option(cast("_F", run_where_wanted)))
+
+
+def run_elsewhere(context: click.Context, run: RunElsewhere) -> None:
+    """Let the command of this context be run by another machine, as `run` does it."""
+    context.meta[_ELSEWHERE] = run
+
+
+def server_options(function: _F) -> _F:
+    """Add `--server` and `--insecure-http`: whose missions the command is about."""
+
+    def forget_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value == "":
+            # Whatever this process starts works here too.
+            os.environ.pop("CHARGEHAND_SERVER", None)
+        return value or None
+
+    server = click.option(
+        "--server", metavar="URL", envvar="CHARGEHAND_SERVER", callback=forget_variable,
+        help="Do the command on the server at this address; '' for here, whatever $CHARGEHAND_SERVER says.",
+    )  # fmt: skip
+    return server(insecure_option(function))
+
+
+def insecure_option(function: _F) -> _F:
+    """Add `--insecure-http`."""
+    return click.option(
+        "--insecure-http", is_flag=True, help="Let the token travel to a server without encryption."
+    )(function)
 
 
 def repo_option(function: _F) -> _F:

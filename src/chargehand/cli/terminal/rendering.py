@@ -17,7 +17,7 @@ from chargehand.app.outcome import (
     was_rolled_back,
 )
 from chargehand.cli.terminal.output import Output, count_text, local_time
-from chargehand.core.records import Base, CheckResult, Verdict
+from chargehand.core.records import Base, CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
@@ -38,15 +38,27 @@ _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planne
 
 def exit_code(state: MissionState) -> int:
     """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
-    # A role that changes nothing promotes nothing: its report is the good end.
-    if ended_with_report(state):
-        return 0
-    if state.status == "promoted" and not state.parent:  # a task's coordinator exports
-        wanted = [state.export]
-        if state.request is not None and state.request.apply:
-            wanted.append(state.applied)
+    # A role that changes nothing promotes nothing: its report is the good end. A task's coordinator exports.
+    exports = state.status == "promoted" and not ended_with_report(state) and not state.parent
+    return _exit_code(state.status, exported_ends(state) if exports else ())
+
+
+def details_exit_code(details: MissionDetails) -> int:
+    """Return the same as `exit_code`, of a mission that another machine has."""
+    exports = details.status == "promoted" and details.commit is not None and not details.parent
+    return _exit_code(details.status, exported_ends(details) if exports else ())
+
+
+def exported_ends(mission: MissionState | MissionDetails) -> tuple[Export | None, ...]:
+    """Return how far each export is that was wanted of a mission."""
+    applies = mission.request is not None and mission.request.apply
+    return (mission.export, mission.applied) if applies else (mission.export,)
+
+
+def _exit_code(status: str, wanted: Sequence[Export | None]) -> int:
+    if status == "promoted":
         return 0 if all(done is not None and done.state == "done" for done in wanted) else 3
-    return _CODES.get(state.status, 1)
+    return _CODES.get(status, 1)
 
 
 def show_report(out: Output, state: MissionState) -> None:

@@ -1,0 +1,338 @@
+"""HTTP to a server: what is asked, asked again or refused; every way it can fail as one error of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import httpx
+import msgspec
+
+from chargehand import __version__
+from chargehand.app.models import is_loopback
+from chargehand.core.codec import convert_to, decode_as
+from chargehand.core.errors import (
+    ChargehandError,
+    ExhaustedError,
+    InfrastructureError,
+    NotFoundError,
+    RefusedError,
+    TierUnavailableError,
+    UsageError,
+    WaitingError,
+)
+from chargehand.core.text import printable
+from chargehand.server.commands import PREFIX, Route
+
+# Between bytes of an answer: what takes longer answers 202 after 20 s. The feed says something every 15 s.
+_SILENCE_SECONDS, _FEED_SECONDS, _CONNECT_SECONDS = 90.0, 45.0, 10.0
+# Before a request whose answer was lost is sent again, by the same key; a server that restarts is back by then.
+_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+_LONGEST_SHOWN = 200
+_LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.TimeoutException)
+_CLASSES: Mapping[int, type[ChargehandError]] = {
+    2: UsageError,
+    3: WaitingError,
+    4: ExhaustedError,
+    5: TierUnavailableError,
+    6: InfrastructureError,
+}
+
+
+class RemoteAnswer(NamedTuple):
+    """What a server answered: bytes, and whether they are a JSON document."""
+
+    content: bytes
+    is_json: bool
+
+    @property
+    def document(self) -> Any:
+        """The document, as plain values in the order in which they came."""
+        return json.loads(self.content)
+
+
+class FeedSignal(NamedTuple):
+    """One event of the feed: its name and data; the name is "" where only the connection is known to stand."""
+
+    name: str
+    data: dict[str, Any]
+
+
+def check_url(text: str, *, insecure: bool = False) -> str:
+    """Return a server's address as it is kept and asked: scheme, host and port.
+
+    Raises `UsageError`: `server_url_invalid`, and `server_unencrypted` where a token would travel in the clear and
+    nobody said that it may.
+    """
+    url = _plain_url(text.strip())
+    if url is None:
+        raise UsageError(
+            f"{text!r} is not the address of a server",
+            code="server_url_invalid",
+            hint="write it as the server prints it, such as https://chargehand.example.org or http://127.0.0.1:8642",
+        )
+    if url.startswith("http:") and not insecure and not is_loopback(url):
+        raise UsageError(
+            f"{url} is not encrypted: your token would travel in the clear",
+            code="server_unencrypted",
+            hint="use https://, or a tunnel (ssh -L 8642:127.0.0.1:8642 HOST); --insecure-http allows it",
+        )
+    return url
+
+
+def _plain_url(text: str) -> str | None:
+    """Return scheme, host and port of an address that has nothing else."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    more = parts.username or parts.password or parts.query or parts.fragment or parts.path not in ("", "/")
+    if parts.scheme not in ("http", "https") or not host or more:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
+
+
+class ServerConnection:
+    """A server that is asked as its client with a token; a context manager.
+
+    Every method raises `InfrastructureError`: `server_unreachable`, `server_certificate`, `server_timeout`,
+    `server_lost` (it went away and did not come back), `server_unknown` (something else answers there); and
+    `UsageError` `server_version`; and what the server refuses, as the class that it had there.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, retries: tuple[float, ...] = _RETRY_SECONDS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self.url, self._retries, self._sleep = url, retries, sleep
+        self._client = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}", "User-Agent": f"chargehand/{__version__}"},
+            # The system's certificates, and $SSL_CERT_FILE.
+            verify=ssl.create_default_context() if url.startswith("https:") else False,
+            timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
+            # The token would go along to wherever a redirect leads.
+            follow_redirects=False,
+            # For $HTTPS_PROXY and $NO_PROXY, which are about other machines.
+            trust_env=not is_loopback(url),
+        )
+
+    def __enter__(self) -> ServerConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def call(self, route: Route, arguments: Mapping[str, Any]) -> RemoteAnswer:
+        """Do what a route does and return its answer; work that takes minutes is waited for.
+
+        A change is sent with a key of its own, so that it is done once however often it has to be sent. Raises
+        `UsageError` (`arguments_invalid`) before anything is sent too.
+        """
+        try:
+            # A command line has only texts. What is left out stays as the server has it.
+            taken = convert_to(dict(arguments), route.takes, strict=False)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                str(error), code="arguments_invalid", hint="`--help` says what the command takes"
+            ) from error
+        values = {name: value for name, value in msgspec.to_builtins(taken).items() if name in arguments}
+        path = PREFIX + route.path
+        for name in route.path_names:
+            path = path.replace(f"{{{name}}}", quote(str(values.pop(name)), safe=""))
+        if route.method == "GET":
+            return self._answer(self._send("GET", f"{path}{_query(values)}"), route)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        while True:
+            sent = None if route.method == "DELETE" else values
+            response = self._send(route.method, path, body=sent, headers=headers)
+            if response.status_code != 202:
+                return self._answer(response, route)
+
+    def show_session(self) -> dict[str, Any]:
+        """Return who the token is for the server."""
+        return dict(self._answer(self._send("GET", f"{PREFIX}/session")).document)
+
+    def stream(self, route: Route, arguments: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the bytes of an answer of any length as they come."""
+        with self._as_errors(), self._client.stream("GET", f"{PREFIX}{route.path}{_query(arguments)}") as response:
+            if response.status_code != 200 or "chargehand-version" not in response.headers:
+                response.read()
+                self._answer(response, route)
+            yield from response.iter_bytes()
+
+    def follow(self, mission: str) -> Iterator[FeedSignal]:
+        """Yield the events of a mission's feed, without end; after a broken connection it goes on where it was."""
+        headers: dict[str, str] = {}
+        failed = 0
+        while True:
+            try:
+                address = f"{PREFIX}/events{_query({'mission': mission})}"
+                timeout = httpx.Timeout(_FEED_SECONDS, connect=_CONNECT_SECONDS)
+                with self._client.stream("GET", address, headers=headers, timeout=timeout) as response:
+                    if response.status_code != 200:
+                        response.read()
+                        self._answer(response)
+                    failed = 0
+                    yield FeedSignal("", {})
+                    for number, signal in _read_events(response.iter_lines()):
+                        if number:
+                            headers["Last-Event-ID"] = number
+                        yield signal
+            except _LOST as error:
+                self._wait_to_retry(failed, error)
+            except InfrastructureError as error:  # a proxy answers for a server that is away
+                self._wait_to_retry(failed, error)
+            else:
+                self._wait_to_retry(failed, None)
+            failed += 1
+
+    def _wait_to_retry(self, failed: int, error: Exception | None) -> None:
+        if failed < len(self._retries):
+            self._sleep(self._retries[failed])
+            return
+        if isinstance(error, ChargehandError):
+            raise error
+        raise InfrastructureError(
+            f"the server at {self.url} went away and did not come back",
+            code="server_lost",
+            hint="missions go on there; once it answers, `chargehand mission watch` follows them again",
+        ) from error
+
+    def _send(
+        self, method: str, address: str, *, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Send a request, again where its answer was lost or it came too soon after others."""
+        failed = 0
+        while True:
+            try:
+                with self._as_errors(but=() if method == "GET" else _LOST):
+                    response = self._client.request(method, address, json=body, headers=headers)
+            except _LOST as error:
+                # Nobody has got it yet; or it was long enough for two.
+                is_unsent = failed == 0 and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if is_unsent or (failed and isinstance(error, httpx.ReadTimeout)):
+                    raise _transport_error(self.url, error) from error
+                self._wait_to_retry(failed, error)
+            else:
+                too_soon = response.status_code == 429 and _error_of(response).get("code") == "rate_limited"
+                if not too_soon or failed >= len(self._retries):
+                    return response
+                self._sleep(1.0)
+            failed += 1
+
+    @contextlib.contextmanager
+    def _as_errors(self, *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Let what goes wrong on the way raise our errors, except `but`."""
+        try:
+            yield
+        except but:
+            raise
+        except httpx.HTTPError as error:
+            raise _transport_error(self.url, error) from error
+
+    def _answer(self, response: httpx.Response, route: Route | None = None) -> RemoteAnswer:
+        version = response.headers.get("chargehand-version", "")
+        is_json = response.headers.get("content-type", "").partition(";")[0] == "application/json"
+        status = response.status_code
+        if status // 100 == 3:
+            where = printable(response.headers.get("location", "elsewhere")[:_LONGEST_SHOWN])
+            raise InfrastructureError(
+                f"{self.url} redirects to {where}; your token was not sent there",
+                code="server_redirects",
+                hint="name the server by its own address, if that is it",
+            )
+        error = _error_of(response)
+        if status >= 400 and error:
+            raise self._refusal(response, error, version)
+        raw = route is not None and bool(route.raw) and version
+        if status // 100 != 2 or not (is_json or raw):
+            kind = response.headers.get("content-type", "") or "nothing"
+            raise InfrastructureError(
+                f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is no Chargehand server",
+                code="server_unknown",
+                hint="check the address; a proxy in between may answer while the server is away",
+            )
+        return RemoteAnswer(response.content, is_json)
+
+    def _refusal(self, response: httpx.Response, error: Mapping[str, str], version: str) -> ChargehandError:
+        """Return what a server refused as the error that it was there."""
+        code, message, hint = (str(error.get(name, "")) for name in ("code", "message", "hint"))
+        differs = bool(version) and version != __version__
+        if code == "no_route" or (differs and code == "arguments_invalid"):
+            return UsageError(
+                f"the server at {self.url} is of version {printable(version) or 'unknown'}, this is {__version__}:"
+                f" {message}",
+                code="server_version",
+                hint="bring both to one version",
+            )
+        if response.status_code == 401:
+            hint = f"make a token there (chargehand token create NAME), then: chargehand login {self.url}"
+        text = response.headers.get("chargehand-exit-code", "")
+        made = NotFoundError if response.status_code == 404 else _CLASSES.get(int(text) if text.isdecimal() else 1)
+        return (made or RefusedError)(message, code=code, hint=hint)
+
+
+def _query(values: Mapping[str, Any]) -> str:
+    pairs: list[tuple[str, str | int | float | bool | None]] = []
+    for name, value in values.items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if each is not None:
+                pairs.append((name, str(each).lower() if isinstance(each, bool) else str(each)))
+    return f"?{httpx.QueryParams(pairs)}" if pairs else ""
+
+
+def _error_of(response: httpx.Response) -> dict[str, str]:
+    """Return the error that a server of ours answers, {} where it is none."""
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        found = decode_as(response.content, dict[str, dict[str, str]]).get("error", {})
+        return found if "code" in found and "message" in found else {}
+    return {}
+
+
+def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return InfrastructureError(
+                f"the certificate of {url} does not hold: {cause.verify_message}",
+                code="server_certificate",
+                hint="if an authority of your own signed it, name its file in SSL_CERT_FILE; else somebody else"
+                " answers there",
+            )
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx.TimeoutException):
+        return InfrastructureError(
+            f"{url} does not answer in time",
+            code="server_timeout",
+            hint="is it busy, or a firewall in between? try again",
+        )
+    return InfrastructureError(
+        f"cannot reach a server at {url}: {printable(str(error)) or type(error).__name__}",
+        code="server_unreachable",
+        hint="`chargehand up` starts one there; check address and port",
+    )
+
+
+def _read_events(lines: Iterator[str]) -> Iterator[tuple[str, FeedSignal]]:
+    """Yield server-sent events with their ids; a comment, which says that the connection stands, has none."""
+    number, name = "", ""
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if line.startswith(":"):
+            yield "", FeedSignal("", {})
+        elif field == "id":
+            number = value
+        elif field == "event":
+            name = value
+        elif field == "data":
+            with contextlib.suppress(ValueError):
+                yield number, FeedSignal(name, dict(json.loads(value)))

@@ -1,0 +1,74 @@
+"""A command that a server does: what it asks for, by the table of commands and routes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection
+from chargehand.core.errors import UsageError
+from chargehand.server.commands import call_arguments, find_call, route_named
+
+if TYPE_CHECKING:
+    from chargehand.cli.terminal.output import Output
+
+_PAGE = 500
+
+
+class RemoteRequest:
+    """One command: its `parameters`, of which these were `given`, and the route and arguments they lead to."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        command: str,
+        parameters: Mapping[str, Any],
+        given: Collection[str],
+        out: Output,
+    ) -> None:
+        self.connection, self.command, self.parameters, self.out = connection, command, parameters, out
+        self.route, call = find_call(command, given)
+        self.arguments, untaken = call_arguments(self.route, call, parameters, for_person=not out.as_json)
+        self._own = set(untaken) & set(given)
+
+    def ask(self, **more: Any) -> RemoteAnswer:
+        """Return what the server answers, `more` arguments being worked out from the parameters.
+
+        Raises `UsageError` (`option_local`; `project_needed`), and what `ServerConnection.call` does.
+        """
+        self._check(more)
+        arguments = self.arguments | {name: value for name, value in more.items() if value is not None}
+        return self.connection.call(self.route, arguments)
+
+    def ask_route(self, name: str, **arguments: Any) -> RemoteAnswer:
+        """Return what another route answers."""
+        return self.connection.call(route_named(name), arguments)
+
+    def stream(self) -> Iterator[bytes]:
+        """Return the answer piece by piece."""
+        self._check(())
+        return self.connection.stream(self.route, self.arguments)
+
+    def pages(self, following: str, *, cursor: str = "after", after: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield pages up to the last one, which names none by its `following`."""
+        place: int | None = after
+        while place is not None:
+            page = self.ask(**{cursor: place, "limit": _PAGE}).document
+            yield page
+            place = page[following]
+
+    def _check(self, worked_out: Collection[str]) -> None:
+        own = sorted(self._own - set(worked_out))
+        if own:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in own)
+            raise UsageError(
+                f"`chargehand {self.command}` on a server does not take {options}",
+                code="option_local",
+                hint="leave it out, or run the command on the server's machine",
+            )
+        if "project" in self.route.path_names and "project" not in self.arguments:
+            raise UsageError(
+                "a server is in no repository: which project is meant?",
+                code="project_needed",
+                hint="name it: --repo PROJECT, as `chargehand project list` shows it",
+            )

@@ -1,0 +1,145 @@
+"""Which route does what a command of the command line does, and how the command's parameters become its arguments.
+
+A command is named by its words. Where nothing else is said, its route is the one that names it, and a parameter is
+the argument of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from chargehand.server._routes import PREFIX as PREFIX
+from chargehand.server._routes import Route as Route
+from chargehand.server.openapi import ROUTES
+
+_HERE = "it works on the machine, or in the checkout, where it is typed"
+LOCAL_COMMANDS: Mapping[str, str] = {
+    # commands without a route, and why
+    **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), _HERE),
+    **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), _HERE),
+    **dict.fromkeys(("project trust", "project setup", "project hook install", "project hook remove"), _HERE),
+    **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), _HERE),
+    **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
+    **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
+    "alerts test": _HERE,
+    # A path of the server's machine is of no use to who cannot write there.
+    "role path": "it names a place on the machine, to write files in",
+    **dict.fromkeys(("login", "logout"), "it keeps a token on this machine"),
+}
+
+
+class CommandCall(Struct, frozen=True, kw_only=True):
+    """How a command is done by a route.
+
+    `route` is its name, "" for the only one that names the command. `when` are parameters of which one has to be
+    given for this way. `names` are arguments by the parameters that have other names, `fixed` arguments that are
+    always sent, `raw` those instead where a person reads the answer. `unsent` are parameters that concern only
+    what is done with the answer.
+    """
+
+    route: str = ""
+    when: tuple[str, ...] = ()
+    names: Mapping[str, str] = {}
+    fixed: Mapping[str, Any] = {}
+    raw: Mapping[str, Any] = {}
+    unsent: tuple[str, ...] = ()
+
+
+# Of every command: who asks a server for all projects names none.
+_NAMES = {"repo": "project"}
+_UNSENT = frozenset({"out", "quiet", "verbose", "detach", "yes", "everywhere", "every"})
+_CALLS: Mapping[str, tuple[CommandCall, ...]] = {
+    "run": (CommandCall(names={"text": "request", "repo": "repo"}, unsent=("file", "idempotency_key")),),
+    "mission list": (CommandCall(route="get_missions_list", names={"statuses": "status"}),),
+    "mission log": (
+        CommandCall(
+            route="get_missions_mission_transcript", when=("transcript",), unsent=("transcript", "follow")
+        ),
+        CommandCall(route="get_missions_mission_log", unsent=("transcript", "follow")),
+    ),
+    "mission plan": (
+        CommandCall(route="post_missions_mission_plan_start", when=("task",), unsent=("form",)),
+        CommandCall(route="get_missions_mission_plan", unsent=("form", "task")),
+    ),
+    "mission report": (CommandCall(fixed={"format": "json"}, raw={"format": "markdown"}, unsent=("output",)),),
+    "mission diff": (CommandCall(names={"checkpoint": "new"}, unsent=("stat",)),),
+    "mission answer": (
+        CommandCall(route="post_missions_mission_answer", when=("text",)),
+        CommandCall(route="get_missions_mission_question", unsent=("text",)),
+    ),
+    "mission continue": (CommandCall(names={"text": "request"}),),
+    "mission rollback": (
+        CommandCall(route="get_missions_mission_rollback", when=("dry_run",), unsent=("dry_run",)),
+        CommandCall(route="post_missions_mission_rollback", unsent=("dry_run",)),
+    ),
+    "checkpoint diff": (CommandCall(names={"a": "old", "b": "new"}, unsent=("stat",)),),
+    "artifact show": (CommandCall(fixed={"format": "json"}, raw={"format": "raw"}),),
+    "audit export": (CommandCall(unsent=("output",)),),
+    "action log": (CommandCall(unsent=("follow",)),),
+    "agent probe": (CommandCall(names={"name": "agent"}),),
+    "model list": (
+        CommandCall(route="get_catalogue", when=("everything", "provider"), unsent=("everything", "repo")),
+        CommandCall(route="get_models", unsent=("everything", "provider")),
+    ),
+    "model show": (CommandCall(names={"name": "model"}),),
+    "model probe": (CommandCall(names={"name": "model"}),),
+    "role show": (CommandCall(names={"name": "role"}),),
+    "config show": (CommandCall(names={"origin": "origins"}),),
+    "policy show": (
+        CommandCall(route="get_policy_facts", when=("facts",), unsent=("facts", "cedar", "repo")),
+        CommandCall(route="get_policy", unsent=("facts", "cedar")),
+    ),
+    "policy why": (CommandCall(names={"every": "everything"}),),
+    "token list": (CommandCall(route="get_tokens", fixed={"everybody": True}),),
+    "token revoke": (CommandCall(names={"token_id": "token"}),),
+    "user add": (CommandCall(unsent=("no_password", "password_stdin")),),
+    "user role": (CommandCall(names={"name": "user"}),),
+    "user disable": (CommandCall(names={"name": "user"}, fixed={"disabled": True}),),
+    "user enable": (CommandCall(names={"name": "user"}, fixed={"disabled": False}),),
+    "user password": (CommandCall(route="patch_users_user", names={"name": "user"}, unsent=("password_stdin",)),),
+    "user remove": (CommandCall(names={"name": "user"}),),
+}
+
+
+def served_commands() -> frozenset[str]:
+    """Return the commands that a route does."""
+    return frozenset(command for route in ROUTES for command in route.commands)
+
+
+def route_named(name: str) -> Route:
+    """Return a route by its name."""
+    return next(route for route in ROUTES if route.name == name)
+
+
+def find_call(command: str, given: Iterable[str]) -> tuple[Route, CommandCall]:
+    """Return the route that does a command of which these parameters are `given`, and how."""
+    known = set(given)
+    call = next(each for each in _CALLS.get(command, (CommandCall(),)) if not each.when or known & set(each.when))
+    if call.route:
+        return route_named(call.route), call
+    (route,) = (each for each in ROUTES if command in each.commands)
+    return route, call
+
+
+def call_arguments(
+    route: Route, call: CommandCall, parameters: Mapping[str, Any], *, for_person: bool = False
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a command's parameters as the route's arguments, and the names of those that it does not take."""
+    known = set(route.takes.__struct_fields__)
+    made: dict[str, Any] = {**call.fixed, **(call.raw if for_person else {})}
+    untaken = []
+    for name, value in parameters.items():
+        argument = call.names.get(name) or _NAMES.get(name, name)
+        if name in call.unsent or (name in _UNSENT and name not in call.names):
+            continue
+        if argument in known:
+            if value is not None and value != ():
+                made[argument] = str(value) if hasattr(value, "__fspath__") else value
+        else:
+            untaken.append(name)
+    if parameters.get("everywhere"):
+        made.pop("project", None)
+    return made, tuple(untaken)

@@ -1,0 +1,272 @@
+"""A server driven by the same commands: with `--server` they print what they print on the machine itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+from tests.server_kit import Served, serving
+
+from chargehand.policy.access import SCOPES
+from chargehand.server.commands import served_commands
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+class Remote:
+    """A person at another machine: nothing but a token, an empty home, and the address of a server."""
+
+    def __init__(self, place: Path, served: Served) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        self.desk, self.url = Desk(place, fresh=True), served.url
+        bearer: str = served.token(*SCOPES).headers["Authorization"]
+        self.token = bearer.partition(" ")[2]
+
+    def say(self, *words: str, as_json: bool = True) -> Said:
+        environ = {"CHARGEHAND_TOKEN": self.token}
+        said = self.desk.say("--server", self.url, *words, cwd=self.desk.place, environ=environ, as_json=as_json)
+        assert not self.desk.home.exists(), list(self.desk.home.rglob("*"))  # nothing of there is kept here
+        return said
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module")
+def repo(desk: Desk) -> Path:
+    return repository(desk.place / "repo")
+
+
+@pytest.fixture(scope="module")
+def promoted(desk: Desk, repo: Path) -> str:
+    return str(desk.run(repo).document["mission"])
+
+
+@pytest.fixture(scope="module")
+def waiting(desk: Desk, repo: Path) -> str:
+    return str(desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py")).document["mission"])
+
+
+@pytest.fixture(scope="module")
+def served(desk: Desk, repo: Path, promoted: str, waiting: str) -> Iterator[Served]:
+    with serving(desk.environ, repo) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def remote(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Remote:
+    return Remote(tmp_path_factory.mktemp("elsewhere"), served)
+
+
+LOOKS = (
+    # what is said there, and here where that is another thing: the checkout that one stands in is named there
+    (("mission list", "--all"), ()),
+    (("mission list", "--repo", "repo", "--limit", "1"), ("mission list", "--limit", "1")),
+    (("mission list", "--all", "--status", "waiting"), ()),
+    (("mission show", "{promoted}"), ()),
+    (("mission log", "{promoted}"), ()),
+    (("mission log", "{waiting}", "--transcript"), ()),
+    (("mission watch", "{promoted}"), ()),
+    (("mission report", "{promoted}"), ()),
+    (("mission diff", "{promoted}"), ()),
+    (("mission diff", "{promoted}", "--stat"), ()),
+    (("mission rollback", "{promoted}", "--dry-run"), ()),
+    (("checkpoint list", "{promoted}"), ()),
+    (("checkpoint show", "{checkpoint}", "--mission", "{promoted}"), ()),
+    (("checkpoint diff", "base", "{checkpoint}", "--mission", "{promoted}", "--inverse"), ()),
+    (("checkpoint undo", "{waiting}", "--dry-run"), ()),
+    (("checkpoint restore", "{waiting}", "base", "--file", "f.txt", "--dry-run"), ()),
+    (("artifact list", "{promoted}"), ()),
+    (("artifact show", "{artifact}"), ()),
+    (("project list",), ()),
+    (("project show", "--repo", "repo"), ("project show",)),
+    (("project log", "--repo", "repo"), ("project log",)),
+    (("agent list", "--repo", "repo"), ("agent list",)),
+    (("agent probe", "command:true", "--repo", "repo"), ("agent probe", "command:true")),
+    (("role list", "--repo", "repo"), ("role list",)),
+    (("role show", "reviewer"), ("role show", "reviewer")),
+    (("team list",), ()),
+    (("model list", "--repo", "repo"), ("model list",)),
+    (("model list", "--provider", "openai"), ()),
+    (("model show", "openai:gpt-5", "--repo", "repo"), ("model show", "openai:gpt-5")),
+    (("model probe", "--quick", "--repo", "repo"), ("model probe", "--quick")),
+    (("model stats", "--all"), ()),
+    (("model invoice", "--all"), ()),
+    (("stats", "--repo", "repo"), ("stats",)),
+    (("config show", "--repo", "repo"), ("config show",)),
+    (("config show", "--origin", "--repo", "repo"), ("config show", "--origin")),
+    (("policy show", "--repo", "repo"), ("policy show",)),
+    (("policy show", "--facts"), ()),
+    (("policy test", "--", "git", "push", "origin", "main"), ()),
+    (("policy test", "--shell", "rm -rf /", "--repo", "repo"), ("policy test", "--shell", "rm -rf /")),
+    (("policy why", "{promoted}", "--all"), ()),
+    (("audit verify",), ()),
+    (("audit verify", "{promoted}", "--deep"), ()),
+    (("audit provenance", "{promoted}"), ()),
+    (("audit export", "{promoted}"), ()),
+    (("audit export", "--all"), ()),
+    (("action list", "--running"), ()),
+    (("action list",), ()),
+    (("action show", "{action}"), ()),
+    (("action log", "{action}"), ()),
+    (("action log", "{action}", "--follow"), ()),
+    (("action cancel", "{action}"), ()),
+    (("user list",), ()),
+    (("token list",), ()),
+    (("user log", "--limit", "3"), ()),
+)  # fmt: skip
+
+
+def words_of(told: tuple[str, ...], names: dict[str, str]) -> list[str]:
+    return [*told[0].split(), *(word.format(**names) for word in told[1:])]
+
+
+@pytest.fixture(scope="module")
+def names(desk: Desk, repo: Path, promoted: str, waiting: str) -> dict[str, str]:
+    desk.say("exec", "--detach", "--", "echo", "hello", cwd=repo)
+    action = json.loads(desk.say("action", "list", cwd=repo).stdout)[0]["action"]
+    desk.say("action", "log", action, "--follow", cwd=repo)
+    artifacts = desk.say("artifact", "list", promoted, cwd=repo).document["artifacts"]
+    checkpoints = desk.say("checkpoint", "list", promoted, cwd=repo).document["checkpoints"]
+    return {
+        "promoted": promoted,
+        "waiting": waiting,
+        "action": action,
+        "artifact": artifacts[0]["id"],
+        "checkpoint": checkpoints[-1]["commit"],
+    }
+
+
+@pytest.mark.parametrize(("there", "here"), LOOKS, ids=lambda words: " ".join(words))
+def test_a_command_says_there_what_it_says_here(
+    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], there: tuple[str, ...], here: tuple[str, ...]
+) -> None:
+    local = desk.say(*words_of(here or there, names), cwd=repo)
+    told = remote.say(*words_of(there, names))
+    assert told.stdout == local.stdout, (told, local)
+    assert (told.code, told.stderr) == (local.code, local.stderr)
+    assert local.stdout or there[0] in ("project log", "mission log", "policy why"), local
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # what is written by the very code that writes it on the machine itself
+        ("mission list", "--all"),
+        ("mission diff", "{promoted}"),
+        ("mission report", "{promoted}"),
+        ("artifact show", "{artifact}"),
+        ("policy show", "--cedar"),
+        ("policy show", "--facts"),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_person_reads_there_what_they_read_here(
+    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], words: tuple[str, ...]
+) -> None:
+    said = words_of(words, names)
+    assert remote.say(*said, as_json=False).stdout == desk.say(*said, cwd=repo, as_json=False).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("mission show", "{promoted}"), "promoted"),
+        (("mission log", "{promoted}"), "mission.created"),
+        (("mission watch", "{waiting}"), "check_surface"),
+        (("checkpoint list", "{promoted}"), "COMMIT"),
+        (("mission diff", "{promoted}", "--stat"), "f.txt"),
+        (("policy why", "{promoted}", "--all"), "rule "),
+        (("project log", "--repo", "repo"), "action.created"),
+        (("action log", "{action}"), "hello"),
+        (("audit verify",), "signed_heads"),
+        (("user log",), "token.create"),
+        (("stats",), "missions.total"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_a_person_gets_facts_and_tables(
+    remote: Remote, names: dict[str, str], words: tuple[str, ...], shown: str
+) -> None:
+    said = remote.say(*words_of(words, names), as_json=False)
+    assert (said.code, said.stderr) == (0, "")
+    assert shown in said.stdout, said
+
+
+def masked(said: Said) -> tuple[int, str, str]:
+    """Return what was said without what no two missions have in common: ids, hashes and numbers."""
+
+    def mask(text: str) -> str:
+        text = re.sub(r"chg_[\w-]+", "SECRET", text)
+        text = re.sub(r"\b[mtq]-[0-9a-z]{8,}|\b[0-9a-f]{12,64}\b|chargehand_[\w-]+", "ID", text)
+        text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME", text)
+        return re.sub(r"\d+(\.\d+)?(e-\d+)?|mend-\w+", "N", text)
+
+    return said.code, mask(said.stdout), mask(said.stderr)
+
+
+CHANGES = (
+    # in this order, each on missions of one's own; `@` stands for the end of names that are one's own
+    ("run", "mend", "--agent", "command:true", "--check", "true", "--detach"),
+    ("mission pause", "{waiting}", "--reason", "wait"),
+    ("mission resume", "{waiting}"),
+    ("mission send", "{waiting}", "mind the gap", "--critical"),
+    ("mission answer", "{waiting}", "yes"),
+    ("mission answer", "{waiting}"),
+    ("mission fork", "{waiting}", "--at", "1.1", "--detach"),
+    ("mission plan", "{waiting}", "--start", "a"),
+    ("mission plan", "{waiting}"),
+    ("checkpoint undo", "{waiting}"),
+    ("checkpoint restore", "{waiting}", "{first}"),
+    ("mission promote", "{waiting}", "--tree", "0123"),
+    ("mission promote", "{waiting}", "--reason", "looked at"),
+    ("mission rollback", "{waiting}"),
+    ("mission rollback", "{waiting}"),
+    ("mission discard", "{other}"),
+    ("mission cancel", "{other}"),
+    ("mission continue", "{other}", "and more", "--detach", "--attempts", "1"),
+    ("mission cancel", "{other}"),
+    ("action answer", "{action}", "yes"),
+    ("user add", "ada@", "--role", "operator", "--no-password"),
+    ("user add", "ada@", "--role", "king", "--no-password"),
+    ("user role", "ada@", "viewer"),
+    ("user disable", "ada@"),
+    ("user enable", "ada@"),
+    ("token create", "ci", "--user", "ada@", "--days", "3"),
+    ("token create", "ci", "--user", "nobody"),
+    ("token revoke", "t-none"),
+    ("user remove", "ada@"),
+)
+
+
+def test_a_command_does_there_what_it_does_here(
+    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], waiting: str
+) -> None:
+    agent = shell("sed -i s/a/b/ f.txt; touch conftest.py")
+    own = [{"waiting": str(desk.run(repo, agent=agent).document["mission"])} for _ in range(2)]
+    for each in own:
+        each["other"] = str(desk.run(repo, agent=agent).document["mission"])
+        listed = desk.say("checkpoint", "list", each["waiting"], cwd=repo).document["checkpoints"]
+        each |= {"action": names["action"], "first": listed[0]["commit"]}
+    for change in CHANGES:
+        here, there = (
+            [word.format(**each).replace("@", end) for word in (*change[0].split(), *change[1:])]
+            for each, end in zip(own, ("l", "r"), strict=True)
+        )
+        if change[0] == "run":
+            there += ["--repo", "repo"]
+        local, told = masked(desk.say(*here, cwd=repo)), masked(remote.say(*there))
+        assert [part.replace("adar", "adal") if isinstance(part, str) else part for part in told] == list(local), (
+            change
+        )
+
+
+def test_every_command_with_a_route_is_tried() -> None:
+    tried = {words[0] for words, _ in LOOKS} | {words[0] for words in CHANGES}
+    assert served_commands() - tried == {"user password"}

@@ -1,0 +1,151 @@
+"""Missions on a server that commands elsewhere start and follow: to their end, over restarts, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from desk import Desk, repository, shell
+from test_cli_terminal import wait_for
+from test_remote_commands import Remote
+from tests.forked import ForkedProcess
+from tests.server_kit import Served, record_missions, serving
+
+from chargehand.app.reading import StateReader
+
+pytestmark = pytest.mark.needs_bwrap
+CHECKED = ("--repo", "repo", "--check", "true")
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module")
+def served(desk: Desk) -> Iterator[Served]:
+    repo = repository(desk.place / "repo")
+    assert desk.run(repo).code == 0  # the server knows the project
+    with serving(desk.environ, repo, worker=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def remote(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Remote:
+    return Remote(tmp_path_factory.mktemp("elsewhere"), served)
+
+
+def test_a_mission_is_started_and_followed_to_its_end(desk: Desk, remote: Remote) -> None:
+    said = remote.say("run", "mend it", "--agent", "command:sed -i s/a/b/ f.txt", *CHECKED, "--budget", "2.50")
+    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    state = desk.state(said)
+    assert state.config is not None
+    assert state.config.limits.budget_usd == 2.5
+    shown = desk.say("mission", "show", said.document["mission"], cwd=desk.place).document
+    assert {name: shown[name] for name in ("status", "branch", "commit")}.items() <= said.document.items()
+    waits = remote.say("run", "mend it", "--agent", shell("touch conftest.py"), *CHECKED, as_json=False)
+    assert waits.code == 3
+    assert "waiting  m-" in waits.stdout
+    assert "chargehand mission promote" in waits.stdout
+    failed = remote.say("run", "mend it", "--agent", "command:false", *CHECKED, "--attempts", "1")
+    assert (failed.code, failed.document["status"]) == (1, "failed")
+    more = remote.say("mission", "continue", failed.document["mission"], "again", "--attempts", "1")
+    assert (more.code, more.document["status"]) == (1, "failed")
+
+
+def test_a_key_starts_one_mission(remote: Remote) -> None:
+    words = ("run", "mend it", "--agent", "command:true", *CHECKED, "--detach", "--idempotency-key", "one")
+    first, second = remote.say(*words), remote.say(*words)
+    assert first.document["mission"] == second.document["mission"]
+    assert remote.say(*words, "--attempts", "2").error["code"] == "key_reused"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("run", "mend it"), "project_needed"),
+        (("run", "mend it", "--repo", "nothing"), "not_found"),
+        (("run", "mend it", "--repo", "repo", "--only-check", "true"), "option_local"),
+        (("run", "--repo", "repo"), "usage"),
+        (("run", "mend it", "--repo", "repo", "--budget", "much"), "arguments_invalid"),
+        (("run", "mend it", "--repo", "repo", "--idempotency-key", "k"), "usage"),
+        (("project", "show"), "project_needed"),
+        (("mission", "plan", "last", "--set", "plan.yaml"), "option_local"),
+        (("audit", "export"), "usage"),
+        (("gc",), "command_local"),
+        (("role", "path"), "command_local"),
+        (("worker",), "command_local"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_what_a_server_does_not_do_is_wrong_usage(remote: Remote, words: tuple[str, ...], code: str) -> None:
+    said = remote.say(*words)
+    assert (said.code, said.stdout, said.error["code"]) == (2, "", code)
+    assert said.error["hint"]
+
+
+def test_what_is_said_elsewhere_can_be_kept_in_files(desk: Desk, remote: Remote) -> None:
+    place = desk.place
+    for words in (("audit", "export", "--all"), ("mission", "report", "last")):
+        path = place / f"{words[0]}.out"
+        said = remote.say(*words, "--output", str(path))
+        assert said.document["bytes"] == path.stat().st_size
+        assert said.document["missions"]
+        assert remote.say(*words, "--output", str(path)).error["code"] == "output_exists"
+    assert desk.say("audit", "verify", "--export", str(place / "audit.out"), cwd=place).document["ok"]
+
+
+def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with StateReader.open(environ=desk.environ, cwd=tmp_path) as reader:
+        (mission,) = record_missions(reader, 1)
+    with serving(desk.environ, tmp_path) as served:
+        port = int(served.url.rpartition(":")[2])
+        remote = Remote(tmp_path / "elsewhere", served)
+        watched = Watched(remote, "mission", "watch", mission)
+        followed = Watched(remote, "mission", "log", mission, "--follow")
+        for each in (watched, followed):
+            wait_for(each.lines)
+    desk.say("mission", "send", mission, "while it is away", cwd=tmp_path)
+    with serving(desk.environ, tmp_path, port=port):
+        for each in (watched, followed):
+            wait_for(lambda each=each: len(each.lines()) == 2)
+        desk.say("mission", "cancel", mission, cwd=tmp_path)
+        assert [each.process.wait(30) for each in (watched, followed)] == [0, 0]
+    told = desk.say("mission", "log", mission, cwd=tmp_path).stdout.splitlines()
+    assert watched.lines() == followed.lines() == told  # none left out, none twice
+
+
+def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with StateReader.open(environ=desk.environ, cwd=tmp_path) as reader:
+        (mission,) = record_missions(reader, 1)
+    with serving(desk.environ, tmp_path) as served:
+        watched = Watched(Remote(tmp_path / "elsewhere", served), "mission", "watch", mission)
+        wait_for(watched.lines)
+        os.kill(watched.process.pid, signal.SIGINT)
+        assert watched.process.wait(30) == 130
+        error = json.loads(watched.lines("err")[-1])["error"]
+        assert error["code"] == "interrupted"
+        assert f"chargehand --server {served.url} mission watch {mission}" in error["hint"]
+        assert desk.say("mission", "show", mission, cwd=tmp_path).document["status"] == "planned"
+
+
+class Watched:
+    """A command elsewhere that goes on, and what it has said so far."""
+
+    def __init__(self, remote: Remote, *words: str) -> None:
+        self.place = remote.desk.place / "-".join(words)
+        environ = {**remote.desk.environ, "CHARGEHAND_TOKEN": remote.token}
+        self.place.mkdir(parents=True)
+        with (self.place / "out").open("wb") as out, (self.place / "err").open("wb") as err:
+            self.process = ForkedProcess(
+                ("--json", "--server", remote.url, *words), cwd=self.place, environ=environ, stdout=out, stderr=err
+            )
+
+    def lines(self, stream: str = "out") -> list[str]:
+        return (self.place / stream).read_text().splitlines()

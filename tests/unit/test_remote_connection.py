@@ -1,0 +1,290 @@
+"""Every way in which a server cannot be asked, as one error with a way out; what is asked again is done once."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.server_kit import API, Served, environment, record_missions, serving
+
+from chargehand import __version__
+from chargehand.app.accounts import create_token, owner
+from chargehand.cli.remote.connection import ServerConnection, check_url
+from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
+from chargehand.server.commands import route_named
+
+SHOW, PAUSE, LIST = (
+    route_named(f"{name}") for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
+)
+VERSION = {"Chargehand-Version": __version__, "Content-Type": "application/json"}
+
+
+class Stub(BaseHTTPRequestHandler):
+    """Answers as it is told, in turn; `None` breaks the connection off."""
+
+    replies: list[tuple[int, dict[str, str], bytes] | None]
+    seen: list[tuple[str, dict[str, str]]]
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.seen.append((self.path, dict(self.headers.items())))
+        reply = self.replies.pop(0)
+        if reply is None:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        self.send_response(reply[0])
+        for name, value in {**reply[1], "Content-Length": str(len(reply[2]))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply[2])
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def stub(*replies: tuple[int, dict[str, str], bytes] | None) -> Iterator[tuple[str, type[Stub]]]:
+    handler = type("Handler", (Stub,), {"replies": list(replies), "seen": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", handler
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def connection(url: str, token: str = "chg_none") -> ServerConnection:
+    return ServerConnection(url, token, retries=(0.0, 0.0), sleep=lambda seconds: None)
+
+
+def failure(url: str, *, ask: Callable[[ServerConnection], object] | None = None) -> ChargehandError:
+    with connection(url) as made, pytest.raises(ChargehandError) as caught:
+        (ask or (lambda it: it.call(SHOW, {"mission": "m-1"})))(made)
+    assert caught.value.message
+    assert caught.value.hint
+    assert "chg_none" not in f"{caught.value.message} {caught.value.hint}"
+    return caught.value
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("http://127.0.0.1:8642", "http://127.0.0.1:8642"),
+        ("http://localhost:8642/", "http://localhost:8642"),
+        (" https://Example.org ", "https://example.org"),
+        ("http://[::1]:1", "http://[::1]:1"),
+    ],
+)
+def test_an_address_is_kept_in_one_form(given: str, kept: str) -> None:
+    assert check_url(given) == kept
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "example.org", "ftp://example.org", "https://", "https://u:p@example.org", "https://example.org/x",
+     "https://example.org?x=1", "https://example.org:x", "https://[::1"],
+)  # fmt: skip
+def test_what_is_no_address_of_a_server_is_refused(given: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_url(given)
+    assert caught.value.code == "server_url_invalid"
+
+
+def test_a_token_travels_in_the_clear_only_by_consent() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_url("http://example.org:8642")
+    assert caught.value.code == "server_unencrypted"
+    assert "ssh -L" in caught.value.hint
+    assert check_url("http://example.org:8642", insecure=True) == "http://example.org:8642"
+
+
+# --- ways to fail
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        error = failure(f"http://127.0.0.1:{held.getsockname()[1]}")
+    assert (error.code, error.exit_code) == ("server_unreachable", 6)
+
+
+def test_a_host_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failure("http://chargehand.invalid:1").code == "server_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        ((502, {"Content-Type": "text/html"}, b"<html>bad gateway"), "server_unknown"),
+        ((200, {"Content-Type": "text/html"}, b"<html>log in"), "server_unknown"),
+        ((200, {}, b""), "server_unknown"),
+        ((500, {"Content-Type": "application/json"}, b'{"detail": "no"}'), "server_unknown"),
+        ((500, {"Content-Type": "application/json"}, b'{"error": "no"}'), "server_unknown"),
+        ((302, {"Location": "https://example.org/"}, b""), "server_redirects"),
+        ((401, VERSION, b'{"error": {"code": "token_expired", "message": "m", "hint": ""}}'), "token_expired"),
+        ((404, VERSION, b'{"error": {"code": "no_route", "message": "m", "hint": ""}}'), "server_version"),
+        (
+            (400, VERSION | {"Chargehand-Version": "0.0.1"},
+             b'{"error": {"code": "arguments_invalid", "message": "m", "hint": ""}}'),
+            "server_version",
+        ),
+    ],
+)  # fmt: skip
+def test_what_answers_is_no_server_of_ours_or_another_one(
+    reply: tuple[int, dict[str, str], bytes], code: str
+) -> None:
+    with stub(reply) as (url, seen):
+        error = failure(url)
+    assert error.code == code
+    assert "\x1b" not in error.message
+    assert len(seen.seen) == 1  # the token went nowhere else
+
+
+def test_a_report_is_taken_from_a_server_of_ours_alone() -> None:
+    report = route_named("get_missions_mission_report")
+    for headers, is_ours in (
+        ({"Content-Type": "text/html"}, False),
+        (VERSION | {"Content-Type": "text/markdown"}, True),
+    ):
+        with stub((200, headers, b"# report")) as (url, _), connection(url) as made:
+            if is_ours:
+                assert made.call(report, {"mission": "m-1"}).content == b"# report"
+            else:
+                with pytest.raises(InfrastructureError):
+                    made.call(report, {"mission": "m-1"})
+
+
+@pytest.mark.parametrize("exit_code", [1, 2, 3, 4, 5, 6])
+def test_a_refusal_ends_as_it_does_there(exit_code: int) -> None:
+    content = b'{"error": {"code": "c", "message": "m", "hint": "h"}}'
+    with stub((409, VERSION | {"Chargehand-Exit-Code": str(exit_code)}, content)) as (url, _):
+        error = failure(url)
+    assert (error.exit_code, error.code, error.message, error.hint) == (exit_code, "c", "m", "h")
+
+
+def test_a_certificate_of_nobody(tmp_path: Path) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    certificate = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (tmp_path / "both.pem").write_bytes(certificate + private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "both.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            accepted, _ = listening.accept()
+            with accepted, pytest.raises(ssl.SSLError):
+                context.wrap_socket(accepted, server_side=True)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        error = failure(f"https://localhost:{listening.getsockname()[1]}")
+        thread.join()
+    assert error.code == "server_certificate"
+    assert "SSL_CERT_FILE" in error.hint
+
+
+# --- the real one
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    place = tmp_path_factory.mktemp("served")
+    with serving(environment(place), place) as made:
+        with made.reader() as reader:
+            record_missions(reader, 3)
+        yield made
+
+
+def token(served: Served, *scopes: str, days: int = 1) -> str:
+    with served.reader() as reader:
+        return create_token(reader, "t", scopes=scopes, days=days, by=owner(reader)).secret
+
+
+def test_a_token_that_is_wrong_or_may_less(served: Served) -> None:
+    error = failure(served.url)
+    assert (error.code, error.exit_code, type(error)) == ("token_unknown", 1, RefusedError)
+    assert f"chargehand login {served.url}" in error.hint
+    with connection(served.url, token(served, "steer")) as made, pytest.raises(RefusedError) as caught:
+        made.call(LIST, {})
+    assert caught.value.code == "access_denied"
+    with connection(served.url, token(served, "read")) as made:
+        assert made.show_session()["role"] == "admin"
+        assert len(made.call(LIST, {"limit": "2"}).document["missions"]) == 2
+        with pytest.raises(NotFoundError):
+            made.call(SHOW, {"mission": "m-none"})
+        with pytest.raises(UsageError) as wrong:
+            made.call(LIST, {"limit": "many"})
+        assert wrong.value.code == "arguments_invalid"
+
+
+def test_a_token_whose_time_is_over_says_so(served: Served) -> None:
+    secret = token(served, "read")
+    with served.reader() as reader, reader.store.database.write() as database:
+        database.execute("UPDATE api_tokens SET expires = '2020-01-01T00:00:00.000000+00:00'")
+    with connection(served.url, secret) as made, pytest.raises(RefusedError) as caught:
+        made.call(LIST, {})
+    assert caught.value.code == "token_expired"
+
+
+def test_a_change_whose_answer_is_lost_is_sent_again_by_the_same_key() -> None:
+    done = (200, VERSION, b'{"mission": "m-1"}')
+    accepted = (202, VERSION, b'{"accepted": true}')
+    with stub(None, None, accepted, done) as (url, handler), connection(url) as made:
+        assert made.call(PAUSE, {"mission": "m-1"}).document == {"mission": "m-1"}
+        keys = {headers["Idempotency-Key"] for _, headers in handler.seen}
+        assert (len(handler.seen), len(keys)) == (4, 1)
+    with stub(None, None, None) as (url, _):
+        error = failure(url, ask=lambda it: it.call(PAUSE, {"mission": "m-1"}))
+    assert error.code == "server_lost"
+
+
+def test_a_request_with_a_key_is_done_once(tmp_path: Path) -> None:
+    def send(client: httpx.Client, key: str, text: str) -> httpx.Response:
+        headers = {"Idempotency-Key": key}
+        return client.post(f"{API}/missions/m-00000/send", json={"text": text}, headers=headers)
+
+    environ = environment(tmp_path)
+    with serving(environ, tmp_path) as made:
+        with made.reader() as reader:
+            record_missions(reader, 1)
+        client = made.token("steer")
+        first = [send(client, "k", "once").json() for _ in range(2)]
+        assert first[0] == first[1]
+        assert first[0]["messages"] == 1
+        other = send(client, "k", "another")
+        assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
+        assert send(client, "k2", "twice").json()["messages"] == 2
+        assert send(made.user("ada", "operator"), "k", "of another").json()["messages"] == 3
+    with serving(environ, tmp_path) as made:
+        again = send(made.token("steer"), "k", "once")
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "key_used")
+        with made.reader() as reader:
+            assert len(reader.mission_state("m-00000").messages) == 3
