@@ -134,8 +134,16 @@ class _Demo:
                 scene(state)
                 if self.interrupted:
                     return
-        self._audit()
-        self._look_at_repository()
+        report = verify(self.app.store)
+        self._command("chargehand audit verify")
+        counted = f"{report.events} events in {report.missions} missions"
+        self._text(f"  Log {'intact' if report.ok else 'broken'}: {counted}.")
+        self._step("audit", report.ok, events=report.events)
+        clean = not git(self.project, "status", "--porcelain")
+        commits = git(self.project, "rev-list", "--count", "main").strip()
+        self._command("git status; git log main")
+        self._text(f"  {'nothing to commit' if clean else 'changed!'}; main has {commits} commit, as before")
+        self._step("repository", clean and commits == "1")
 
     def close(self, directory: Path, *, keep: bool) -> None:
         """Say where everything is kept, and how to do the same with one's own model."""
@@ -203,18 +211,17 @@ class _Demo:
         state = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell))
         if not self.interrupted:
             self._show_export(state, before)
-            self._note_attempts(state)
+            # The first attempt's claim was not believed, for a reason that it could not see before.
+            store, verdict = self.app.store, verdict_of(state, 1)
+            why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
+            claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
+            self._step(
+                "attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why
+            )
+            told = [line for line in read_transcript(store, state) if line.speaker in ("person", "result")]
+            first, second = ("\n".join(line.text for line in told if line.attempt == number) for number in (1, 2))
+            self._step("acceptance_file_hidden_until_reported", ACCEPTANCE not in first and ACCEPTANCE in second)
         return state
-
-    def _note_attempts(self, state: MissionState) -> None:
-        """Note that the first attempt's claim was not believed, for a reason that it could not see before."""
-        store, verdict = self.app.store, verdict_of(state, 1)
-        why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
-        claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
-        self._step("attempts", claimed == [("refused", "red"), ("succeeded", "green")] and bool(why), reason=why)
-        told = [line for line in read_transcript(store, state) if line.speaker in ("person", "result")]
-        first, second = ("\n".join(line.text for line in told if line.attempt == number) for number in (1, 2))
-        self._step("acceptance_file_hidden_until_reported", ACCEPTANCE not in first and ACCEPTANCE in second)
 
     def _show_export(self, state: MissionState, before: tuple[str, str]) -> None:
         branch = exported_branch(state)
@@ -316,17 +323,3 @@ class _Demo:
         commit = after.commit or ""
         self._text(f"  the branch has a new commit, {commit[:12]}, with the tree it began with")
         self._step("rollback", now == then and after.commit != state.commit, commit=after.commit)
-
-    def _audit(self) -> None:
-        report = verify(self.app.store)
-        self._command("chargehand audit verify")
-        counted = f"{report.events} events in {report.missions} missions"
-        self._text(f"  Log {'intact' if report.ok else 'broken'}: {counted}.")
-        self._step("audit", report.ok, events=report.events)
-
-    def _look_at_repository(self) -> None:
-        clean = not git(self.project, "status", "--porcelain")
-        commits = git(self.project, "rev-list", "--count", "main").strip()
-        self._command("git status; git log main")
-        self._text(f"  {'nothing to commit' if clean else 'changed!'}; main has {commits} commit, as before")
-        self._step("repository", clean and commits == "1")

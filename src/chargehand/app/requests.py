@@ -26,7 +26,7 @@ from chargehand.core.fold import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued
 from chargehand.core.plan_events import PlanMade, PlanWanted
-from chargehand.core.plans import PLANNER, Plan, Task
+from chargehand.core.plans import PLANNER, Plan
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
@@ -78,7 +78,10 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
         return replace(request, text=request_text(request), file=None), PlanWanted()
     text, plan = _find_plan(app, request)
     only = plan.tasks[0]
-    if len(plan.tasks) == 1 and not _needs_coordinator(plan, only):
+    conditional = only.done_when or only.when or only.loop is not None
+    if len(plan.tasks) == 1 and not (
+        plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs
+    ):
         said = request.text is not None or request.file is not None
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         duties = "".join(f"\n- {each}" for each in only.acceptance)
@@ -116,11 +119,6 @@ def _find_plan(app: App, request: RunRequest) -> tuple[str, Plan]:
     text = request_text(request) if said else f"Carry out the plan {Path(str(request.plan)).name}"
     plan = read_plan_file(app, str(request.plan))
     return text, plan if team is None else with_team(plan, team)
-
-
-def _needs_coordinator(plan: Plan, task: Task) -> bool:
-    conditional = task.done_when or task.when or task.loop is not None
-    return bool(plan.ambiguities or conditional or task.candidates > 1 or task.reviewers or task.needs)
 
 
 def record_mission(

@@ -18,7 +18,6 @@ from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import UsageError
-from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
 from chargehand.core.records import Alert
 from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
@@ -218,27 +217,25 @@ def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDoc
             if not isinstance(called, ModelCalled) or called.status in ("refused", "replayed"):
                 continue
             if chosen.since is None or datetime.fromisoformat(event.time) >= chosen.since:
-                lines.append(_invoice_line(event, called))
+                lines.append(
+                    InvoiceLine(
+                        provider=called.provider,
+                        time=event.time,
+                        mission=event.mission,
+                        call=called.call,
+                        model=called.upstream or called.model,
+                        operation=called.operation,
+                        status=called.status,
+                        input_tokens=called.input_tokens,
+                        cached_tokens=called.cached_tokens,
+                        cache_write_tokens=called.cache_write_tokens,
+                        hour_write_tokens=called.hour_write_tokens,
+                        output_tokens=called.output_tokens,
+                        cost_usd=called.cost_usd if called.cost_known else None,
+                        booked_usd=called.booked_usd,
+                    )
+                )
     return InvoiceDocument(project=chosen.project, since=chosen.since_text, lines=lines)
-
-
-def _invoice_line(event: Event, called: ModelCalled) -> InvoiceLine:
-    return InvoiceLine(
-        provider=called.provider,
-        time=event.time,
-        mission=event.mission,
-        call=called.call,
-        model=called.upstream or called.model,
-        operation=called.operation,
-        status=called.status,
-        input_tokens=called.input_tokens,
-        cached_tokens=called.cached_tokens,
-        cache_write_tokens=called.cache_write_tokens,
-        hour_write_tokens=called.hour_write_tokens,
-        output_tokens=called.output_tokens,
-        cost_usd=called.cost_usd if called.cost_known else None,
-        booked_usd=called.booked_usd,
-    )
 
 
 async def watch_alerts(reader: StateReader) -> None:

@@ -116,19 +116,15 @@ def write_new_file(path: Path, content: Iterable[bytes]) -> int:
             f"{str(path)!r} already exists", code="output_exists", hint="choose a file that does not exist yet"
         ) from error
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise UsageError(
+            f"cannot write {str(path)!r}: {error.strerror}",
+            code="output_unwritable",
+            hint="choose a file in a directory that you may write to",
+        ) from error
     finally:
         with suppress(OSError):  # it is gone, or never was
             part.unlink()
     return size
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"cannot write {str(path)!r}: {error.strerror}",
-        code="output_unwritable",
-        hint="choose a file in a directory that you may write to",
-    )
 
 
 class ProvenanceDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -137,20 +137,19 @@ class _Reader(Struct):
         if self._outcome in _BAD:
             self._bad += 1
             if len(self._failing) < _MAX_FAILING:
-                self._failing.append(self._read_failing_test())
-
-    def _read_failing_test(self) -> FailingTest:
-        # A traceback names the place that failed last, below the calls that led to it.
-        places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])
-        file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
-        return FailingTest(
-            name=self._read_name(),
-            message=printable(self._message)[:_MAX_MESSAGE],
-            file=None if file is None else printable(file),
-            line=int(line) if line is not None and line.isdecimal() else None,
-            # pytest writes <error> where a fixture failed, <failure> where the test itself did.
-            outside=self._outcome == "error",
-        )
+                # A traceback names the place that failed last, below the calls that led to it.
+                places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])
+                file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
+                self._failing.append(
+                    FailingTest(
+                        name=self._read_name(),
+                        message=printable(self._message)[:_MAX_MESSAGE],
+                        file=None if file is None else printable(file),
+                        line=int(line) if line is not None and line.isdecimal() else None,
+                        # pytest writes <error> where a fixture failed, <failure> where the test itself did.
+                        outside=self._outcome == "error",
+                    )
+                )
 
     def _read_name(self) -> str:
         owner, name = self._case.get("classname", ""), self._case.get("name", "")

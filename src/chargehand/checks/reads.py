@@ -132,7 +132,10 @@ def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool
         and not is_test_path(change.path)
         and not change.path.lower().endswith((*_PROSE, *_LOCKS))
         and parts_of(posixpath.basename(change.path)) is None
-        and (_is_hidden(change.path) or is_project(posixpath.dirname(change.path)))
+        and (
+            any(part.startswith(".") for part in change.path.split("/"))
+            or is_project(posixpath.dirname(change.path))
+        )
     )
 
 
@@ -180,10 +183,6 @@ def _is_code(change: Change) -> bool:
     # A program needs no suffix where it may be executed.
     known = is_source(change.path) or bool(mode & _EXECUTABLE and "." not in posixpath.basename(change.path))
     return change.new_id is not None and mode & _KIND_OF_FILE == _REGULAR and known
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 def installed_names(path: str) -> tuple[str, ...]:

@@ -72,10 +72,6 @@ def last_whole_attempt(state: MissionState) -> int:
     return max(whole, default=0)
 
 
-def _has_replies(state: MissionState) -> bool:
-    return any(count_replies(state, each.number) for each in state.attempts)
-
-
 class Steering(Struct, frozen=True, kw_only=True):
     """What a person does to a mission at rest; needs neither its repository nor a sandbox.
 
@@ -299,7 +295,11 @@ class Steering(Struct, frozen=True, kw_only=True):
                 if undone and state.plan is None:
                     hint = _UNDONE
                 # Only a native agent leaves replies from which one can go on.
-                elif hint is not None and state.status == "failed" and _has_replies(state):
+                elif (
+                    hint is not None
+                    and state.status == "failed"
+                    and any(count_replies(state, each.number) for each in state.attempts)
+                ):
                     hint = _FORKED
                 raise RefusedError(
                     f"mission {mission!r} is {status}: there is nothing to {verb}",

@@ -132,7 +132,15 @@ class HttpUpstream:
     ) -> HttpReply:
         try:
             if base not in self._clients:
-                self._clients[base] = _open_client(base)
+                # Our own client, or httpx where a proxy may stand between or the address is unusual.
+                host = urlsplit(base).hostname or ""
+                local = host in ("localhost", "::1") or host.startswith("127.")
+                # Which hosts go past a proxy, httpx decides.
+                proxied = not local and bool({"http", "https", "all"} & getproxies().keys())
+                origin = None if proxied else _find_origin(base)
+                self._clients[base] = (
+                    ProxiedClient(base, _trust(), trust_env=not local) if origin is None else DirectClient(origin)
+                )
             return await self._clients[base].request(
                 method, path, {**_COMMON, **headers}, body, connect=connect, seconds=seconds
             )
@@ -182,16 +190,6 @@ class _Chunks:
     async def aclose(self) -> None:
         """Close; the connection is used again only where all of it was read."""
         await self._body.aclose()
-
-
-def _open_client(base: str) -> HttpClient:
-    """Return the way to `base`: our own, or httpx where a proxy may stand between or the address is unusual."""
-    host = urlsplit(base).hostname or ""
-    local = host in ("localhost", "::1") or host.startswith("127.")
-    # Which hosts go past a proxy, httpx decides.
-    proxied = not local and bool({"http", "https", "all"} & getproxies().keys())
-    origin = None if proxied else _find_origin(base)
-    return ProxiedClient(base, _trust(), trust_env=not local) if origin is None else DirectClient(origin)
 
 
 def _find_origin(base: str) -> Origin | None:

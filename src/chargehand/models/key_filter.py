@@ -211,24 +211,16 @@ class _StreamFilter:
             yield clean
             return
         # In a list, so that a text alone has something that holds it.
-        decoded: list[Any] = [_decode(data)]
+        try:
+            found = parse_json(data) if data else None
+        except ValueError:
+            found = None
+        decoded: list[Any] = [found if isinstance(found, dict | list) else data.decode("utf-8", "replace")]
         texts: dict[Any, list[_Leaf]] = {}
         if data:
             texts = {(): [(decoded, 0)]} if isinstance(decoded[0], str) else collect_delta_texts(decoded)
         self._held.append(_HeldEvent(raw=event, data=decoded, texts=texts))
-        if not self._is_pending() or len(self._held) > _MOST_HELD:
-            yield from self._release()
-
-    def finish(self) -> Iterator[bytes]:
-        """Yield what waited; a beginning that is too long to be chance is hidden."""
-        for place in {place for held in self._held for place in held.texts}:
-            self._change(
-                place, self._filter.hide_beginning(self._waiting(place), before=self._ends.get(place, ""))
-            )
-        yield from self._release()
-
-    def _is_pending(self) -> bool:
-        """Take the key out of what waits; tell whether more of it may come."""
+        # The key is taken out of what waits; `pending` tells whether more of it may come.
         pending = False
         for place in {place for held in self._held for place in held.texts}:
             before, own = self._ends.get(place, ""), self._waiting(place)
@@ -238,7 +230,16 @@ class _StreamFilter:
                 self._change(place, self._filter.scrub_text(own, before=before))
             else:
                 pending = self._filter.begun(text) > 0 or pending
-        return pending
+        if not pending or len(self._held) > _MOST_HELD:
+            yield from self._release()
+
+    def finish(self) -> Iterator[bytes]:
+        """Yield what waited; a beginning that is too long to be chance is hidden."""
+        for place in {place for held in self._held for place in held.texts}:
+            self._change(
+                place, self._filter.hide_beginning(self._waiting(place), before=self._ends.get(place, ""))
+            )
+        yield from self._release()
 
     def _waiting(self, place: Any) -> str:
         return "".join(container[key] for held in self._held for container, key in held.texts.get(place, ()))
@@ -258,14 +259,6 @@ class _StreamFilter:
                 added = "".join(container[key] for container, key in leaves)
                 self._ends[place] = (self._ends.get(place, "") + added)[-_ENDS:]
             yield event.to_bytes()
-
-
-def _decode(data: bytes) -> Any:
-    try:
-        found = parse_json(data) if data else None
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict | list) else data.decode("utf-8", "replace")
 
 
 def _write_forms(key: bytes) -> Iterator[bytes]:

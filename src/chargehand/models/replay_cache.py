@@ -175,7 +175,14 @@ class ReplayCache:
             if found is None and self._missing:
                 self._missing -= 1  # it was on its way when its worker died
                 return None
-            divergence = self._describe_divergence(asked, hidden=found is not None)
+            first = self._waiting[0]
+            where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
+            if found is None:
+                was_asked = {**self._restore(first.parts), "dialect": first.dialect}
+                now_asked = {**self._restore(asked.parts), "dialect": asked.dialect}
+                where, was, now = describe_difference(was_asked, now_asked, alike=self._pairs.is_alike)
+                self._pairs.forget()
+            divergence = Divergence(attempt=1, turn=asked.turn, pointer=where, recorded=was, sent=now)
             gone = [kept.call for kept in self._waiting]
             self._waiting.clear()
             self._append([{"diverged": asdict(divergence), "gone": gone}])
@@ -288,16 +295,6 @@ class ReplayCache:
         left = memoryview(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         while left:
             left = left[os.write(self._file, left) :]
-
-    def _describe_divergence(self, asked: RequestFingerprint, *, hidden: bool) -> Divergence:
-        first = self._waiting[0]
-        where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
-        if not hidden:
-            was_asked = {**self._restore(first.parts), "dialect": first.dialect}
-            now_asked = {**self._restore(asked.parts), "dialect": asked.dialect}
-            where, was, now = describe_difference(was_asked, now_asked, alike=self._pairs.is_alike)
-            self._pairs.forget()
-        return Divergence(attempt=1, turn=asked.turn, pointer=where, recorded=was, sent=now)
 
     def _restore(self, parts: Parts) -> dict[str, Any]:
         values = self._values

@@ -77,7 +77,13 @@ class SnippetPool:
         # Only looked for: this process never loads it.
         found = importlib.util.find_spec(_ENGINE)
         self._engine = Path(os.path.realpath(found.origin)) if found is not None and found.origin else None
-        _remove_places_of_dead()
+        # Processes that were killed while a sandbox started left empty directories.
+        for place in Path(tempfile.gettempdir()).glob(f"{_PLACES}*-*"):
+            owner = place.name.removeprefix(_PLACES).partition("-")[0]
+            with contextlib.suppress(OSError):
+                # Not a young one: its process may be alive where other process ids count, as in a container.
+                if not Path("/proc", owner).exists() and time.time() - place.stat().st_mtime > _STALE_SECONDS:
+                    place.rmdir()
         self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
         return self
 
@@ -214,16 +220,6 @@ class SnippetPool:
             binds = (Bind(source=self._engine, target=f"{snippet.ENGINES}/{self._engine.name}"),)
         plan = MountPlan(target=WORKSPACE, plain=Path(place))
         return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
-
-
-def _remove_places_of_dead() -> None:
-    """Remove the empty directories that processes left which were killed while a sandbox started."""
-    for place in Path(tempfile.gettempdir()).glob(f"{_PLACES}*-*"):
-        owner = place.name.removeprefix(_PLACES).partition("-")[0]
-        with contextlib.suppress(OSError):
-            # Not a young one: its process may be alive where other process ids count, as in a container.
-            if not Path("/proc", owner).exists() and time.time() - place.stat().st_mtime > _STALE_SECONDS:
-                place.rmdir()
 
 
 async def run_snippet(spec: SnippetSpec) -> SnippetResult:

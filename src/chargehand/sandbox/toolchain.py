@@ -118,7 +118,19 @@ class _Search(msgspec.Struct):
             self._show_linked_programs(here)
             return
         self.path += [place for place in bins if place not in self.path]
-        self._make_links(spelled, real)
+        # A directory of links to what can be shown stands for it.
+        place = f"{_TARGET}/bin-{len(self.path)}"
+        problems: dict[str, list[str]] = {}
+        for program in programs(real, self.places, self.environ):
+            problem = program.problem or self._show_program(program)
+            if problem:
+                problems.setdefault(problem, []).append(program.name)
+            elif len(self.links) < _LINKS:
+                self.links[f"{place}/{program.name}"] = program.target
+        if any(link.startswith(f"{place}/") for link in self.links):
+            self.path.append(place)
+        for problem, names in problems.items():
+            self.not_shown.append(HiddenPrograms(directory=spelled, names=tuple(names), problem=problem))
 
     def add_listed(self, directory: str, number: int) -> None:
         """Show a directory that the person lists, with the interpreter of a virtual environment."""
@@ -168,21 +180,6 @@ class _Search(msgspec.Struct):
                         HiddenPrograms(directory=directory, names=(program.name,), problem=problem)
                     )
 
-    def _make_links(self, spelled: str, real: str) -> None:
-        """Make a directory of links of one that is not shown itself."""
-        place = f"{_TARGET}/bin-{len(self.path)}"
-        problems: dict[str, list[str]] = {}
-        for program in programs(real, self.places, self.environ):
-            problem = program.problem or self._show_program(program)
-            if problem:
-                problems.setdefault(problem, []).append(program.name)
-            elif len(self.links) < _LINKS:
-                self.links[f"{place}/{program.name}"] = program.target
-        if any(link.startswith(f"{place}/") for link in self.links):
-            self.path.append(place)
-        for problem, names in problems.items():
-            self.not_shown.append(HiddenPrograms(directory=spelled, names=tuple(names), problem=problem))
-
     def read_paths(self) -> set[str]:
         """Return every path whose change could change what this walk found."""
         answered = {place for places in self.answers.values() for place in places}
@@ -222,23 +219,19 @@ def discover(
     key = json.dumps([search, list(extra), list(packages), chosen(environ), _expand("~", environ)])
     stored = load_result(place, key)
     if stored is not None:
-        return _decode(stored)
+        return Toolchain(
+            binds=tuple(Bind(**{**bind, "source": Path(bind["source"])}) for bind in stored["binds"]),
+            path=tuple(stored["path"]),
+            id=stored["id"],
+            links=tuple((name, target) for name, target in stored["links"]),
+            environment=tuple((name, value) for name, value in stored["environment"]),
+            not_shown=tuple(
+                HiddenPrograms(**{**each, "names": tuple(each["names"])}) for each in stored["not_shown"]
+            ),
+        )
     toolchain, witnesses = _search(search, extra, packages, cache, environ)
     store_result(place, key, witnesses, msgspec.to_builtins(toolchain, enc_hook=str), began=began)
     return toolchain
-
-
-def _decode(document: dict[str, Any]) -> Toolchain:
-    return Toolchain(
-        binds=tuple(Bind(**{**bind, "source": Path(bind["source"])}) for bind in document["binds"]),
-        path=tuple(document["path"]),
-        id=document["id"],
-        links=tuple((name, target) for name, target in document["links"]),
-        environment=tuple((name, value) for name, value in document["environment"]),
-        not_shown=tuple(
-            HiddenPrograms(**{**each, "names": tuple(each["names"])}) for each in document["not_shown"]
-        ),
-    )
 
 
 def _search(

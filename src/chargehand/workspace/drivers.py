@@ -255,23 +255,19 @@ def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Ent
             if target.is_dir() and not target.is_symlink():
                 _add_missing(environment / found.name, target, reader, reader.below(entry), clones=clones)
         elif not os.path.lexists(target):
-            _add_leaf(found, target, clones=clones)
-
-
-def _add_leaf(source: os.DirEntry[str], target: Path, *, clones: bool) -> None:
-    if source.is_file(follow_symlinks=False):
-        if clones:
-            with open(source, "rb") as old, open(target, "xb") as new:
-                clone_file(old.fileno(), new.fileno())
-        else:
-            shutil.copyfile(source.path, target)
-        shutil.copystat(source.path, target)
-    else:
-        shutil.copy2(source.path, target, follow_symlinks=False)
-    # `shutil` copies no owner, and the sandbox's user cannot change what belongs to root.
-    if os.geteuid() == 0:
-        info = source.stat(follow_symlinks=False)
-        os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)
+            if found.is_file(follow_symlinks=False):
+                if clones:
+                    with open(found, "rb") as old, open(target, "xb") as new:
+                        clone_file(old.fileno(), new.fileno())
+                else:
+                    shutil.copyfile(found.path, target)
+                shutil.copystat(found.path, target)
+            else:
+                shutil.copy2(found.path, target, follow_symlinks=False)
+            # `shutil` copies no owner, and the sandbox's user cannot change what belongs to root.
+            if os.geteuid() == 0:
+                info = found.stat(follow_symlinks=False)
+                os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)
 
 
 @contextmanager

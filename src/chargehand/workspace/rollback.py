@@ -194,7 +194,15 @@ class _PartialRollback:
         )
 
     def _add_drop(self, drop: Drop) -> None:
-        matching = self._matching_paths(drop.path)
+        # The differing paths that are this one or lie below it; all of them for the root.
+        if drop.path in ("", "."):
+            matching = list(self._changes)
+        elif drop.path not in self._above:
+            matching = [drop.path] if drop.path in self._changes else []
+        else:
+            matching = [
+                other for other in self._changes if other == drop.path or other.startswith(drop.path + "/")
+            ]
         if not matching:
             depot, path = self._depot, drop.path
             known = path in ("", ".") or depot.lookup(self._source, path) or depot.lookup(self._target, path)
@@ -210,14 +218,6 @@ class _PartialRollback:
         else:
             self._why[drop.path] = "is not a file in both"
             self._revert_whole(matching)
-
-    def _matching_paths(self, path: str) -> list[str]:
-        """Return the differing paths that are `path` or lie below it; all of them for the root."""
-        if path in ("", "."):
-            return list(self._changes)
-        if path not in self._above:
-            return [path] if path in self._changes else []
-        return [other for other in self._changes if other == path or other.startswith(path + "/")]
 
     def _revert_whole(self, paths: Sequence[str]) -> None:
         for path in paths:

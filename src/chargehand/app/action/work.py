@@ -162,7 +162,13 @@ async def push(work: ActionContext) -> ActionResult:
     name, commit = work.arguments["remote"], promoted_commit(work)
     depot = await asyncio.to_thread(work.depot)
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
-    branch = _branch(work, depot)
+    # The branch's name on the remote: the one that was named, else the one that was exported.
+    state = work.app.mission_reader.state(work.mission)
+    exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
+    branch = str(work.arguments.get("branch") or exported)
+    # Git accepts `@` as a name here, though it stands for HEAD elsewhere.
+    if not branch or depot.git.run("check-ref-format", "--branch", branch).code or branch.startswith("@"):
+        raise UsageError(f"{branch!r} is not a branch name", hint="--branch NAME")
     deletes = bool(work.arguments.get("delete"))
     # Asked of the remote itself: what was last fetched may be out of date, and the lease names this commit.
     old = await _remote_tip(work, depot, remote, branch)
@@ -200,17 +206,6 @@ def promoted_commit(work: ActionContext) -> str:
             hint=f"chargehand mission show {work.mission}",
         )
     return state.commit
-
-
-def _branch(work: ActionContext, depot: Depot) -> str:
-    """Return the branch's name on the remote: the one that was named, else the one that was exported."""
-    state = work.app.mission_reader.state(work.mission)
-    exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
-    branch = str(work.arguments.get("branch") or exported)
-    # Git accepts `@` as a name here, though it stands for HEAD elsewhere.
-    if not branch or depot.git.run("check-ref-format", "--branch", branch).code or branch.startswith("@"):
-        raise UsageError(f"{branch!r} is not a branch name", hint="--branch NAME")
-    return branch
 
 
 async def _remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch: str) -> str | None:

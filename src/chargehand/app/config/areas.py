@@ -38,7 +38,8 @@ def meet_areas(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
         _bound((len(ours) - len(common)) * (len(theirs) - len(common)) // _LARGEST)
         for left in set(ours) - common:
             for right in set(theirs) - common:
-                met |= _meet_patterns(left, right)
+                found = _meet(_tokens(left), _tokens(right), gap=_GAP, symbols=_meet_segments)
+                met |= {_pattern(tokens) for tokens in _merge_neighbours(set(found))}
                 _bound(len(met))
     except (_TooManyError, RecursionError) as error:
         message = f"allow lists that cannot be joined: {list(ours)!r} and {list(theirs)!r}"
@@ -47,11 +48,6 @@ def meet_areas(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
         message = f"no area may be changed: {list(ours)!r} and {list(theirs)!r} have nothing in common"
         raise ConfigError(message, hint="allow (or --allow) only narrows what the other sources allow")
     return tuple(sorted(met))
-
-
-def _meet_patterns(left: str, right: str) -> set[str]:
-    found = _meet(_tokens(left), _tokens(right), gap=_GAP, symbols=_meet_segments)
-    return {_pattern(tokens) for tokens in _merge_neighbours(set(found))}
 
 
 def _merge_neighbours(found: set[Tokens]) -> set[Tokens]:

@@ -93,7 +93,12 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
             return text[: entry.value] + value + text[entry.end :]
     for entry in entries:
         if entry.kind in {"line", "inline"} and entry.path == table:
-            return _into_inline(text, entry, f"{key} = {value}")
+            item = f"{key} = {value}"
+            if not text.startswith("{", entry.value):
+                return text  # what is no table cannot hold the key: the comparison in `set_user_values` refuses it
+            inner = text[entry.value + 1 : entry.end - 1].strip()
+            joined = f"{inner}, {item}" if inner else item
+            return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"
     for entry in entries:
         if entry.kind == "table" and entry.path == table:
             return _after(text, _last_of(entries, entry), f"{key} = {value}", newline)
@@ -123,14 +128,6 @@ def _after(text: str, entry: TomlEntry, line: str, newline: str) -> str:
         return f"{text}{newline}{line}{newline}"
     indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, entry.start) + 1 :])
     return text[: at + 1] + (indent.group() if indent else "") + line + newline + text[at + 1 :]
-
-
-def _into_inline(text: str, entry: TomlEntry, item: str) -> str:
-    if not text.startswith("{", entry.value):
-        return text  # what is no table cannot hold the key: the comparison in `set_user_values` refuses it
-    inner = text[entry.value + 1 : entry.end - 1].strip()
-    joined = f"{inner}, {item}" if inner else item
-    return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"
 
 
 def _replace_file(path: Path, text: str) -> None:

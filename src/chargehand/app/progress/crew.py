@@ -149,7 +149,11 @@ def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
     for task in tasks:
         for asked in state.questions.values():
             if asked.open and asked.id.startswith(f"{TASK_QUESTION}{task.id}/"):
-                why = _why_failed(facts, task)
+                runs = _progress_of(facts, task).current
+                ended = [facts.children[run.mission] for run in runs if run.mission in facts.children]
+                why = "; ".join(
+                    dict.fromkeys(each.message.rstrip(".") for child in ended for each in child.reasons)
+                )
                 yield _answer(asked, task.id, ("answer", state.id, "--task", task.id), why)
         waiting = [each for each in _missions_of(facts, task) if waiting_task(each) is not None]
         for child in waiting:
@@ -197,12 +201,6 @@ def _answer(asked: Question, task: str, words: tuple[str, ...], why: str) -> Per
 
 def _command(*words: str) -> tuple[str, ...]:
     return ("chargehand", "mission", *map(shlex.quote, words))
-
-
-def _why_failed(facts: CrewFacts, task: Task) -> str:
-    runs = _progress_of(facts, task).current
-    ended = [facts.children[run.mission] for run in runs if run.mission in facts.children]
-    return "; ".join(dict.fromkeys(each.message.rstrip(".") for child in ended for each in child.reasons))
 
 
 # --- how each task stands

@@ -70,32 +70,29 @@ class CrewFollower:
         position, now = self._reader.store.log.last_position(), time.monotonic()
         if self._facts is None or position != self._position or now - self._read_at > _AGAIN_SECONDS:
             self._read_at = now
-            self._facts = self._read_news(position)
+            # The coordinator first: what it knows of its tasks is then in the rows that are read after it.
+            state, events = self._followed.look()
+            for event in events:
+                payload = read_payload(event)
+                if isinstance(payload, _TOLD) and (text := describe(payload)):
+                    self._lately.append(text)
+            log, live = self._reader.store.log, self._reader.mission_reader.workers.live
+            self._children = {each.summary.id: each.summary for each in log.summaries(live, parent=self._mission)}
+            self._read_steps(state)
+            self._position = position
+            statuses = [each.status for each in self._children.values()]
+            anybody_planned = state.status in ("planned", "paused") or "planned" in statuses
+            waits = self._reader.mission_reader.waits() if anybody_planned else {}
+            why = self._patience.lasting(waits.get(self._mission))
+            self._facts = CrewFacts(
+                state=state,
+                children=self._children,
+                steps=dict(self._steps),
+                queued=waits,
+                waits=why.message if why is not None else "",
+                lately=tuple(self._lately),
+            )
         return self._facts
-
-    def _read_news(self, position: int) -> CrewFacts:
-        # The coordinator first: what it knows of its tasks is then in the rows that are read after it.
-        state, events = self._followed.look()
-        self._note(events)
-        log, live = self._reader.store.log, self._reader.mission_reader.workers.live
-        self._children = {each.summary.id: each.summary for each in log.summaries(live, parent=self._mission)}
-        self._read_steps(state)
-        self._position = position
-        waits = self._reader.mission_reader.waits() if self._anybody_planned(state) else {}
-        why = self._patience.lasting(waits.get(self._mission))
-        return CrewFacts(
-            state=state,
-            children=self._children,
-            steps=dict(self._steps),
-            queued=waits,
-            waits=why.message if why is not None else "",
-            lately=tuple(self._lately),
-        )
-
-    def _anybody_planned(self, state: MissionState) -> bool:
-        return state.status in ("planned", "paused") or any(
-            each.status == "planned" for each in self._children.values()
-        )
 
     def _read_steps(self, state: MissionState) -> None:
         """Read what the missions that go on do: of one that is new here all of it, then only what came since."""
@@ -112,12 +109,6 @@ class CrewFollower:
             payload = read_payload(event)
             if isinstance(payload, SandboxOpened):
                 self._steps[event.mission] = payload.purpose
-
-    def _note(self, events: tuple[Event, ...]) -> None:
-        for event in events:
-            payload = read_payload(event)
-            if isinstance(payload, _TOLD) and (text := describe(payload)):
-                self._lately.append(text)
 
 
 def follow_crew(reader: StateReader, mission: str) -> Iterator[Crew]:

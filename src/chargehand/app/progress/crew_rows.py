@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import get_args
 
@@ -170,7 +170,8 @@ def _need_rows(needs: Sequence[PersonNeed], width: int, room: int) -> list[CrewR
         room -= len(commands[-1])
     rows: list[CrewRow] = []
     for need, command in zip(needs, commands, strict=True):
-        whole = [*_need_lines(need, width), *_choice_lines(need, width)]
+        told = f"{_INDENT}answer: {one_line(need.choices)}" if need.choices else ""
+        whole = [*_need_lines(need, width), *wrap_text(told, width, indent=_INDENT)[:_MOST_CHOICES]]
         lines = whole if len(whole) - 1 <= room else [_need_text(need, width)]
         room -= len(lines) - 1
         rows.append(CrewRow(text=lines[0], colour="yellow", bold=True))
@@ -190,20 +191,18 @@ def _need_lines(need: PersonNeed, width: int) -> list[str]:
     return [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1]}…"] if len(lines) > _MOST_LINES else lines
 
 
-def _choice_lines(need: PersonNeed, width: int) -> list[str]:
-    told = f"{_INDENT}answer: {one_line(need.choices)}" if need.choices else ""
-    return wrap_text(told, width, indent=_INDENT)[:_MOST_CHOICES]
-
-
 # --- tasks
 
 
 def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int, room: int) -> list[CrewRow]:
     """Return a row for each task, in this order, and one that counts those without."""
+    from rich.cells import cell_len
+
     if not tasks or room < 1:
         return []
     shown = tasks if len(tasks) <= room else tasks[: room - 1]
-    name_width = _name_width((each.id for each in shown), width)
+    longest = max((cell_len(one_line(each.id)) for each in shown), default=1)
+    name_width = max(1, min(longest, max(8, width // 4)))
     columns = _Columns(
         names=name_width,
         standings=max(len(each.standing) for each in shown) if shown else 0,
@@ -222,12 +221,6 @@ def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int,
         several = "more " if shown else ""
         rows.append(CrewRow(text=f"  and {rest.total()} {several}tasks: {_count(dict(rest))}", dim=True))
     return rows
-
-
-def _name_width(names: Iterable[str], width: int) -> int:
-    from rich.cells import cell_len
-
-    return max(1, min(max((cell_len(one_line(name)) for name in names), default=1), max(8, width // 4)))
 
 
 def _task_lines(task: CrewTask, now: datetime, width: int, columns: _Columns, spare: int) -> list[str]:

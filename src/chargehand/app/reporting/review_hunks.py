@@ -97,7 +97,22 @@ class HunkReader:
         hunks = None if old is None or new is None or binary else find_hunks(old, new)
         if old is None or new is None or not hunks:
             counted = 0 if hunks is not None else None
-            whole = self._whole(change)
+            versions = self._history.get(change.path, ())
+            origin = versions[-1].origin if versions else None
+            for version in reversed(versions):
+                if (version.mode, version.id) != (change.new_mode, change.new_id):
+                    break
+                origin = version.origin
+            told = f"{change.path}\0{change.old_mode}{change.old_id}\0{change.new_mode}{change.new_id}"
+            whole = _hunk(
+                id=hashlib.sha256(os.fsencode(told)).hexdigest()[:20],
+                old_start=0,
+                old_lines=0,
+                new_start=0,
+                new_lines=0,
+                reject=None,
+                origin=origin,
+            )
             unseen = hunks is None and not binary
             return FileHunks(
                 added=counted, removed=counted, binary=binary, patch="", truncated=unseen, hunks=(whole,)
@@ -159,24 +174,6 @@ class HunkReader:
             patch="".join(shown),
             truncated=cut,
             hunks=tuple(made),
-        )
-
-    def _whole(self, change: Change) -> ReviewHunk:
-        versions = self._history.get(change.path, ())
-        origin = versions[-1].origin if versions else None
-        for version in reversed(versions):
-            if (version.mode, version.id) != (change.new_mode, change.new_id):
-                break
-            origin = version.origin
-        told = f"{change.path}\0{change.old_mode}{change.old_id}\0{change.new_mode}{change.new_id}"
-        return _hunk(
-            id=hashlib.sha256(os.fsencode(told)).hexdigest()[:20],
-            old_start=0,
-            old_lines=0,
-            new_start=0,
-            new_lines=0,
-            reject=None,
-            origin=origin,
         )
 
     def _origins(

@@ -103,26 +103,22 @@ def requested_agent(resolved: ResolvedConfig, request: MissionRequest) -> Agent:
     """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
     models = (*([request.model] if request.model else ()), *request.fallback)
     agent = named_agent(resolved.config, request.agent)
+    servers = ((name, resolved.config.mcp[name]) for name in agent.mcp if name in resolved.config.mcp)
     return open_agent(
         request.agent,
         agent,
         models=tuple(dict.fromkeys(models)),
         read=patch_text,
-        mcp=_mcp_servers(resolved.config, agent),
-    )
-
-
-def _mcp_servers(config: Config, agent: AgentConfig) -> tuple[McpServer, ...]:
-    servers = ((name, config.mcp[name]) for name in agent.mcp if name in config.mcp)
-    return tuple(
-        McpServer(
-            name=name,
-            command=each.command,
-            environment=dict(variable.split("=", 1) for variable in each.environment),
-            tools=each.tools,
-            seconds=each.time,
-        )
-        for name, each in servers
+        mcp=tuple(
+            McpServer(
+                name=name,
+                command=each.command,
+                environment=dict(variable.split("=", 1) for variable in each.environment),
+                tools=each.tools,
+                seconds=each.time,
+            )
+            for name, each in servers
+        ),
     )
 
 

@@ -105,9 +105,16 @@ class RoleCatalogue:
             known = f"{guess} known: {', '.join(names)}" if guess.startswith("did") else guess
             hint = f"{known}; or write {self.directory / (name + _SUFFIX)}"
             raise NotFoundError(f"no role named {name!r}", code="role_unknown", hint=hint)
-        role = trusted[-1].role()
-        _check_models(role, trusted[-1], config)
-        return role, trusted[-1]
+        file = trusted[-1]
+        role = file.role()
+        for model in role.models:
+            if model not in config.models and not is_short_form(model):
+                raise ConfigError(
+                    f"{file.place}: key 'models': {model!r}: no model of that name",
+                    code="role_invalid",
+                    hint=model_hint(model, list(config.models)),
+                )
+        return role, file
 
     def all(self) -> Iterator[RoleInForce]:
         """Yield every role by name, those with a fault included."""
@@ -165,13 +172,3 @@ def _shipped_files() -> Iterator[RoleFile]:
 def _name_of(path: str) -> str:
     name = path.rpartition("/")[2]
     return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) and not name.startswith(".") else ""
-
-
-def _check_models(role: Role, file: RoleFile, config: Config) -> None:
-    for model in role.models:
-        if model not in config.models and not is_short_form(model):
-            raise ConfigError(
-                f"{file.place}: key 'models': {model!r}: no model of that name",
-                code="role_invalid",
-                hint=model_hint(model, list(config.models)),
-            )

@@ -27,14 +27,11 @@ class StillNeeded:
             still = state.status in OPEN
             self._missions[state.id] = still
             if still:
-                self._note(state)
-
-    def _note(self, state: MissionSummary) -> None:
-        self._workspaces |= {attempt.workspace for attempt in state.attempts}
-        if state.base is not None:
-            self._bases.add((state.project, state.base.commit))
-        since = datetime.fromisoformat(state.created).timestamp()
-        self._since[state.project] = min(since, self._since.get(state.project, since))
+                self._workspaces |= {attempt.workspace for attempt in state.attempts}
+                if state.base is not None:
+                    self._bases.add((state.project, state.base.commit))
+                since = datetime.fromisoformat(state.created).timestamp()
+                self._since[state.project] = min(since, self._since.get(state.project, since))
 
     def __call__(self, root: Path, kind: str, name: str, used: float, /) -> bool | None:
         """Return whether it is needed; `None` where no mission is known to tell, as for `exec`."""

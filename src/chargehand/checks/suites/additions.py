@@ -165,24 +165,22 @@ class _Python:
         if isinstance(old, list) and isinstance(new, list):
             if name in _BLOCKS and all(isinstance(each, ast.stmt) for each in (*old, *new)):
                 return self.extends(old, new, owner=owner)
-            return self._same_list(old, new, data=isinstance(owner, ast.List | ast.Tuple | ast.Set))
+            data = isinstance(owner, ast.List | ast.Tuple | ast.Set)
+            at = 0
+            for each in new:
+                wanted = old[at] if at < len(old) else None
+                if isinstance(each, ast.AST) and isinstance(wanted, ast.AST):
+                    same = self._same(wanted, each)
+                else:
+                    same = at < len(old) and each == wanted
+                if same:
+                    at += 1
+                elif not (data and isinstance(each, ast.AST) and self._is_data(each)):
+                    return False
+            return at == len(old)
         if isinstance(old, ast.AST) and isinstance(new, ast.AST):
             return self._same(old, new)
         return type(old) is type(new) and old == new
-
-    def _same_list(self, old: list[object], new: list[object], *, data: bool) -> bool:
-        at = 0
-        for each in new:
-            wanted = old[at] if at < len(old) else None
-            if isinstance(each, ast.AST) and isinstance(wanted, ast.AST):
-                same = self._same(wanted, each)
-            else:
-                same = at < len(old) and each == wanted
-            if same:
-                at += 1
-            elif not (data and isinstance(each, ast.AST) and self._is_data(each)):
-                return False
-        return at == len(old)
 
     def _is_data(self, node: ast.AST) -> bool:
         # A call of what the file calls already, such as `pytest.param`, is one more of the same.

@@ -28,7 +28,11 @@ def changed_examples(
     """
     paths, gone = list[str](), Counter[str]()
     for change in changes:
-        if change.old_id is None or is_test_path(change.path) or not _may_hold(change.path):
+        if (
+            change.old_id is None
+            or is_test_path(change.path)
+            or not (language_of(change.path) in ("python", "rust") or change.path.endswith(_PROSE))
+        ):
             continue
         old, new = (Counter(_lines(change.path, text(reader, change) or "")) for text in (old_text, new_text))
         gone.update(old)
@@ -41,10 +45,6 @@ def changed_examples(
         any(map(_ASKED.search, commands)) or _is_asked(reader, base_tree)
     )
     return tuple(path for path in paths if _is_run(path, names, asked=asked))
-
-
-def _may_hold(path: str) -> bool:
-    return language_of(path) in ("python", "rust") or path.endswith(_PROSE)
 
 
 def _is_asked(reader: TreeReader, tree: str) -> bool:

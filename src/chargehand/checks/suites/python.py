@@ -289,21 +289,17 @@ def python_suite(source: str) -> Suite:
         return _Collector(module).suite()
     # Python's parser raises all of these for broken or hostile source; an agent may write either.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return _guess_suite(source)
-
-
-def _guess_suite(source: str) -> Suite:
-    """Return the tests by patterns: each reaches from its `def` to the next one."""
-    starts = list(_DEF.finditer(source))
-    borders = [*(start.start() for start in starts), len(source)]
-    cases = []
-    for start, end in zip(starts, borders[1:], strict=True):
-        body = source[start.start() : end]
-        line = source.count("\n", 0, start.start()) + 1
-        marks = tuple(_SKIP.findall(body))
-        cases.append(Case(name=start[2], line=line, marks=marks, assertions=len(_ASSERT.findall(body))))
-    head = source[: starts[0].start()] if starts else source
-    return Suite(cases=tuple(cases), marks=tuple(_SKIP.findall(head)))
+        # By patterns: each test reaches from its `def` to the next one.
+        starts = list(_DEF.finditer(source))
+        borders = [*(start.start() for start in starts), len(source)]
+        cases = []
+        for start, end in zip(starts, borders[1:], strict=True):
+            body = source[start.start() : end]
+            line = source.count("\n", 0, start.start()) + 1
+            marks = tuple(_SKIP.findall(body))
+            cases.append(Case(name=start[2], line=line, marks=marks, assertions=len(_ASSERT.findall(body))))
+        head = source[: starts[0].start()] if starts else source
+        return Suite(cases=tuple(cases), marks=tuple(_SKIP.findall(head)))
 
 
 class _Collector:

@@ -198,22 +198,18 @@ def _parse(source: str) -> _ParsedMakefile:
         elif line.startswith("\t") and current:
             current[-1].recipe.append(line)
         elif _CONDITION.fullmatch(stripped):
-            _enter_condition(conditions, stripped)
+            if stripped.startswith("if"):
+                conditions.append(stripped)
+            elif conditions and stripped.startswith("else"):
+                conditions[-1] += f" {stripped}"
+            elif conditions:
+                conditions.pop()
             makefile.unconditional.append(stripped)
             if current:  # it may stand within the recipe
                 current[-1].recipe.append(stripped)
         else:
             current = _take_statement(makefile, stripped, tuple(conditions))
     return makefile
-
-
-def _enter_condition(conditions: list[str], line: str) -> None:
-    if line.startswith("if"):
-        conditions.append(line)
-    elif conditions and line.startswith("else"):
-        conditions[-1] += f" {line}"
-    elif conditions:
-        conditions.pop()
 
 
 def _take_statement(makefile: _ParsedMakefile, line: str, conditions: tuple[str, ...]) -> list[_Rule]:

@@ -290,7 +290,9 @@ class _ProgramSearch:
         directory, name = posixpath.split(path)
         if _SHELL.fullmatch(name) or ("." not in name and re.match(r"#!.*\b\w*sh\b", text)):
             self.take_words(text, directory)
-        elif name not in MAKEFILES and not is_test_file(path) and not _is_project_code(path):
+        elif (
+            name not in MAKEFILES and not is_test_file(path) and _IMPORTED_AS_CODE.isdisjoint(path.split("/")[:-1])
+        ):
             self._take_program(path, text)
 
     def _take_program(self, path: str, text: str) -> None:
@@ -435,10 +437,6 @@ class _ProgramSearch:
         for value in re.findall(r"pythonpath[\"']?\s*[:=]\s*(\[[^\]]*\]|[^\n]+(?:\n\s+[^\n]+)*)", text):
             words = (word for word in _SEPARATORS.split(value) if word)
             self.directories |= {self._place(word, directory) for word in words}
-
-
-def _is_project_code(path: str) -> bool:
-    return not _IMPORTED_AS_CODE.isdisjoint(path.split("/")[:-1])
 
 
 def _without_variables(word: str) -> str:

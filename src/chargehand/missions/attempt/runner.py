@@ -329,7 +329,14 @@ class AttemptRunner:
                 if not agent.abilities.acknowledges:
                     context.mark_delivered(len(assignment.messages), acknowledged=False)
                 outcome = reject_repeated_message(await agent.run(assignment, context), self.journal.state)
-                outcome = _blame_provider(outcome, context.endpoint)
+                # A program of another vendor tells a failed model call in its own words and with its own exit
+                # code, 0 among them.
+                fault = context.endpoint.meter().fault if context.endpoint is not None else ""
+                reason = f"{outcome.reason}; its last model call failed: {fault}"
+                if fault and outcome.claim == "done" and not outcome.code:
+                    outcome = replace(outcome, claim="failed", code="calls_failed", reason=reason)
+                elif fault and outcome.code == "agent_failed":
+                    outcome = replace(outcome, code="model_failed", reason=reason)
         except SandboxDiedError:
             await snapshot.store("sandbox_died")
             raise
@@ -411,17 +418,3 @@ class AttemptRunner:
             reverted=reverted,
             degraded=inspection.reason if inspection.degraded else "",
         )
-
-
-def _blame_provider(outcome: AgentOutcome, endpoint: Endpoint | None) -> AgentOutcome:
-    """Return an outcome whose code names the provider where the agent's last model call failed there.
-
-    A program of another vendor tells such a failure in its own words and with its own exit code, 0 among them.
-    """
-    fault = endpoint.meter().fault if endpoint is not None else ""
-    reason = f"{outcome.reason}; its last model call failed: {fault}"
-    if fault and outcome.claim == "done" and not outcome.code:
-        return replace(outcome, claim="failed", code="calls_failed", reason=reason)
-    if fault and outcome.code == "agent_failed":
-        return replace(outcome, code="model_failed", reason=reason)
-    return outcome

@@ -204,7 +204,21 @@ class WorkspaceWatch:
         """Record what is seen and make checkpoints until cancelled: until the agent has ended."""
         if self._watcher is not None:
             await self._follow()
-        await self._poll()
+        if self.keep is None:
+            return
+        last, files = self.clock.monotonic(), 0
+        while True:
+            await asyncio.sleep(self.pace.look)
+            # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
+            now = (await scan_workspace(self.workspace)).files
+            due = self.clock.monotonic() - last >= self.pace.seconds
+            if not due and abs(now - files) < self.pace.files:
+                continue
+            await self.control.may_go_on()
+            async with self.control.frozen(self.sandbox):
+                scan = await self.keep("time" if due else "count")
+            await self.inspect(scan)
+            last, files = self.clock.monotonic(), now
 
     async def finish(self) -> None:
         """Record what was seen up to now and watch no further."""
@@ -283,36 +297,15 @@ class WorkspaceWatch:
                 self._logged = now
             due = self._timer.at
             if self.keep is not None and due is not None and self.clock.monotonic() >= due[0]:
-                await self._checkpoint(self.keep, due[1])
+                await self.control.may_go_on()
+                # Frozen, so that the checkpoint holds a tree that existed at one moment.
+                async with self.control.frozen(self.sandbox):
+                    await self._sync()
+                    self._log.write()
+                    scan = await self.keep(due[1])
+                    self._timer.reset()
+                # Inspected after the thaw: the agent need not stand still for the rules.
+                await self.inspect(scan)
             await asyncio.sleep(min(0.05, self.pace.quiet))  # a busy agent must not keep this loop spinning
         if self._watcher is not None:
             self._log.write_gap("no_watcher")
-
-    async def _checkpoint(self, keep: Keep, trigger: str) -> None:
-        await self.control.may_go_on()
-        # Frozen, so that the checkpoint holds a tree that existed at one moment.
-        async with self.control.frozen(self.sandbox):
-            await self._sync()
-            self._log.write()
-            scan = await keep(trigger)
-            self._timer.reset()
-        # Inspected after the thaw: the agent need not stand still for the rules.
-        await self.inspect(scan)
-
-    async def _poll(self) -> None:
-        """Do without a watcher: scan every few seconds."""
-        if self.keep is None:
-            return
-        last, files = self.clock.monotonic(), 0
-        while True:
-            await asyncio.sleep(self.pace.look)
-            # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
-            now = (await scan_workspace(self.workspace)).files
-            due = self.clock.monotonic() - last >= self.pace.seconds
-            if not due and abs(now - files) < self.pace.files:
-                continue
-            await self.control.may_go_on()
-            async with self.control.frozen(self.sandbox):
-                scan = await self.keep("time" if due else "count")
-            await self.inspect(scan)
-            last, files = self.clock.monotonic(), now

@@ -138,13 +138,21 @@ def record_child(
     mission: str,
 ) -> None:
     """Record the mission of a task from `base` on; raises `UsageError` (`mission_exists`) where it is recorded."""
+    # The coordinator's configuration as its first event has it, with the task's own limit of money.
+    first = services.store.log.read(coordinator.id, types=("mission.created",))[0]
+    created = read_payload(first)
+    config: dict[str, object] = dict(created.config) if isinstance(created, MissionCreated) else {}
+    if task.budget_usd is not None:
+        values = convert_to(config.get("values"), Config)
+        limits = replace(values.limits, task_usd=task.budget_usd)
+        config["values"] = replace(values, limits=limits)
     create_mission(
         services.store,
         project=services.project,
         request=request,
         repository=coordinator.repository,
         base=base,
-        config=_child_configuration(services, coordinator, task),
+        config=config,
         user=coordinator.user,
         mission=mission,
         parent=coordinator.id,
@@ -226,18 +234,6 @@ def _create_returned(
     )
     request = replace(request, attempts=continued.attempts, seconds=continued.seconds)
     create_follow_up(store, depot, source.id, request, continued, made=mission)
-
-
-def _child_configuration(services: Services, coordinator: MissionState, task: Task) -> dict[str, object]:
-    """Return the coordinator's configuration as its first event has it, with the task's own limit of money."""
-    first = services.store.log.read(coordinator.id, types=("mission.created",))[0]
-    created = read_payload(first)
-    config: dict[str, object] = dict(created.config) if isinstance(created, MissionCreated) else {}
-    if task.budget_usd is not None:
-        values = convert_to(config.get("values"), Config)
-        limits = replace(values.limits, task_usd=task.budget_usd)
-        config["values"] = replace(values, limits=limits)
-    return config
 
 
 def _child_text(

@@ -73,7 +73,12 @@ class Coordinator:
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps."""
         while True:
-            told, changes = self._tell_news(), self._control.changes
+            # Told first: what the news are is read after this, so nothing gets lost.
+            rows = self._services.store.log.children(self._journal.mission)
+            told = tuple(row.id for row in rows if row.news)
+            if told:
+                self._services.store.log.note_told(*told)
+            changes = self._control.changes
             if self._progress.wanted:
                 await self._control.may_go_on()
                 await self._heed_base()
@@ -430,14 +435,6 @@ class Coordinator:
             await self._queue.deliver()
 
     # --- sleeping
-
-    def _tell_news(self) -> tuple[str, ...]:
-        """Return the children that had news; what they are is read after this, so nothing gets lost."""
-        rows = self._services.store.log.children(self._journal.mission)
-        news = tuple(row.id for row in rows if row.news)
-        if news:
-            self._services.store.log.note_told(*news)
-        return news
 
     def _rest(self, move: d.Wait, told: tuple[str, ...]) -> bool:
         """Let go of the mission until there is news; `False` where some came meanwhile."""

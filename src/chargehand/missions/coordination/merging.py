@@ -40,17 +40,14 @@ class MergeQueue:
         self._judge = judge
         self._promoter = Promoter(services, journal, fault=judge.fault)
 
-    def _approved_trees(self, mission: str) -> frozenset[str]:
-        """Return the trees of a child mission that a person let in."""
-        events = map(read_payload, self._services.store.log.read(mission, types=(ApprovalGiven.type,)))
-        return frozenset(event.tree for event in events if isinstance(event, ApprovalGiven))
-
     async def merge(self, task: Task, child: MissionState, tip: Base, *, round: int) -> TaskMerged | TaskReturned:
         """Merge what a child promoted with `tip`; what is not good together goes back with the evidence."""
         base, tree = child.promoted_on, child.tree
         assert base is not None
         assert tree is not None
-        approved = self._approved_trees(child.id)
+        # Trees of the child that a person let in.
+        events = map(read_payload, self._services.store.log.read(child.id, types=(ApprovalGiven.type,)))
+        approved = frozenset(event.tree for event in events if isinstance(event, ApprovalGiven))
         if base.commit == tip.commit:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
             # What judged a promoted tree stands in the log of whoever promoted it.

@@ -86,25 +86,8 @@ class PlannerRuns:
             raise UsageError(f"the planner came to no plan: {why.message}", code=why.code)
         content = self._services.store.artifacts.get(report.artifact).decode(errors="replace")
         plan = parse_plan(find_plan(content).encode(), "plan")
-        self._check_choices(plan, request)
-        self._services.check_plan(request, plan)
-        # A person's limits hold for what no person wrote.
-        tasks = (
-            replace(
-                task,
-                attempts=None if task.attempts is None else min(task.attempts, request.attempts),
-                seconds=None if task.seconds is None else min(task.seconds, request.seconds),
-            )
-            for task in plan.tasks
-        )
-        return replace(plan, tasks=tuple(tasks))
-
-    def _check_choices(self, plan: Plan, request: MissionRequest) -> None:
-        """Return if a plan chooses only what people named; raises `UsageError` (`plan_invalid`).
-
-        The text of a repository may speak through it: which program works, and which provider sees the code, it
-        does not decide.
-        """
+        # The text of a repository may speak through it: which program works, and which provider sees the code, it
+        # does not decide.
         known = {*self._services.config.models, *request.fallback, *((request.model,) if request.model else ())}
         choices = [(f"task {task.id!r}", task.agent, task.models) for task in plan.tasks]
         choices += [(f"team {each.role!r}", each.agent, each.models) for each in plan.team]
@@ -117,6 +100,17 @@ class PlannerRuns:
                 names = ", ".join(sorted(known)) or "there are none"
                 message = f"plan: {name}: 'models' names {foreign!r}, which is not configured"
                 raise UsageError(message, code="plan_invalid", hint=f"leave it out, or use one of: {names}")
+        self._services.check_plan(request, plan)
+        # A person's limits hold for what no person wrote.
+        tasks = (
+            replace(
+                task,
+                attempts=None if task.attempts is None else min(task.attempts, request.attempts),
+                seconds=None if task.seconds is None else min(task.seconds, request.seconds),
+            )
+            for task in plan.tasks
+        )
+        return replace(plan, tasks=tuple(tasks))
 
     def _refuse_plan(
         self, last: PlannerStarted, child: ChildMission, made: MissionState, error: ChargehandError

@@ -51,7 +51,17 @@ def load_plan(content: bytes, name: str) -> Any:
             return _load_json(text, name)
         except _NotJsonError:
             pass  # YAML's own lists and tables begin like this too
-    return _load_yaml(text, name)
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml it is only slower
+    try:
+        return _Builder(name).build(yaml.parse(text, Loader=loader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+        place = f"{name}:{mark.line + 1}" if mark is not None else name
+        hint = "quote texts that hold ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
+        raise plan_error(place, f"not valid YAML: {problem}", hint) from error
 
 
 def plan_error(place: str, message: str, hint: str) -> UsageError:
@@ -98,20 +108,6 @@ def _load_json(text: str, name: str) -> Any:
     if level:
         raise plan_error(name, f"the plan is nested more than {DEEPEST_PLAN} levels deep", _FORM)
     return data
-
-
-def _load_yaml(text: str, name: str) -> Any:
-    import yaml
-
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml it is only slower
-    try:
-        return _Builder(name).build(yaml.parse(text, Loader=loader))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
-        place = f"{name}:{mark.line + 1}" if mark is not None else name
-        hint = "quote texts that hold ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
-        raise plan_error(place, f"not valid YAML: {problem}", hint) from error
 
 
 class _Builder:

@@ -335,19 +335,15 @@ class Promoter:
         await self.sign(commit)
         await self.export()
         if was_applied:
-            await self._undo_apply(base, promoted, commit, undo)
+            assert base.branch is not None
+            try:
+                undone = await asyncio.to_thread(
+                    apply_branch, self._services.depot, commit, branch=base.branch, at=promoted
+                )
+            except ChargehandError as error:
+                undone = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
+            if undone.state == "blocked":
+                reason = f"{undone.reason}; the mission's change is still on it: `{undo}` there takes it back"
+                undone = replace(undone, reason=reason)
+            self._journal.record(ApplyChanged(export=undone, commit=commit), durable=True)
         return commit
-
-    async def _undo_apply(self, base: Base, promoted: str, commit: str, undo: str) -> None:
-        """Fast-forward the user's own branch to the roll-back, where it is where the mission left it."""
-        assert base.branch is not None
-        try:
-            undone = await asyncio.to_thread(
-                apply_branch, self._services.depot, commit, branch=base.branch, at=promoted
-            )
-        except ChargehandError as error:
-            undone = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
-        if undone.state == "blocked":
-            reason = f"{undone.reason}; the mission's change is still on it: `{undo}` there takes it back"
-            undone = replace(undone, reason=reason)
-        self._journal.record(ApplyChanged(export=undone, commit=commit), durable=True)

@@ -213,7 +213,10 @@ class CandidateLayers:
         keys = [_layer_key(self.services, self._layers, bare, each, tree=tree) for each in commands]
         if (known := "/".join(keys)) in self._made:
             return self._made[known]
-        finding = self._explain_missing(changed[0])
+        message = "asks for other packages than the base, and no setup installs them, so the checks ran without"
+        finding = Finding(
+            rule="setup_missing", severity="warning", path=changed[0], message=message, needs_person=True
+        )
         for key, setup in zip(keys, commands, strict=True):
             found = self._layers.find(key)  # of a base commit with the same inputs
             if found is None:
@@ -278,10 +281,6 @@ class CandidateLayers:
             "environment; `chargehand config set project.setup_network true` lets setup reach the registries"
         )
         return Finding(rule="setup_offline", severity="warning", path=path, message=message, needs_person=True)
-
-    def _explain_missing(self, path: str) -> Finding:
-        message = "asks for other packages than the base, and no setup installs them, so the checks ran without"
-        return Finding(rule="setup_missing", severity="warning", path=path, message=message, needs_person=True)
 
 
 def _layer_key(

@@ -224,7 +224,13 @@ class _ServedConnection:
                         return
                     self._http.start_next_cycle()
             except _RefusalError as refusal:
-                await self._refuse(refusal)
+                # The connection ends once what the client still sends is read.
+                if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    body = self._server.write_refusal(self._path, refusal.status, refusal.message)
+                    answer = HttpAnswer(self._http, self._writer, limits=self._limits)
+                    headers = {"content-type": "application/json", "connection": "close"}
+                    await answer.send(refusal.status, headers, body)
+                    await end_writing(self._reader, self._writer, most=self._limits.body_bytes)
         except (OSError, h11.LocalProtocolError):
             self._writer.transport.abort()
         except asyncio.CancelledError:
@@ -309,12 +315,3 @@ class _ServedConnection:
             async with asyncio.timeout(seconds):
                 self._http.receive_data(await self._reader.read(_PIECE))
         return event
-
-    async def _refuse(self, refusal: _RefusalError) -> None:
-        """Answer and end the connection, once what the client still sends is read."""
-        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
-        body = self._server.write_refusal(self._path, refusal.status, refusal.message)
-        answer = HttpAnswer(self._http, self._writer, limits=self._limits)
-        await answer.send(refusal.status, {"content-type": "application/json", "connection": "close"}, body)
-        await end_writing(self._reader, self._writer, most=self._limits.body_bytes)

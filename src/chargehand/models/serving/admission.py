@@ -281,7 +281,14 @@ class BudgetAdmission:
             with contextlib.suppress(ExhaustedError):
                 return self._reserve(call, served, bound, _PLENTY)
         if patient:
-            self._refuse_for_now(served, bound)
+            # Refused where more of the output could be paid once the calls under way are settled.
+            price, left = served.price, self._read_left(served)
+            if price is not None and left is not None:
+                now, wanted = affordable_output(price, bound, left), min(bound.output, _GOOD_OUTPUT)
+                if now < wanted and affordable_output(price, bound, self._ledger.left(settled=True) or 0.0) > now:
+                    raise GatewayFault(
+                        "budget_reserved", "what is left of the budget is reserved by calls under way"
+                    )
         with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still do
             return self._reserve(call, served, bound, self._read_left(served))
         try:
@@ -290,15 +297,6 @@ class BudgetAdmission:
             hint = f"; {error.hint}" if error.hint else ""
             code = "budget_reserved" if error.code == "budget_reserved" else "budget_exhausted"
             raise GatewayFault(code, error.message + hint) from None
-
-    def _refuse_for_now(self, served: ServedModel, bound: CallBound) -> None:
-        """Raise `GatewayFault` where more of the output could be paid once the calls under way are settled."""
-        price, left = served.price, self._read_left(served)
-        if price is None or left is None:
-            return
-        now, wanted = affordable_output(price, bound, left), min(bound.output, _GOOD_OUTPUT)
-        if now < wanted and affordable_output(price, bound, self._ledger.left(settled=True) or 0.0) > now:
-            raise GatewayFault("budget_reserved", "what is left of the budget is reserved by calls under way")
 
     def _read_left(self, served: ServedModel) -> float | None:
         left = self._ledger.left()

@@ -58,7 +58,17 @@ def read_head(data: bytes) -> RequestHead:
     if not _METHOD.fullmatch(name) or not _TARGET.fullmatch(target):
         raise EgressRefusal(400, "the request line is not that of HTTP/1.1")
     method = name.decode()
-    fields = _read_fields(lines)
+    if len(lines) > _MAX_FIELDS:
+        raise EgressRefusal(431, f"more than {_MAX_FIELDS} header lines")
+    fields = []
+    for line in lines:
+        # RFC 9112, 5.2: a folded line belongs to the one before for some parsers, and is a header for others.
+        if line[:1] in (b" ", b"\t"):
+            raise EgressRefusal(400, "a header line is folded")
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise EgressRefusal(400, "a header line is malformed")
+        fields.append((match[1].lower(), match[2]))
     if method == "CONNECT":
         host, port = _read_authority(target.decode("ascii"), default_port=None)
         # Clients of HTTP/1.0, Python's own among them, send no Host; the target says it all.
@@ -75,21 +85,6 @@ def without_hop_by_hop(fields: Headers) -> list[tuple[bytes, bytes]]:
     """Return the headers that are not for the next hop alone, `Connection` and what it names left out."""
     named = {part.strip().lower() for name, value in fields if name == b"connection" for part in value.split(b",")}
     return [(name, value) for name, value in fields if name not in _HOP_BY_HOP | named]
-
-
-def _read_fields(lines: Sequence[bytes]) -> Headers:
-    if len(lines) > _MAX_FIELDS:
-        raise EgressRefusal(431, f"more than {_MAX_FIELDS} header lines")
-    fields = []
-    for line in lines:
-        # RFC 9112, 5.2: a folded line belongs to the one before for some parsers, and is a header for others.
-        if line[:1] in (b" ", b"\t"):
-            raise EgressRefusal(400, "a header line is folded")
-        match = _FIELD.fullmatch(line)
-        if match is None:
-            raise EgressRefusal(400, "a header line is malformed")
-        fields.append((match[1].lower(), match[2]))
-    return fields
 
 
 def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:

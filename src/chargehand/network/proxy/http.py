@@ -234,7 +234,22 @@ class _PlainExchange:
                 self.answer_expected = True
                 self._client_side.receive_data(data)
             elif isinstance(event, h11.Response):
-                await self._start_response(event)
+                headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
+                chunked = any(name == b"transfer-encoding" for name, _ in headers)
+                # With both the chunks count (RFC 9112, 6.3); a length passed on would contradict them.
+                passed = [
+                    (name, value)
+                    for name, value in without_hop_by_hop(headers)
+                    if not (chunked and name == b"content-length")
+                ]
+                self._client.trace.status = event.status_code
+                await self._write_client(
+                    h11.Response(
+                        status_code=event.status_code,
+                        reason=event.reason,
+                        headers=[*passed, (b"connection", b"close")],
+                    )
+                )
             elif isinstance(event, h11.Data):
                 await self._write_client(h11.Data(data=event.data))
             elif isinstance(event, h11.EndOfMessage):
@@ -242,24 +257,6 @@ class _PlainExchange:
                 return
             elif not isinstance(event, h11.InformationalResponse):
                 raise EgressRefusal(502, "the host's answer is incomplete")
-
-    async def _start_response(self, response: h11.Response) -> None:
-        headers = [(name.lower(), value) for name, value in response.headers.raw_items()]
-        chunked = any(name == b"transfer-encoding" for name, _ in headers)
-        # With both the chunks count (RFC 9112, 6.3); a length passed on would contradict them.
-        passed = [
-            (name, value)
-            for name, value in without_hop_by_hop(headers)
-            if not (chunked and name == b"content-length")
-        ]
-        self._client.trace.status = response.status_code
-        await self._write_client(
-            h11.Response(
-                status_code=response.status_code,
-                reason=response.reason,
-                headers=[*passed, (b"connection", b"close")],
-            )
-        )
 
     async def _write_upstream(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
         data = self._client_side.send(event)

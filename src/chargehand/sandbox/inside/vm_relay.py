@@ -105,7 +105,13 @@ class Relay:
                 if channel.read_ended and channel.write_ended and not channel.pending:
                     self._drop(channel)
             if event & select.POLLOUT:
-                self._write(channel)
+                if channel.pending:
+                    sent = channel.sock.send(channel.pending[:PIECE])
+                    del channel.pending[:sent]
+                    self.send(GRANT, channel.number, COUNT.pack(sent))
+                if channel.write_ended and not channel.pending:
+                    # The far side's end is the end: a client that never closes must not hold the pair open.
+                    self._drop(channel)
         except BlockingIOError:
             return
         except OSError:
@@ -115,15 +121,6 @@ class Relay:
             self._drop(channel)
         elif channel.number in self.channels:
             self._listen(channel)
-
-    def _write(self, channel: Channel) -> None:
-        if channel.pending:
-            sent = channel.sock.send(channel.pending[:PIECE])
-            del channel.pending[:sent]
-            self.send(GRANT, channel.number, COUNT.pack(sent))
-        if channel.write_ended and not channel.pending:
-            # The far side's end is the end: a client that never closes must not hold the pair open.
-            self._drop(channel)
 
     def _drop(self, channel: Channel) -> None:
         if self.channels.pop(channel.number, None) is None:
