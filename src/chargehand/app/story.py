@@ -32,6 +32,8 @@ from chargehand.app.progress.plan_graph import PlanDocument as PlanDocument
 from chargehand.app.progress.plan_graph import plan_graph as plan_graph
 from chargehand.app.progress.plan_graph import plan_tree as plan_tree
 from chargehand.app.progress.plan_graph import show_plan as show_plan
+from chargehand.app.progress.terminal import TerminalFollower as TerminalFollower
+from chargehand.app.progress.terminal import TerminalRecord as TerminalRecord
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.reporting.report import MissionReport as MissionReport
 from chargehand.app.reporting.review import ChangeReview as ChangeReview

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp
 
@@ -31,6 +32,7 @@ from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
 from chargehand.server._sessions import Sessions
+from chargehand.server._terminal import Terminals
 from chargehand.server.openapi import ROUTES, openapi_document
 
 _T = TypeVar("_T")
@@ -67,16 +69,18 @@ class ChargehandServer:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
+        self._terminals = Terminals(self._shared, authorise=self._authorise, in_thread=self._in_thread)
         self.application: ASGIApp = RequestGuard(self._starlette(), hosts=hosts)
 
     def _starlette(self) -> ASGIApp:
-        routes = [
+        routes: list[BaseRoute] = [
             HttpRoute(PREFIX + route.path, self._endpoint(route), methods=[route.method]) for route in ROUTES
         ]
         routes += [
             HttpRoute(f"{PREFIX}/session", self._log_in, methods=["POST"]),
             HttpRoute(f"{PREFIX}/session", self._log_out, methods=["DELETE"]),
             HttpRoute(f"{PREFIX}/events", self._follow, methods=["GET"]),
+            WebSocketRoute(f"{PREFIX}/missions/{{mission}}/terminal", self._terminals.serve),
             HttpRoute(f"{PREFIX}/{{rest:path}}", self._unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
             HttpRoute("/health", self._health, methods=["GET"]),
             HttpRoute("/ready", self._ready, methods=["GET"]),
@@ -103,9 +107,10 @@ class ChargehandServer:
             self._writers.shutdown(wait=True)
             self._shared.close()
 
-    def end_streams(self) -> None:
+    async def end_streams(self) -> None:
         """End every open stream, so that a server that stops waits for none."""
         self._feed.close()
+        await self._terminals.close()
 
     # --- routes
 
@@ -181,7 +186,7 @@ class ChargehandServer:
         # A worker runs beside the server, or somebody chose that none does.
         return App(environ=self._environ, cwd=self._cwd, actor=actor, starts_workers=False)
 
-    def _authorise(self, request: Request, action: str) -> Caller:
+    def _authorise(self, request: HTTPConnection, action: str) -> Caller:
         """Return who calls, if they may do this; nothing else of the request was looked at before."""
         caller = self._sessions.authenticate(request)
         require_access(self._shared, caller, action, request.path_params.get("mission", ""))

@@ -51,7 +51,7 @@ class _Granian(Server):
             address=host,
             port=port,
             interface=Interfaces.ASGI,
-            websockets=False,
+            websockets=True,
             log_enabled=False,
             # Requests at once, and every page that is open holds one by its stream.
             backpressure=_REQUESTS,
@@ -144,7 +144,7 @@ async def serve(
         if working is not None:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-        server.end_streams()
+        await server.end_streams()
         granian.stop()  # type: ignore[no-untyped-call]
         await serving
 
