@@ -139,18 +139,22 @@ class EventLog:
                 self._heads.put(mission, head=LogHead(seq=lines[-1].seq, hash=lines[-1].hash))
         return lines
 
-    def read(self, mission: str, *, after: int = 0, types: Collection[str] = ()) -> tuple[Event, ...]:
-        """Return the lines with `seq > after`, in order, of these `types` or of all; none for an unknown mission.
+    def read(
+        self, mission: str, *, after: int = 0, types: Collection[str] = (), limit: int = -1
+    ) -> tuple[Event, ...]:
+        """Return the first `limit` lines, or all, with `seq > after`, in order, of these `types` or of all.
 
-        To follow a mission, ask again with the last `seq` that came. A damaged line comes with what can be read of
-        it: `check` tells. Raises `StoreError`.
+        None for an unknown mission. To follow one, ask again with the last `seq` that came. A damaged line comes
+        with what can be read of it: `check` tells. Raises `StoreError`.
         """
         query = (
             f"SELECT {_LINE} FROM events WHERE mission = ? AND seq > ? AND typeof(seq) = 'integer'"
             f"{_only_types(types)} ORDER BY seq"
         )
+        bounds: tuple[int, ...] = (limit,) if limit >= 0 else ()
+        query += " LIMIT ?" if bounds else ""
         with self._database.read() as connection:
-            rows = connection.execute(query, (mission, after, *types)).fetchall()
+            rows = connection.execute(query, (mission, after, *types, *bounds)).fetchall()
             # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
             if all(tuple(map(type, row)) in _SHAPES and is_moment(row[2]) for row in rows):
                 return tuple(Event(*row) for row in rows)
@@ -160,7 +164,7 @@ class EventLog:
                 before = event.time
                 if event.seq > after and (not types or event.type in types):
                     lines.append(event)
-        return tuple(lines)
+        return tuple(lines[:limit] if bounds else lines)
 
     def problems(self, mission: str) -> tuple[AuditProblem, ...]:
         """Return where a mission's lines are not what was written, as their own hashes tell; see `audit.verify`.

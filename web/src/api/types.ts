@@ -3131,13 +3131,15 @@ export interface components {
         };
         /**
          * TranscriptPage
-         * @description A page of a mission's transcript; `next` is the `after` of the page that follows.
+         * @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
+         *
+         *         `end` is the `after` of whoever waits for what is said after this page.
          */
         TranscriptPage: {
             mission: string;
             lines: components["schemas"]["TranscriptDocument"][];
             next: number | null;
-            total: number;
+            end: number;
         };
         /**
          * UndoAdvice
@@ -3576,7 +3578,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of a mission's transcript; `next` is the `after` of the page that follows. */
+            /** @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now. `end` is the `after` of whoever waits for what is said after this page. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
