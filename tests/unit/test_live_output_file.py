@@ -27,11 +27,11 @@ def test_whole_lines_are_read_as_they_come(tmp_path: Path) -> None:
 def test_a_reader_that_comes_first_waits_for_the_file(tmp_path: Path) -> None:
     with OutputReader(tmp_path, "m-1") as reader:
         assert list(reader.read()) == []
-        with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+        with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
             write("stdout", b"here\n")
         remove_settled_output(tmp_path, MissionState(id="m-1", status="waiting"))
         assert [line.line for line in reader.read()] == ["here"]
-        with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+        with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
             write("stdout", b"again\n")
         remove_settled_output(tmp_path, MissionState(id="m-1", status="promoted"))
         assert [line.line for line in reader.read()] == ["again"]  # it had the file open
@@ -40,7 +40,7 @@ def test_a_reader_that_comes_first_waits_for_the_file(tmp_path: Path) -> None:
 
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_output, "_LIMIT", 200)
-    with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+    with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
         for number in range(1000):
             write("stdout", f"line {number}\n".encode())
     with OutputReader(tmp_path, "m-1") as reader:
@@ -51,6 +51,34 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_are_not_kept(tmp_path: Path) -> None:
-    with writing_output(tmp_path, "m-1", clock=SystemClock()) as write:
+    with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
         write("stdout", b"key sk-ant-api03-" + b"a" * 60 + b"\n")
     assert b"api03-aaaa" not in (tmp_path / "output/m-1.jsonl").read_bytes()
+
+
+def test_an_overlong_line_is_cut_between_characters_wherever_it_comes(tmp_path: Path) -> None:
+    with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, write_check):
+        write("stdout", "é".encode() * 7_001 + b"\nafter\n")
+        write_check("stderr", b"x" + "\N{GRINNING FACE}".encode() * 3_000)
+    with OutputReader(tmp_path, "m-1") as reader:
+        lines = list(reader.read())
+    assert [len(each.line) for each in lines if each.stream == "stdout"] == [5_000, 2_001, 5]
+    assert {each.stream for each in lines[3:]} == {"check"}
+    assert "".join(each.line for each in lines[3:]) == "x" + "\N{GRINNING FACE}" * 3_000
+
+
+def test_a_damaged_part_keeps_nobody_from_what_follows(tmp_path: Path) -> None:
+    with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
+        write("stdout", b"before\n")
+    path = tmp_path / "output" / "m-1.jsonl"
+    with path.open("ab") as file:
+        file.write(b"\0" * 300_000 + b"\n" + b'{"half a li')
+    with OutputReader(tmp_path, "m-1") as reader:
+        assert [each.line for each in reader.read(100_000)] == ["before"]
+        for _ in range(4):
+            assert list(reader.read(100_000)) == []
+        with path.open("ab") as file:
+            file.write(b"ne\n")
+        with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
+            write("stdout", b"after\n")
+        assert [each.line for each in reader.read(100_000)] == ["after"]

@@ -10,10 +10,11 @@ import pytest
 from test_cli_help import COMMANDS
 from tests.server_kit import environment, record_missions
 
+from chargehand.app.missions import read_transcript
 from chargehand.app.reading import StateReader
 from chargehand.app.story import PageRequest, page_events, page_missions, page_transcript
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.core.mission_events import QuestionAsked
+from chargehand.core.mission_events import QuestionAsked, StepFinished
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.server._routes import NamedMission, RestArguments, read_arguments
 from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, served_commands
@@ -187,4 +188,46 @@ def test_a_page_of_events_leaves_none_out(tmp_path: Path) -> None:
         assert seen == list(range(1, 11))
         assert page.last_seq == 10
         empty = page_transcript(reader, name)
-        assert (empty.lines, empty.next, empty.total) == ([], None, 0)
+        assert (empty.lines, empty.next, empty.end) == ([], None, 0)
+
+
+def test_a_page_of_a_transcript_reads_what_it_shows(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        (name,) = record_missions(reader, 1)
+
+        def step(path: str, output: dict[str, Any]) -> None:
+            done = StepFinished(step=f"attempt/1/work/{path}", input="", output=output, seconds=0.0)
+            reader.store.log.append(name, done)
+
+        for turn in range(1, 4):
+            parts = [{"part_kind": "text", "content": f"turn {turn}"}]
+            parts += [{"part_kind": "tool-call", "tool_name": "bash", "args": "{}"}] * 2
+            step(f"turn/{turn}/reply", {"message": {"parts": parts}, "model": "m", "notes": []})
+            for index in range(2):
+                result = {"text": f"result {turn}.{index}", "failed": False, "artifact": None}
+                step(f"turn/{turn}/call/{index}", result)
+        told = [{"kind": "text", "text": f"{number} {'x' * 900_000}"} for number in range(4)]
+        kept = reader.store.artifacts.put(
+            b"\n".join(map(msgspec.json.encode, told)), kind="agent-events", mission=name
+        )
+        step("told/0", {"artifact": kept})
+        whole = [each.text[:12] for each in read_transcript(reader, name)]
+        for limit in (1, 2, 3, 200):
+            texts, tools, after = list[str](), list[str](), 0
+            while True:
+                page = page_transcript(reader, name, after=after, limit=limit)
+                assert len(page.lines) <= limit
+                assert sum(len(each.text) for each in page.lines) <= 2_000_000
+                texts += [each.text[:12] for each in page.lines]
+                tools += [each.tool for each in page.lines if each.speaker == "result"]
+                if page.next is None:
+                    break
+                after = page.next
+            assert texts == whole
+            assert tools == ["bash"] * 6
+        # Who has all of it asks from its end on, and gets what was said meanwhile.
+        step("turn/4/reply", {"message": {"parts": parts[:1]}, "model": "m", "notes": []})
+        assert [each.text for each in page_transcript(reader, name, after=page.end).lines] == ["turn 3"]
+        # What no page has to show is not read: it may be gone.
+        (reader.home / "artifacts" / kept[:2] / kept).unlink(missing_ok=True)
+        assert len(page_transcript(reader, name, limit=15).lines) == 15

@@ -1,5 +1,7 @@
 import { useSyncExternalStore } from "react";
 
+// How far the server's clock is before this browser's (ms): its times are compared with its own clock.
+let ahead = 0;
 let now = Date.now();
 const listeners = new Set<() => void>();
 let timer: ReturnType<typeof setInterval> | undefined;
@@ -7,7 +9,7 @@ let timer: ReturnType<typeof setInterval> | undefined;
 function subscribe(listener: () => void): () => void {
   listeners.add(listener);
   timer ??= setInterval(() => {
-    now = Date.now();
+    now = Date.now() + ahead;
     for (const each of listeners) each();
   }, 1000);
   return () => {
@@ -18,7 +20,18 @@ function subscribe(listener: () => void): () => void {
   };
 }
 
-/** The time in ms, anew each second; all that show it change at once. */
+/** Takes the server's time from a response; it has whole seconds, and what is nearer than that is no difference. */
+export function noteServerTime(date: string | null): void {
+  const server = date === null ? Number.NaN : Date.parse(date);
+  if (Number.isNaN(server)) return;
+  const differs = server + 500 - Date.now();
+  const wanted = Math.abs(differs) < 2000 ? 0 : differs;
+  if (Math.abs(wanted - ahead) < 2000) return;
+  ahead = wanted;
+  now = Date.now() + ahead;
+}
+
+/** The server's time in ms, anew each second; all that show it change at once. */
 export function useNow(): number {
   return useSyncExternalStore(subscribe, () => now);
 }

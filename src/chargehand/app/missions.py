@@ -30,7 +30,7 @@ from chargehand.app.documents import (
     mission_details,
 )
 from chargehand.app.outcome import explain_check, explain_failures
-from chargehand.app.progress.live_output import LOOK_SECONDS, OutputReader, Patience
+from chargehand.app.progress.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
 from chargehand.core.attempt_events import SandboxOpened
@@ -196,7 +196,7 @@ def follow_mission(
         while True:
             state, events = followed.look()
             settled = state.status in SETTLED and not goes_on_by_itself(state)
-            lines = output.read() if with_output else ()
+            lines = (each for each in output.read() if each.stream != CHECK_STREAM) if with_output else ()
             merged: Iterator[Event | OutputLine] = heapq.merge(
                 events, lines, key=lambda each: datetime.fromisoformat(each.time)
             )

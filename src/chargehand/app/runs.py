@@ -464,9 +464,9 @@ def cancel_running(app: App) -> bool:
 async def run_with_output(
     app: App, session: Session, mission: str, *, also: OnOutput | None = None
 ) -> MissionState:
-    """Run a mission while others can follow what its agents print, as `Missions.run` does."""
-    with writing_output(app.home, mission, clock=app.clock, also=also) as on_output:
-        state = await session.missions.run(mission, on_output=on_output)
+    """Run a mission while others can follow what its agents and checks print, as `Missions.run` does."""
+    with writing_output(app.home, mission, clock=app.clock, also=also) as writes:
+        state = await session.missions.run(mission, on_output=writes.agent, on_check_output=writes.checks)
     remove_settled_output(app.home, state)
     return state
 

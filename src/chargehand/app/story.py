@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from chargehand.app.documents import (
     Document,
@@ -21,7 +21,7 @@ from chargehand.app.documents import (
     event_step,
     listed_mission,
 )
-from chargehand.app.missions import children_of, goes_on_by_itself, read_transcript, waiting_reason
+from chargehand.app.missions import children_of, goes_on_by_itself, waiting_reason
 from chargehand.app.outcome import explain_check
 from chargehand.app.progress.crew import Crew as Crew
 from chargehand.app.progress.crew_following import follow_crew as follow_crew
@@ -33,6 +33,8 @@ from chargehand.app.progress.plan_graph import PlanDocument as PlanDocument
 from chargehand.app.progress.plan_graph import plan_graph as plan_graph
 from chargehand.app.progress.plan_graph import plan_tree as plan_tree
 from chargehand.app.progress.plan_graph import show_plan as show_plan
+from chargehand.app.progress.terminal import TerminalFollower as TerminalFollower
+from chargehand.app.progress.terminal import TerminalRecord as TerminalRecord
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.reporting.report import MissionReport as MissionReport
 from chargehand.app.reporting.review import ChangeReview as ChangeReview
@@ -60,6 +62,9 @@ _LONGEST = 200
 _SEARCHED, _SEARCHED_MOST = 500, 5000
 # Bytes of a payload in a page of events: longer ones stand in `mission log --json`.
 _LONGEST_PAYLOAD = 16_000
+# Lines that a step of a transcript has at most, and characters of a page of one.
+_STEP_LINES = 1 << 24
+_PAGE_CHARACTERS = 2_000_000
 _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red", "failed": "red"}
 _JUDGED = {"passed": "green", "failed": "red"}
 # The person decides or waits: at the margin, in their words already.
@@ -411,21 +416,36 @@ def event_line(event: Event, *, with_payload: bool = False, position: int | None
 
 
 class TranscriptPage(Document, frozen=True):
-    """A page of a mission's transcript; `next` is the `after` of the page that follows."""
+    """A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
+
+    `end` is the `after` of whoever waits for what is said after this page.
+    """
 
     mission: str
     lines: list[TranscriptDocument]
     next: int | None
-    total: int
+    end: int
 
 
 def page_transcript(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> TranscriptPage:
-    """Return a page of the conversation of a mission's agents, `after` so many of its lines."""
-    lines = list(read_transcript(reader, name))
-    end = after + limit
-    return TranscriptPage(
-        mission=reader.find_mission(name),
-        lines=lines[after:end],
-        next=end if end < len(lines) else None,
-        total=len(lines),
-    )
+    """Return a page of the conversation of a mission's agents, and read no more of it than that.
+
+    At most `limit` lines, and fewer where they are long; `after` is 0, or comes from the page before.
+    """
+    from chargehand.missions.transcript import transcript_steps
+
+    state = reader.mission_state(name)
+    # A step of an agent is some lines: a place is the step's number and how many of its lines came before.
+    first, skipped = divmod(after, _STEP_LINES)
+    lines, room = list[TranscriptDocument](), _PAGE_CHARACTERS
+    for number, entries in transcript_steps(reader.store, state, first=first):
+        for index, entry in enumerate(entries):
+            if number == first and index < skipped:
+                continue
+            if lines and (len(lines) >= limit or room < len(entry.text)):
+                place = number * _STEP_LINES + index
+                return TranscriptPage(mission=state.id, lines=lines, next=place, end=place)
+            lines.append(TranscriptDocument(mission=state.id, **to_builtins(entry)))
+            room -= len(entry.text)
+    end = max(after, len(state.steps) * _STEP_LINES)
+    return TranscriptPage(mission=state.id, lines=lines, next=None, end=end)

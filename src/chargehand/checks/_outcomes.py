@@ -14,7 +14,7 @@ from msgspec import Struct
 from chargehand.checks.junit import TestCounts
 from chargehand.core.records import CheckStatus
 from chargehand.core.text import late_pattern, printable
-from chargehand.sandbox.contract import ExecResult, Stream
+from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 Runner = Literal["pytest", "unittest", "cargo", "go", "node", "plain"]
 
@@ -254,9 +254,10 @@ def _judge_exit(code: int, *, tests: int | None = None) -> Outcome:
 
 
 class HeadTail:
-    """Collects both streams in the order they arrive; sizes in bytes."""
+    """Collects both streams in the order they arrive, sizes in bytes; `also` is given each piece."""
 
-    def __init__(self, *, head: int = _HEAD, tail: int = _TAIL) -> None:
+    def __init__(self, *, head: int = _HEAD, tail: int = _TAIL, also: OnOutput | None = None) -> None:
+        self._also = also
         self._room = head
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
@@ -266,6 +267,8 @@ class HeadTail:
 
     def add(self, stream: Stream, piece: bytes) -> None:
         """Take one piece of either stream; the signature is the sandbox's `on_output`."""
+        if self._also is not None:
+            self._also(stream, piece)
         taken = piece[: self._room]
         self._head += taken
         self._room -= len(taken)

@@ -27,7 +27,7 @@ from chargehand.core.records import (
     VerdictStatus,
 )
 from chargehand.core.text import late_pattern, printable, shown_path
-from chargehand.sandbox.contract import WORKSPACE, Sandbox
+from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
 _VERSION = 4
@@ -121,14 +121,15 @@ async def run_checks(
     mission: str | None,
     on_result: OnResult | None = None,
     reads: ReadObserver | None = None,
+    on_output: OnOutput | None = None,
 ) -> tuple[CheckResult, ...]:
     """Run each command to its end or its limit, all of them, and return how each ended, in order.
 
     The sandbox must be new, on a new workspace of the exact tree; it stays open. Commands are run by `bash`
     with `-e` and `pipefail` (by `sh -e` where there is none), so that no failing part is lost. A timeout, a
     missing command, no test run, a report that cannot be read: none of them passes. `on_result` gets each result
-    as it comes, `reads` what each check opened. Raises `SandboxDiedError` when the sandbox ends, which says
-    nothing about the tree.
+    as it comes, `reads` what each check opened, `on_output` the commands and what they print. Raises
+    `SandboxDiedError` when the sandbox ends, which says nothing about the tree.
     """
     probe = await sandbox.exec(["bash", "-c", ":"], timeout=_READ_SECONDS)
     shell = ("bash", "-eo", "pipefail", "-c") if probe.exit_code == 0 else ("sh", "-e", "-c")
@@ -136,7 +137,9 @@ async def run_checks(
     if reads is not None:
         await reads.begin(sandbox)
     for command in plan.commands:
-        runner, collected = runner_of(command), HeadTail()
+        runner, collected = runner_of(command), HeadTail(also=on_output)
+        if on_output is not None:
+            on_output("stdout", f"$ {command}\n".encode())
         script, report_path = _request_report(command) if runner == "pytest" else (command, None)
         mark = await _set_mark(sandbox) if runner == "plain" else None
         if runner == "go":  # which names its tests only where it is asked to

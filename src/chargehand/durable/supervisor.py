@@ -105,17 +105,23 @@ class LineSplitter:
         text = (held[:-1] if waits else held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *whole, left = text.split(b"\n")
         for line in whole:
-            self._tell(line)
-        while len(left) > _LONGEST_LINE:
-            self._tell(left[:_LONGEST_LINE])
-            left = left[_LONGEST_LINE:]
-        self._left = left + (b"\r" if waits else b"")
+            self._tell(self._tell_beginnings(line))
+        self._left = self._tell_beginnings(left) + (b"\r" if waits else b"")
 
     def end(self) -> None:
         """Tell of a last line without an end."""
         if self._left:
             self._tell(self._left.removesuffix(b"\r"))
         self._left = b""
+
+    def _tell_beginnings(self, line: bytes) -> bytes:
+        """Tell of an overlong line piece by piece, no character cut in two, and return what is left of it."""
+        while len(line) > _LONGEST_LINE:
+            ends = (n for n in range(_LONGEST_LINE, _LONGEST_LINE - 4, -1) if line[n] & 0xC0 != 0x80)
+            end = next(ends, _LONGEST_LINE)  # what is no UTF-8 may be cut anywhere
+            self._tell(line[:end])
+            line = line[end:]
+        return line
 
     def _tell(self, line: bytes) -> None:
         self._on_line(self._stream, line.decode(errors="replace"))

@@ -101,12 +101,12 @@ class MissionFlow:
         *,
         fault: Fault = no_fault,
         on_output: OnOutput | None = None,
+        on_check_output: OnOutput | None = None,
     ) -> None:
-        self._services = services
-        self._journal = journal
+        self._services, self._journal = services, journal
         self._control = control
         self.fault = fault
-        self._on_output = on_output
+        self._on_output, self._on_check_output = on_output, on_check_output
         self._provisioner = SandboxProvisioner(services, journal, control=control)
         self._promoter = Promoter(services, journal, fault=fault)
         self._queue = SlotQueue(services, journal, control)
@@ -248,9 +248,11 @@ class MissionFlow:
         environment = await base_environment(
             services, journal, base, setup=setup, directory=gates.plan.directory, provisioner=provisioner
         )
-        return Validator(
+        made = Validator(
             services, journal, environment=environment, gates=gates, provisioner=provisioner, queue=self._queue
         )
+        made.on_output = self._on_check_output
+        return made
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
         """Run attempts, each with the report on the one before, and conclude with the last one's end."""

@@ -58,14 +58,26 @@ class Missions:
             user=self._services.user,
         )
 
-    async def run(self, mission: str, *, on_output: OnOutput | None = None) -> MissionState:
-        """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`."""
+    async def run(
+        self, mission: str, *, on_output: OnOutput | None = None, on_check_output: OnOutput | None = None
+    ) -> MissionState:
+        """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`.
+
+        What its agents print goes to `on_output`, what its checks print to `on_check_output`, as it comes.
+        """
         row = self._services.store.log.get(mission)
         if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
             return self.look.at_rest(mission)
         async with self._claim(mission) as (journal, control):
             if journal.state.status == "running" and not self._is_orphan(journal):
-                flow = MissionFlow(self._services, journal, control, fault=self._fault, on_output=on_output)
+                flow = MissionFlow(
+                    self._services,
+                    journal,
+                    control,
+                    fault=self._fault,
+                    on_output=on_output,
+                    on_check_output=on_check_output,
+                )
                 await flow.run()
             return journal.state
 

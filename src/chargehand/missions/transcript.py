@@ -75,16 +75,36 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True):
 
 def read_transcript(store: Store, state: MissionState) -> Iterator[TranscriptEntry]:
     """Yield the conversation of a mission's attempts, in order; nothing for agents that report nothing."""
-    # In the order of the log, so a call is known before its result.
+    for _, entries in transcript_steps(store, state):
+        yield from entries
+
+
+def transcript_steps(
+    store: Store, state: MissionState, *, first: int = 0
+) -> Iterator[tuple[int, Iterator[TranscriptEntry]]]:
+    """Yield the number of each of a mission's steps from `first` on that anybody said something in, and what."""
     calls: dict[tuple[str, int], ToolCall] = {}  # a result names its call by reply and index only
-    for done in state.steps.values():
+    for number, done in enumerate(state.steps.values()):
+        if number < first:
+            continue
         match done.step.split("/", 3):
-            case ["attempt", number, "work", name] if name.startswith("told/"):
-                yield from _read_reported(int(number), store, load_step_output(store, done))
+            case ["attempt", attempt, "work", name] if name.startswith("told/"):
+                yield number, _read_reported(int(attempt), store, load_step_output(store, done))
                 continue
         act = parse_act(done.step)
-        if act is not None:
-            yield from _read_recorded(*act, load_step_output(store, done), calls)
+        if act is None:
+            continue
+        if act[1].kind == "call" and not calls and first:  # its reply lies before the first step that is read
+            reply = state.steps.get(f"{acts_prefix(act[0])}turn/{act[1].turn}/reply")
+            if reply is not None:
+                _note_calls(f"{act[0]}.{act[1].turn}", load_step_output(store, reply), calls)
+        yield number, _read_recorded(*act, load_step_output(store, done), calls)
+
+
+def _note_calls(number: str, output: Any, calls: dict[tuple[str, int], ToolCall]) -> None:
+    from chargehand.agents.recorded import read_reply
+
+    calls |= {(number, call.index): call for call in read_reply(output).calls}
 
 
 def _read_reported(attempt: int, store: Store, run: Mapping[str, Any]) -> Iterator[TranscriptEntry]:
@@ -118,11 +138,11 @@ def _read_recorded(
 
         for note in output["notes"]:
             yield TranscriptEntry(speaker="person", attempt=attempt, reply=number, text=note)
+        _note_calls(number, output, calls)
         reply, model = read_reply(output), output["model"]
         if reply.text:
             yield TranscriptEntry(speaker="model", attempt=attempt, reply=number, text=reply.text, model=model)
         for call in reply.calls:
-            calls[number, call.index] = call
             text = json.dumps(call.arguments, ensure_ascii=False)
             yield TranscriptEntry(
                 speaker="call", attempt=attempt, reply=number, text=text, tool=call.name, model=model

@@ -66,6 +66,13 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
+        if scope["type"] == "websocket":
+            try:
+                self._check(scope)
+            except ChargehandError as error:
+                # Before it is accepted: the client is answered 403 and no socket is opened.
+                await send({"type": "websocket.close", "code": 1008, "reason": error.code})
+                return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -94,7 +101,11 @@ class RequestGuard:
         # one header: what stands behind this may look at another one of two.
         if len(hosts) != 1 or hosts[0] not in self._hosts.own | self._hosts.proxied:
             raise _forbidden("this server is not at that host", "open the address that `chargehand up` prints")
-        if scope["method"] not in SAFE_METHODS:
+        # Browsers let any page open a WebSocket with our cookies, and always say which page it is.
+        is_socket = scope["type"] == "websocket"
+        if is_socket and "origin" not in headers and "authorization" not in headers:
+            raise _forbidden("a socket without a token has to name its page", "send an Origin or a token")
+        if is_socket or scope["method"] not in SAFE_METHODS:
             if any(origin not in self._hosts.origins for origin in headers.getlist("origin")):
                 raise _forbidden(
                     "pages of other origins may not use this server", "use the dashboard of this server"

@@ -36,22 +36,27 @@ class KeyedRequests:
         self._directory = directory
         self._answers: dict[str, KeyedAnswer] = {}
 
-    async def begin(self, key: str, asked: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
+    def begin(self, key: str, asked: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
         """Return the work that answers a request, begun now unless it was before.
 
         `key` is the client's with who it is, `asked` all that tells this request from others. Raises
-        `RefusedError` (`key_reused`; `key_used`, where it was used before this server started),
-        `InfrastructureError`.
+        `RefusedError` (`key_reused`); the work raises it too (`key_used`, where the key came before this server
+        started), and `InfrastructureError`.
         """
         name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         known = self._answers.get(name)
         if known is None:
-            await asyncio.to_thread(self._note, name)
 
             async def do() -> Any:
+                try:
+                    await asyncio.to_thread(self._note, name)
+                except InfrastructureError:
+                    del self._answers[name]  # nothing was done: the next try begins anew
+                    raise
                 return await work()
 
-            # A task of its own: it goes on where its client leaves, and answers the same one later.
+            # A task of its own: it goes on where its client leaves, and answers the same one later. Known before it
+            # begins, so that of two requests at once the second waits for the first one's answer.
             known = self._answers[name] = KeyedAnswer(asked, asyncio.create_task(do()))
             known.task.add_done_callback(lambda task: task.cancelled() or task.exception())
             for old in [each for each, answer in self._answers.items() if answer.task.done()][:-_ANSWERS]:

@@ -50,6 +50,13 @@ class FeedQuery(RestArguments, frozen=True):
     types: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
 
 
+class TerminalQuery(RestArguments, frozen=True):
+    """Where a terminal goes on: behind the `position` of what came last, from the beginning without one."""
+
+    mission: MissionName
+    after: Offset = 0
+
+
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """Work that goes on: ask again, or follow the mission's events, to know what became of it."""
 

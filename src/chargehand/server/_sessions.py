@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from chargehand.app.accounts import (
@@ -58,7 +58,7 @@ class Sessions:
         self._all_logins = RateLimit(burst=_ALL_AT_ONCE, per_second=_ALL_PER_SECOND)
         self._hashing = threading.Semaphore(_HASHED_AT_ONCE)
 
-    def authenticate(self, request: Request) -> Caller:
+    def authenticate(self, request: HTTPConnection) -> Caller:
         """Return who calls. Raises `RefusedError` (`login_needed`; `csrf`); may block."""
         address = _address(request)
         given = request.headers.getlist("authorization")
@@ -81,7 +81,9 @@ class Sessions:
                 code="login_needed",
                 hint="log in, or send Authorization: Bearer TOKEN",
             )
-        if request.method not in SAFE_METHODS and not matches_csrf(caller, request.headers.get(_CSRF_HEADER, "")):
+        # A WebSocket has no method, and is opened by our own pages or with a token: see the guard.
+        changes = request.scope.get("method", "GET") not in SAFE_METHODS
+        if changes and not matches_csrf(caller, request.headers.get(_CSRF_HEADER, "")):
             raise RefusedError(
                 "the request does not carry its session's CSRF token",
                 code="csrf",
@@ -142,7 +144,7 @@ class Sessions:
         return found
 
 
-def _address(request: Request) -> str:
+def _address(request: HTTPConnection) -> str:
     """Return where a request comes from, "" for this machine."""
     host = request.client.host if request.client is not None else ""
     try:

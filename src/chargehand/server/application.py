@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as HttpRoute
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
 from chargehand.app.accounts import Caller, require_access
@@ -34,6 +35,7 @@ from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
 from chargehand.server._sessions import Sessions
+from chargehand.server._terminal import Terminals
 from chargehand.server.openapi import ROUTES, openapi_document
 
 _T = TypeVar("_T")
@@ -71,16 +73,18 @@ class ChargehandServer:
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._keyed = KeyedRequests(self._shared.home / "server" / "keys")
+        self._terminals = Terminals(self._shared, authorise=self._authorise, in_thread=self._in_thread)
         self.application = self._starlette(hosts)
 
     def _starlette(self, hosts: Hosts) -> ASGIApp:
-        routes = [
+        routes: list[HttpRoute | WebSocketRoute] = [
             HttpRoute(PREFIX + route.pattern, self._endpoint(route), methods=[route.method]) for route in ROUTES
         ]
         routes += [
             HttpRoute(f"{PREFIX}/session", self._log_in, methods=["POST"]),
             HttpRoute(f"{PREFIX}/session", self._log_out, methods=["DELETE"]),
             HttpRoute(f"{PREFIX}/events", self._follow, methods=["GET"]),
+            WebSocketRoute(f"{PREFIX}/missions/{{mission}}/terminal", self._terminals.serve),
             HttpRoute(f"{PREFIX}/{{rest:path}}", self._unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
             HttpRoute("/health", self._health, methods=["GET"]),
             HttpRoute("/ready", self._ready, methods=["GET"]),
@@ -110,9 +114,10 @@ class ChargehandServer:
             self._writers.shutdown(wait=True)
             self._shared.close()
 
-    def end_streams(self) -> None:
+    async def end_streams(self) -> None:
         """End every open stream, so that a server that stops waits for none."""
         self._feed.close()
+        await self._terminals.close()
 
     # --- routes
 
@@ -150,7 +155,7 @@ class ChargehandServer:
             result = await self._in_thread(lambda: route.call(self._shared, call, caller))
             return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
         if key := request.headers.get("idempotency-key", ""):
-            task = await self._keyed.begin(
+            task = self._keyed.begin(
                 f"{caller.user} {key}", f"{route.name} {call!r}", lambda: self._change(route, call, caller)
             )
         elif route.may_take_long:
@@ -195,7 +200,7 @@ class ChargehandServer:
         # A worker runs beside the server, or somebody chose that none does.
         return App(environ=self._environ, cwd=self._cwd, actor=actor, starts_workers=False)
 
-    def _authorise(self, request: Request, action: str) -> Caller:
+    def _authorise(self, request: HTTPConnection, action: str) -> Caller:
         """Return who calls, if they may do this; nothing else of the request was looked at before."""
         caller = self._sessions.authenticate(request)
         request.scope[ACCOUNT] = caller.user

@@ -13,7 +13,7 @@ from typing import Any
 
 from chargehand import __version__
 from chargehand.app.accounts import SessionDocument
-from chargehand.app.story import EventLine
+from chargehand.app.story import EventLine, TerminalRecord
 from chargehand.core.codec import json_schema
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.server import (
@@ -88,7 +88,8 @@ def openapi_document() -> dict[str, Any]:
         "info": {
             "title": "Chargehand",
             "version": __version__,
-            "description": "Missions of coding agents: start, follow, steer, review and promote them.",
+            "description": "Missions of coding agents: start, follow, steer, review and promote them. What one "
+            f"prints comes by WebSocket, {PREFIX}/missions/{{mission}}/terminal: text frames of a TerminalRecord.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -218,6 +219,7 @@ def _add_session(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
 
 def _add_feed(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
     _reference(EventLine, schemas)
+    _reference(TerminalRecord, schemas)  # its WebSocket is none of OpenAPI's: see the description
     stream = {"description": "The stream.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     paths[f"{PREFIX}/events"] = {
         "get": {

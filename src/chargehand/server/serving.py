@@ -52,7 +52,7 @@ class _Granian(Server):
             address=host,
             port=port,
             interface=Interfaces.ASGI,
-            websockets=False,
+            websockets=True,
             log_enabled=False,
             # Requests at once, and every page that is open holds one by its stream.
             backpressure=_REQUESTS,
@@ -150,7 +150,7 @@ async def serve(
         for component in components:
             component.cancel()
         await asyncio.gather(*components, return_exceptions=True)
-        server.end_streams()
+        await server.end_streams()
         granian.stop()  # type: ignore[no-untyped-call]
         await serving
 

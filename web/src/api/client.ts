@@ -1,4 +1,5 @@
 /** Requests to the server: JSON in, JSON out, errors as `ApiError`. */
+import { noteServerTime } from "../useNow";
 
 export class ApiError extends Error {
   override readonly name = "ApiError";
@@ -60,6 +61,7 @@ async function send<T>(
   if (body !== undefined) init.body = JSON.stringify(body);
   if (signal) init.signal = signal;
   const response = await reach(path, init);
+  noteServerTime(response.headers.get("date"));
   if (response.status === 204) return undefined as T;
   const text = await response.text();
   if (response.ok) return JSON.parse(text) as T;

@@ -21,6 +21,7 @@ export type EventPage = Documents["EventPage"];
 export type Checkpoint = Documents["Checkpoint"];
 export type CheckpointsDocument = Documents["CheckpointsDocument"];
 export type TranscriptLine = Documents["TranscriptDocument"];
+export type TerminalRecord = Documents["TerminalRecord"];
 export type TranscriptPage = Documents["TranscriptPage"];
 export type DiffDocument = Documents["DiffDocument"];
 export type FileDifference = Documents["FileDifference"];

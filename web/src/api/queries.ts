@@ -137,7 +137,7 @@ export const transcriptQuery = (mission: string) =>
     queryFn: ({ pageParam, signal }) =>
       get<TranscriptPage>(`${missionPath(mission)}/transcript?${search({ after: pageParam, limit: LOG_PAGE })}`, signal),
     initialPageParam: 0,
-    getNextPageParam: (last, _pages, after) => last.next ?? after + last.lines.length,
+    getNextPageParam: (last) => last.next ?? last.end,
     staleTime: Infinity,
   });
 

@@ -3005,6 +3005,44 @@ export interface components {
             reviewers: string[];
         };
         /**
+         * TerminalRecord
+         * @description One thing that a terminal shows; `position` is where to go on from.
+         *
+         *         A `line` has its source, time (ISO 8601 in UTC, "" where it was `kept`) and attempt, 0 before the first one.
+         *         `dropped` says that `count` lines are left out, 0 where nobody counted them. `reset` says that positions from
+         *         before count no more, `status` how mission and attempt stand, with `ended` once nothing more comes. `alive`
+         *         says nothing, so that a silence is a connection that is lost.
+         */
+        TerminalRecord: {
+            /** @enum {unknown} */
+            kind: "alive" | "dropped" | "line" | "reset" | "status";
+            /** @default 0 */
+            position: number;
+            /**
+             * @default
+             * @enum {unknown}
+             */
+            source: "" | "agent" | "check";
+            /** @default  */
+            stream: string;
+            /** @default  */
+            time: string;
+            /** @default 0 */
+            attempt: number;
+            /** @default  */
+            text: string;
+            /** @default 0 */
+            count: number;
+            /** @default false */
+            kept: boolean;
+            /** @default  */
+            mission_status: string;
+            /** @default  */
+            attempt_status: string;
+            /** @default false */
+            ended: boolean;
+        };
+        /**
          * TierCandidate
          * @description One tier as it was considered: `offered` is `None` where it was not tried, `detail` says why so.
          */
@@ -3093,13 +3131,15 @@ export interface components {
         };
         /**
          * TranscriptPage
-         * @description A page of a mission's transcript; `next` is the `after` of the page that follows.
+         * @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
+         *
+         *         `end` is the `after` of whoever waits for what is said after this page.
          */
         TranscriptPage: {
             mission: string;
             lines: components["schemas"]["TranscriptDocument"][];
             next: number | null;
-            total: number;
+            end: number;
         };
         /**
          * UndoAdvice
@@ -3538,7 +3578,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of a mission's transcript; `next` is the `after` of the page that follows. */
+            /** @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now. `end` is the `after` of whoever waits for what is said after this page. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */

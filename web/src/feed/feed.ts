@@ -1,8 +1,9 @@
-/** The one stream of events that this tab follows: it reconnects by itself and goes on where it was. */
+/** The stream of events, followed by this tab or by another one for it: it reconnects by itself, and goes on where it was. */
 import { get } from "../api/client";
 import type { EventLine, MissionPage } from "../api/contract";
 import { Batcher } from "./batcher";
 import { StreamParser, type StreamMessage } from "./parser";
+import type { Passed, SharedStream } from "./sharing";
 
 export type FeedState = "connecting" | "live" | "reconnecting";
 
@@ -29,8 +30,15 @@ export class Feed {
   readonly onState = (listener: () => void): (() => void) => subscribe(this.stateListeners, listener);
   readonly onBatch = (listener: (batch: Batch) => void): (() => void) => subscribe(this.batchListeners, listener);
 
-  /** Follows the stream until `stop` is aborted. */
-  async follow(stop: AbortSignal): Promise<void> {
+  constructor(private readonly shared: SharedStream | null = null) {}
+
+  /** Follows the stream until `stop` is aborted: itself, or by the tab that does so for all. */
+  follow(stop: AbortSignal): Promise<void> {
+    const member = { lead: (signal: AbortSignal) => this.lead(signal), hear: (passed: Passed) => this.hear(passed), state: () => this.passedState() };
+    return this.shared ? this.shared.follow(stop, member) : this.lead(stop);
+  }
+
+  private async lead(stop: AbortSignal): Promise<void> {
     const wake = () => this.hurry();
     const ended = () => stop.aborted;
     window.addEventListener("online", wake, { signal: stop });
@@ -49,9 +57,23 @@ export class Feed {
     }
   }
 
-  // A browser gives one server six connections: a tab that nobody looks at does not hold one for long.
+  private hear(passed: Passed): void {
+    if (passed.kind === "message") {
+      this.take(passed.message);
+      if (passed.message.event === "reset") this.tell({ events: [], reset: true });
+    } else if (passed.kind === "state") {
+      this.position ??= passed.position;
+      this.become(passed.state);
+    }
+  }
+
+  private passedState(): Passed {
+    return { kind: "state", state: this.state, position: this.position };
+  }
+
+  // A browser gives one server six connections: a tab that nobody looks at does not hold one of its own for long.
   private async rest(stop: AbortSignal): Promise<void> {
-    if (document.hidden) {
+    if (document.hidden && !this.shared) {
       await new Promise((resolve) => setTimeout(resolve, HIDDEN_MS));
       if (document.visibilityState === "hidden" && !stop.aborted) this.abort.abort();
     } else this.hurry();
@@ -65,7 +87,7 @@ export class Feed {
   private wakeUp: () => void = () => undefined;
 
   private pause(): Promise<void> {
-    const delay = document.hidden ? 3_600_000 : (RETRIES_MS[this.failures] ?? 10_000);
+    const delay = document.hidden && !this.shared ? 3_600_000 : (RETRIES_MS[this.failures] ?? 10_000);
     this.failures += 1;
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, delay);
@@ -95,7 +117,11 @@ export class Feed {
       const silence = setTimeout(() => this.abort.abort(), SILENCE_MS);
       const { value, done } = await reader.read().finally(() => clearTimeout(silence));
       if (done) return;
-      for (const message of parser.feed(value)) this.take(message);
+      for (const message of parser.feed(value)) {
+        this.shared?.pass({ kind: "message", message });
+        this.take(message);
+      }
+      this.shared?.pass(this.passedState());
     }
   }
 
@@ -116,6 +142,7 @@ export class Feed {
   private become(state: FeedState): void {
     if (this.state === state) return;
     this.state = state;
+    this.shared?.pass(this.passedState());
     for (const listener of this.stateListeners) listener();
   }
 }

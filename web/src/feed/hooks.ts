@@ -1,8 +1,9 @@
 import { useQueryClient, type QueryClient } from "@tanstack/react-query";
 import { useEffect, useEffectEvent, useSyncExternalStore } from "react";
 import { Feed, type Batch, type FeedState } from "./feed";
+import { SharedStream } from "./sharing";
 
-const feed = new Feed();
+const feed = new Feed(SharedStream.isPossible() ? new SharedStream() : null);
 
 /** Follows the feed while its caller is on the page, and marks what its events make old. */
 export function useFeed(): void {

@@ -16,6 +16,7 @@ export const TABS: readonly Tab[] = [
   { id: "plan", label: "Plan", Panel: lazy(() => import("./plan/PlanTab")), when: ({ tasks }) => tasks !== null },
   { id: "timeline", label: "Timeline", Panel: lazy(() => import("./TimelineTab")) },
   { id: "transcript", label: "Transcript", Panel: lazy(() => import("./TranscriptTab")), when: ({ attempts }) => attempts.length > 0 },
+  { id: "terminal", label: "Terminal", Panel: lazy(() => import("./terminal/TerminalTab")) },
   { id: "changes", label: "Changes", Panel: lazy(() => import("./changes/ChangesTab")) },
   { id: "review", label: "Review", Panel: lazy(() => import("./review/ReviewTab")), when: ({ checkpoints }) => checkpoints.length > 0 },
   { id: "report", label: "Report", Panel: lazy(() => import("./ReportTab")) },

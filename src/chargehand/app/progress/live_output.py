@@ -1,4 +1,4 @@
-"""What the agents of a running mission print, kept so that another process can follow it.
+"""What the agents and checks of a running mission print, kept so that another process can follow it.
 
 One file for each mission that has not ended, in `output/` of the state directory: whoever runs the mission appends
 to it, `mission watch` reads on. It is not part of the log: nothing is decided by it, and it goes once the mission
@@ -8,10 +8,11 @@ ends.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -25,9 +26,8 @@ from chargehand.durable.supervisor import LineSplitter
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
-    from chargehand.sandbox.contract import Stream
+    from chargehand.sandbox.contract import OnOutput, Stream
 
-    OnOutput = Callable[[Stream, bytes], None]
 
 # Between two looks at the log of a mission that is followed: queries of a millisecond each.
 LOOK_SECONDS = 0.2
@@ -37,11 +37,15 @@ _DIRECTORY = "output"
 _ENDED = SETTLED - {"waiting", "paused"}
 # Bytes of one mission's file, as of an action's: beyond it only the log tells on.
 _LIMIT = 10_000_000
+# The stream of what checks print, both of theirs in the order of time; agents have `stdout` and `stderr`.
+CHECK_STREAM = "check"
+# Bytes of one line as it is kept: 10,000 characters of which each may be escaped, and its time.
+LONGEST_RECORD = 100_000
 _CUT_OFF = "(the output is longer than 10 MB; what follows is not kept)"
 
 
 class OutputWriter:
-    """Appends what a mission's agents print, line by line and without secrets; closing it keeps the file."""
+    """Appends what a mission prints, line by line and without secrets; closing it keeps the file."""
 
     def __init__(self, home: Path, mission: str, *, clock: Clock) -> None:
         from chargehand.models.redaction import Redactor
@@ -53,17 +57,25 @@ class OutputWriter:
         self._clock = clock
         self._redactor = Redactor()
         self._cutters = {name: LineSplitter(name, self._write) for name in ("stdout", "stderr")}
+        self._check_cutters = {name: LineSplitter(name, self._write_check) for name in ("stdout", "stderr")}
         self._full = self._file.tell() >= _LIMIT
 
     def write(self, stream: Stream, piece: bytes, /) -> None:
-        """Keep a piece of output; its whole lines can be read by others when this returns."""
+        """Keep a piece of an agent's output; its whole lines can be read by others when this returns."""
         self._cutters[stream].feed(piece)
+
+    def write_check(self, stream: Stream, piece: bytes, /) -> None:
+        """Keep a piece of a check's output, as `write`."""
+        self._check_cutters[stream].feed(piece)
 
     def close(self) -> None:
         """Keep what is left of a last line, and close the file."""
-        for cutter in self._cutters.values():
+        for cutter in (*self._cutters.values(), *self._check_cutters.values()):
             cutter.end()
         self._file.close()
+
+    def _write_check(self, stream: str, text: str) -> None:
+        self._write(CHECK_STREAM, text)
 
     def _write(self, stream: str, text: str) -> None:
         if self._full:
@@ -78,15 +90,16 @@ class OutputWriter:
 
 
 class OutputReader:
-    """Reads what a mission's agents print, from its beginning; a context manager.
+    """Reads what a mission prints, from a `position` in its file in bytes, the beginning by default.
 
-    The file stays open, so that what was written before the mission ended is read although it is removed then.
+    A context manager. The file stays open, so that what was written before the mission ended is read although it
+    is removed then.
     """
 
-    def __init__(self, home: Path, mission: str) -> None:
+    def __init__(self, home: Path, mission: str, *, position: int = 0) -> None:
         self._path = _path(home, mission)
         self._file: IO[bytes] | None = None
-        self._rest = b""
+        self.position = position
 
     def __enter__(self) -> OutputReader:
         return self
@@ -95,23 +108,58 @@ class OutputReader:
         if self._file is not None:
             self._file.close()
 
-    def read(self) -> Iterator[OutputLine]:
-        """Yield the whole lines that were written since the last call."""
+    def size(self) -> int | None:
+        """Return how many bytes there are by now, `None` where there is no file (yet, or any more)."""
         if self._file is None:
             try:
                 self._file = self._path.open("rb")
             except FileNotFoundError:
-                return
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
-        for line in lines:
+                return None
+        return os.fstat(self._file.fileno()).st_size
+
+    def read(self, most: int = -1) -> Iterator[OutputLine]:
+        """Yield the whole lines of the next `most` bytes, of all by default; `position` is behind each then."""
+        if self.size() is None:
+            return
+        for line in self._read_lines(most):
+            self.position += len(line) + 1
             # A kill or a full disk may have cut a line short, and the next one then follows it directly.
             with contextlib.suppress(msgspec.MsgspecError):
                 yield decode_as(line, OutputLine)
 
+    def skip_to(self, position: int) -> int:
+        """Go on behind the line that `position` stands in, and return how many lines are left out."""
+        skipped = 0
+        while self.position < position and (lines := self._read_lines(position - self.position + LONGEST_RECORD)):
+            for line in lines:
+                if self.position >= position:
+                    break
+                self.position += len(line) + 1
+                skipped += 1
+        return skipped
+
+    def _read_lines(self, most: int) -> list[bytes]:
+        assert self._file is not None
+        self._file.seek(self.position)
+        content = self._file.read(most)
+        whole, newline, _ = content.rpartition(b"\n")
+        if not newline and len(content) == most:
+            self.position += most  # no record is so long: the file is damaged here
+        return whole.split(b"\n") if newline else []
+
+
+class OutputWrites(NamedTuple):
+    """What keeps the output of a mission's agents, and that of its checks."""
+
+    agent: OnOutput
+    checks: OnOutput
+
 
 @contextlib.contextmanager
-def writing_output(home: Path, mission: str, *, clock: Clock, also: OnOutput | None = None) -> Iterator[OnOutput]:
-    """Keep a mission's output while the block runs; `also` is given each piece first."""
+def writing_output(
+    home: Path, mission: str, *, clock: Clock, also: OnOutput | None = None
+) -> Iterator[OutputWrites]:
+    """Keep a mission's output while the block runs; `also` is given each piece of its agents' first."""
     writer = OutputWriter(home, mission, clock=clock)
 
     def write(stream: Stream, piece: bytes) -> None:
@@ -120,7 +168,7 @@ def writing_output(home: Path, mission: str, *, clock: Clock, also: OnOutput | N
         writer.write(stream, piece)
 
     try:
-        yield write
+        yield OutputWrites(write, writer.write_check)
     finally:
         writer.close()
 

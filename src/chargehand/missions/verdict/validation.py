@@ -77,7 +77,7 @@ from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.missions.verdict.red_base import heed_red_base
 from chargehand.policy.actions import Run
-from chargehand.sandbox.contract import WORKSPACE, Sandbox
+from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.workspace.environment import CACHES, EnvironmentLayers
 
 _OUTSIDE = "outside: "
@@ -98,7 +98,10 @@ _CACHE_PLACES = {
 
 @dataclass(eq=False, slots=True)
 class Validator:
-    """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names."""
+    """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names.
+
+    `on_output` gets what they print as they run.
+    """
 
     services: Services
     journal: Journal
@@ -107,6 +110,7 @@ class Validator:
     gates: Gates
     provisioner: SandboxProvisioner
     queue: SlotQueue
+    on_output: OnOutput | None = None
     outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
     _untested: frozenset[str] = field(init=False, default=frozenset())
     _ran_on_base: tuple[RanTests, ...] = field(init=False, default=())
@@ -415,6 +419,7 @@ class Validator:
                 keep=self.services.store.artifacts,
                 mission=self.journal.mission,
                 on_result=remember,
+                on_output=self.on_output,
                 reads=reads,
             )
         warm = await asyncio.to_thread(self._find_caches, tree, environment) is not None
@@ -461,6 +466,7 @@ class Validator:
                     keep=self.services.store.artifacts,
                     mission=self.journal.mission,
                     on_result=remember,
+                    on_output=self.on_output,
                 )
             await reads.note_check(subject)
             # A tree that was ended at a limit fails, whatever a check made of its silence. What goes on to the end

@@ -1,0 +1,172 @@
+"""What a mission prints, for a terminal elsewhere: followed line by line, or what is kept of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Literal
+
+from msgspec.structs import replace
+
+from chargehand.app.documents import Document
+from chargehand.app.progress.live_output import CHECK_STREAM, LONGEST_RECORD, OutputReader
+from chargehand.app.reading import StateReader
+from chargehand.core.attempt_events import AttemptStarted, CommandFinished
+from chargehand.core.errors import ChargehandError
+from chargehand.core.events import Event
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import VerdictGiven
+from chargehand.core.state import ENDED, SETTLED, MissionState
+from chargehand.durable.actions import OutputLine
+from chargehand.missions.waiting import goes_on_by_itself
+
+# Bytes of one look, and of what one may be behind: who is further back is told that lines are left out.
+_LOOK_BYTES = 2 * LONGEST_RECORD
+_MOST_BEHIND = 1_500_000
+_KEPT_BYTES = 1_000_000
+_LONGEST_LINE = 10_000
+_KEPT_TYPES = ("attempt.started", "command.finished", "verdict.given")
+
+
+class TerminalRecord(Document, frozen=True):
+    """One thing that a terminal shows; `position` is where to go on from.
+
+    A `line` has its source, time (ISO 8601 in UTC, "" where it was `kept`) and attempt, 0 before the first one.
+    `dropped` says that `count` lines are left out, 0 where nobody counted them. `reset` says that positions from
+    before count no more, `status` how mission and attempt stand, with `ended` once nothing more comes. `alive`
+    says nothing, so that a silence is a connection that is lost.
+    """
+
+    kind: Literal["line", "dropped", "reset", "status", "alive"]
+    position: int = 0
+    source: Literal["agent", "check", ""] = ""
+    stream: str = ""
+    time: str = ""
+    attempt: int = 0
+    text: str = ""
+    count: int = 0
+    kept: bool = False
+    mission_status: str = ""
+    attempt_status: str = ""
+    ended: bool = False
+
+
+class TerminalFollower:
+    """Follows what a mission prints: each look returns what came since, a bounded part of it; a context manager.
+
+    It begins behind `after`, a `position` that came before; 0 is the beginning. Raises `NotFoundError`.
+    """
+
+    def __init__(self, reader: StateReader, name: str, *, after: int = 0) -> None:
+        self._reader = reader
+        self._mission = reader.find_mission(name)
+        self._followed = reader.mission_reader.followed(self._mission)
+        self._output = OutputReader(reader.home, self._mission, position=after)
+        self._begun: list[tuple[datetime, int]] = []  # when each attempt began, and its number
+        self._told: TerminalRecord | None = None
+        self._tell_kept = after == 0
+        self.ended = False
+        """Whether nothing more comes; the last record of a look says so too."""
+        self.at_rest = False
+        """Whether the mission waits for a person, so that it need not be looked at often."""
+
+    def __enter__(self) -> TerminalFollower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._output.__exit__()
+
+    def look(self) -> list[TerminalRecord]:
+        """Return what came since the last look, [] where nothing did. Raises `StoreError`."""
+        found: list[TerminalRecord] = []
+        lines: list[tuple[OutputLine, int]] = []
+        # The log after the output: whatever printed these lines has its beginning in the log by then.
+        size = self._output.size()
+        if size is not None:
+            self._tell_kept = False
+            found += self._step_over(size)
+            lines += ((line, self._output.position) for line in self._output.read(_LOOK_BYTES))
+        state, events = self._followed.look()
+        self._note_attempts(events)
+        found += (self._as_record(line, position) for line, position in lines)
+        self.at_rest = state.status in SETTLED and not goes_on_by_itself(state)
+        # What was written between the two is there at the next look, for the file stays open: hence a second one.
+        was_over = self._told is not None and self._told.mission_status in ENDED
+        self.ended = was_over and not lines and state.status in ENDED
+        if self._tell_kept and state.status in ENDED:
+            found += kept_output(self._reader, self._mission)
+            self._tell_kept = False
+        status = self._status(state)
+        if not lines and status != self._told:
+            self._told = status
+            found.append(replace(status, position=self._output.position))
+        return found
+
+    def _step_over(self, size: int) -> Iterator[TerminalRecord]:
+        if self._output.position > size:  # it ended, went on, and prints into a file of its own since
+            self._output.position = 0
+            yield TerminalRecord(kind="reset")
+        if size - self._output.position > _MOST_BEHIND:
+            count = self._output.skip_to(size - _MOST_BEHIND // 2)
+            yield TerminalRecord(kind="dropped", position=self._output.position, count=count)
+
+    def _note_attempts(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.type == "attempt.started" and isinstance(payload := read_payload(event), AttemptStarted):
+                self._begun.append((datetime.fromisoformat(event.time), payload.number))
+
+    def _as_record(self, line: OutputLine, position: int) -> TerminalRecord:
+        place = bisect_right(self._begun, datetime.fromisoformat(line.time), key=lambda begun: begun[0])
+        of_check = line.stream == CHECK_STREAM
+        return TerminalRecord(
+            kind="line",
+            position=position,
+            source="check" if of_check else "agent",
+            stream="" if of_check else line.stream,
+            time=line.time,
+            attempt=self._begun[place - 1][1] if place else 0,
+            text=line.line,
+        )
+
+    def _status(self, state: MissionState) -> TerminalRecord:
+        last = state.attempts[-1] if state.attempts else None
+        return TerminalRecord(
+            kind="status",
+            attempt=last.number if last else 0,
+            mission_status=state.status,
+            attempt_status=last.status if last else "",
+            ended=self.ended,
+        )
+
+
+def kept_output(reader: StateReader, mission: str) -> list[TerminalRecord]:
+    """Return the end of what a mission's programs and checks printed, 1 MB at most, as the log has kept it."""
+    attempt, kept = 0, list[tuple[int, Literal["agent", "check"], str, str]]()
+    for event in reader.store.log.read(mission, types=_KEPT_TYPES):
+        match read_payload(event):
+            case AttemptStarted(number=number):
+                attempt = number
+            case CommandFinished(artifact=str(artifact)):
+                kept.append((attempt, "agent", "", artifact))
+            case VerdictGiven(reused=False, verdict=verdict):
+                found = ((check.name, check.artifact) for check in verdict.checks)
+                kept += ((attempt, "check", name, artifact) for name, artifact in found if artifact)
+    parts, room, is_whole = list[list[TerminalRecord]](), _KEPT_BYTES, True
+    for number, source, name, artifact in reversed(kept):
+        if room <= 0:
+            is_whole = False
+            break
+        content = b""
+        with contextlib.suppress(ChargehandError):  # erased, or damaged: the rest is told all the same
+            content = reader.store.artifacts.get(artifact)
+        is_whole &= len(content) <= room
+        content = content[-room:]
+        room -= len(content)
+        lines = ([f"$ {name}"] if name else []) + content.decode(errors="replace").removesuffix("\n").split("\n")
+        texts = (line[at : at + _LONGEST_LINE] for line in lines for at in range(0, len(line) or 1, _LONGEST_LINE))
+        record = TerminalRecord(kind="line", source=source, attempt=number, kept=True)
+        parts.append([replace(record, text=text.removesuffix("\r")) for text in texts])
+    left_out = [] if is_whole else [TerminalRecord(kind="dropped")]
+    return left_out + [record for part in reversed(parts) for record in part]

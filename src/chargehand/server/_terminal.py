@@ -1,0 +1,149 @@
+"""The one WebSocket: what a mission prints, as it prints it. Nothing is taken from the client but its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from chargehand.app.accounts import Caller
+from chargehand.app.reading import StateReader
+from chargehand.app.story import TerminalFollower, TerminalRecord
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError
+from chargehand.server._responses import encode_document
+from chargehand.server._routes import TerminalQuery, read_arguments
+
+_LOG = logging.getLogger("chargehand.server")
+_LOOK_SECONDS, _REST_SECONDS = 0.2, 1.0
+# As for the feed: what hears nothing for longer takes the connection for dead.
+_BEAT_SECONDS = 15.0
+# A client that takes nothing for so long holds a place for nobody; it can go on from its position.
+_SEND_SECONDS = 20.0
+_CLOSE_SECONDS = 2.0
+_MOST = 100
+ENDED, AWAY, NOT_TAKEN, REFUSED, TOO_MANY, NO_SESSION, UNKNOWN, TOO_SLOW = (
+    *(1000, 1001, 1003, 1008, 1013),
+    *(4401, 4404, 4408),
+)
+
+
+class Terminals:
+    """Serves terminals; each reads by itself, a bounded part at a time, and holds no more than that."""
+
+    def __init__(
+        self,
+        reader: StateReader,
+        *,
+        authorise: Callable[[HTTPConnection, str], Caller],
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        beat: float = _BEAT_SECONDS,
+        patience: float = _SEND_SECONDS,
+    ) -> None:
+        self._reader, self._authorise, self._in_thread = reader, authorise, in_thread
+        self._beat, self._patience = beat, patience
+        self._open: set[asyncio.Task[Any]] = set()
+        self._closing = asyncio.Event()
+
+    async def close(self) -> None:
+        """End all terminals, with a word to each; their clients come back to the next server."""
+        self._closing.set()
+        if self._open:
+            await asyncio.wait(self._open, timeout=_CLOSE_SECONDS)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Answer one WebSocket: refuse it before it is accepted, or send records until it ends."""
+        try:
+            await self._in_thread(lambda: self._authorise(socket, "mission.output"))
+            call = read_arguments(
+                TerminalQuery, path=socket.path_params, query=socket.query_params.multi_items(), body={}
+            )
+            follower = await self._in_thread(
+                lambda: TerminalFollower(self._reader, call.mission, after=call.after)
+            )
+        except ChargehandError as error:
+            await socket.close(_close_code(error), error.code)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        with follower:
+            if len(self._open) >= _MOST or self._closing.is_set():
+                await socket.close(TOO_MANY, "too many terminals")
+                return
+            await socket.accept()
+            sending = asyncio.create_task(self._send(socket, follower))
+            hearing = asyncio.create_task(_wait_for_end(socket))
+            stopping = asyncio.create_task(self._closing.wait())
+            tasks = {sending, hearing, stopping}
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                code, reason = _ending(sending, hearing)
+            finally:
+                for each in tasks:
+                    each.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await socket.close(code, reason)
+            except (RuntimeError, TimeoutError, WebSocketDisconnect):
+                pass  # it is gone already, or takes nothing any more
+
+    async def _send(self, socket: WebSocket, follower: TerminalFollower) -> tuple[int, str]:
+        """Send what comes until it ends; return with which code and reason."""
+        checked = said = time.monotonic()
+        while True:
+            if time.monotonic() - checked >= self._beat:
+                try:
+                    await self._in_thread(lambda: self._authorise(socket, "mission.output"))
+                except ChargehandError as error:
+                    return _close_code(error), error.code
+                checked = time.monotonic()
+            records = await self._in_thread(follower.look)
+            if not records and time.monotonic() - said >= self._beat:
+                records = [TerminalRecord(kind="alive")]
+            for record in records:
+                try:
+                    async with asyncio.timeout(self._patience):
+                        await socket.send_text(encode_document(record).decode())
+                except TimeoutError:
+                    return TOO_SLOW, "too slow"
+                said = time.monotonic()
+            if follower.ended:
+                return ENDED, "ended"
+            if not records:
+                await asyncio.sleep(_REST_SECONDS if follower.at_rest else _LOOK_SECONDS)
+
+
+async def _wait_for_end(socket: WebSocket) -> tuple[int, str]:
+    """Return once the client goes away, or says something: there is nothing to say."""
+    message = await socket.receive()
+    return (AWAY, "") if message["type"] == "websocket.disconnect" else (NOT_TAKEN, "nothing is taken here")
+
+
+def _ending(sending: asyncio.Task[tuple[int, str]], hearing: asyncio.Task[tuple[int, str]]) -> tuple[int, str]:
+    for task in (sending, hearing):
+        if task.done():
+            error = task.exception()
+            if error is None:
+                return task.result()
+            if isinstance(error, ChargehandError):
+                _LOG.warning("%s", error)
+                return _close_code(error), error.code
+            if not isinstance(error, WebSocketDisconnect):
+                _LOG.error("a terminal failed", exc_info=error)
+                return 1011, "internal"
+    return AWAY, "the server stops"
+
+
+def _close_code(error: ChargehandError) -> int:
+    if isinstance(error, NotFoundError):
+        return UNKNOWN
+    if error.code == "login_needed":
+        return NO_SESSION
+    return REFUSED if isinstance(error, RefusedError) else 1011
