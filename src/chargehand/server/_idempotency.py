@@ -55,8 +55,8 @@ class KeyedRequests:
                     raise
                 return await work()
 
-            # A task of its own: it goes on where its client leaves, and answers the same one later. Known before it
-            # begins, so that of two requests at once the second waits for the first one's answer.
+            # A task of its own: it goes on where its client leaves, and answers the same one later. Known before
+            # it begins, so that of two requests at once the second waits for the first one's answer.
             known = self._answers[name] = KeyedAnswer(asked, asyncio.create_task(do()))
             known.task.add_done_callback(lambda task: task.cancelled() or task.exception())
             for old in [each for each, answer in self._answers.items() if answer.task.done()][:-_ANSWERS]:

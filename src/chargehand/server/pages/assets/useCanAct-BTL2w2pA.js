@@ -1,1 +1,0 @@
-import{y as e}from"./tanstack-CZESGrAI.js";import{b as t}from"./states-D3I-eLBq.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};
