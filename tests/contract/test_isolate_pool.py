@@ -205,6 +205,15 @@ async def test_a_closed_pool_says_so() -> None:
         await pool.run(spec("python", "1"))
 
 
+async def test_a_pool_that_is_closed_while_it_opens_a_sandbox_says_so() -> None:
+    async with SnippetPool(size=1) as pool:
+        running = asyncio.create_task(pool.run(spec("python", "1")))
+        await asyncio.sleep(0)  # it has begun
+        await pool.close()
+        with pytest.raises(InfrastructureError, match="closed"):
+            await running
+
+
 async def test_an_open_pool_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with SnippetPool(size=1) as pool:
