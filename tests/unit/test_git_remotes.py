@@ -11,7 +11,8 @@ import pytest
 from tests.conftest import git, write_files
 from tests.workspace_kit import Yard
 
-from chargehand.workspace.remotes import find_remote, push_command
+from chargehand.workspace.remotes import REMOTES, find_remote, push_command, remote_branches
+from chargehand.workspace.space import gc
 
 
 @pytest.fixture
@@ -45,3 +46,12 @@ def test_a_setting_without_a_value_stays_true(environment: Mapping[str, str]) ->
 
 def test_of_other_settings_none_is_taken(environment: Mapping[str, str]) -> None:
     assert ask(environment, "--get", "alias.x") == []
+
+
+def test_a_branch_with_other_line_breaks_in_its_name_is_one_branch(tmp_path: Path) -> None:
+    yard = Yard(tmp_path)
+    depot, commit = yard.depot(), yard.base().commit
+    name = "of\u2028a\x85stranger"
+    depot.git("update-ref", f"{REMOTES}origin/{name}", commit)
+    assert remote_branches(depot, "origin") == {name: commit}
+    assert gc([yard.root], checkpoints=True, dry_run=True).projects[0].refs == ()

@@ -66,12 +66,12 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
     Raises `RepositoryError`: `remote_not_found`, `remote_protocol` (not allowed), `remote_inside` (a path inside
     the repository's own files, which are not the user's word).
     """
-    known = repository.git("remote").text.splitlines()
+    known = repository.git("remote").lines
     if name not in known or name.startswith("-"):
         raise RepositoryError(
             f"the repository has no remote {name!r}", code="remote_not_found", hint=nearest(name, known)
         )
-    url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).text.splitlines()[0]
+    url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).lines[0]
     if found := _HELPER.match(url):
         protocol = found[1].lower()
     elif found := _SCHEME.match(url):
@@ -171,7 +171,7 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
 def remote_branches(depot: Depot, remote: str) -> dict[str, str]:
     """Return the branches of a remote as they were last fetched, each with its commit."""
     prefix = f"{REMOTES}{remote}/"
-    listed = depot.git("for-each-ref", "--format=%(objectname) %(refname)", prefix).text.splitlines()
+    listed = depot.git("for-each-ref", "--format=%(objectname) %(refname)", prefix).lines
     return {ref.removeprefix(prefix): commit for commit, _, ref in (line.partition(" ") for line in listed)}
 
 
