@@ -197,7 +197,7 @@ class SnippetPool:
     async def _open(self) -> Sandbox:
         tier = self._tier
         if tier is None:
-            raise _closed()
+            raise _closed_error()
         # Mounted it stays as long as the sandbox; its name goes at once, so that a killed worker leaves none.
         with tempfile.TemporaryDirectory(prefix=f"{_PLACES}{os.getpid()}-") as place:
             # Empty and read-only: nothing that one snippet leaves may be there for the next.
@@ -214,7 +214,7 @@ class SnippetPool:
                         else:  # the pool was closed meanwhile, and nobody else would end it
                             await fresh.close()
                 if self._tier is None:
-                    raise _closed() from None
+                    raise _closed_error() from None
                 sandbox = await self._tier.open(self._spec(place))
         self._held.add(sandbox)
         return sandbox
@@ -227,7 +227,7 @@ class SnippetPool:
         return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
 
 
-def _closed() -> InfrastructureError:
+def _closed_error() -> InfrastructureError:
     return InfrastructureError("the snippet pool is closed", code="tier_closed")
 
 
