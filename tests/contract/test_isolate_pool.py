@@ -109,6 +109,12 @@ async def test_real_snippets_run(language: str, source: str, value: object) -> N
     assert (result.value, result.error) == (value, None)
 
 
+async def test_no_part_of_a_snippet_runs_before_its_limits_hold() -> None:
+    result = await run_snippet(spec("javascript", '} for (;;); if (false) { "await"', seconds=5))
+    assert result.error is not None
+    assert (result.error.kind, result.error.name) == ("exception", "SyntaxError")
+
+
 async def test_many_at_once_get_their_own_answers() -> None:
     async with SnippetPool(size=3) as pool:
         wanted = [("python" if number % 2 else "javascript", number) for number in range(24)]
@@ -203,6 +209,15 @@ async def test_a_closed_pool_says_so() -> None:
     await pool.close()
     with pytest.raises(InfrastructureError, match="closed"):
         await pool.run(spec("python", "1"))
+
+
+async def test_a_pool_that_is_closed_while_it_opens_a_sandbox_says_so() -> None:
+    async with SnippetPool(size=1) as pool:
+        running = asyncio.create_task(pool.run(spec("python", "1")))
+        await asyncio.sleep(0)  # it has begun
+        await pool.close()
+        with pytest.raises(InfrastructureError, match="closed"):
+            await running
 
 
 async def test_an_open_pool_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,13 @@ def test_a_login_is_for_its_path_and_not_for_one_that_begins_like_it() -> None:
         ("corp.invalid:443", "https://corp.invalid/", True),
         ("192.0.2.0/24", "http://192.0.2.9/", True),
         ("192.0.2.0/24", "http://host.invalid/", False),
+        ("::1", "http://[::1]:8080/", True),
+        ("0:0:0:0:0:0:0:1", "http://[::1]:8080/", True),
+        ("[::1]:8080", "http://[::1]:8080/", True),
+        ("[::1]:8081", "http://[::1]:8080/", False),
+        ("::1", "http://[2001:db8::1]/", False),
+        ("2001:db8::/32", "http://[2001:db8::1]/", True),
+        ("::1", "http://host.invalid/", False),
         ("", "http://host.invalid/", False),
     ],
 )

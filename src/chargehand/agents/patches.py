@@ -291,22 +291,7 @@ class TextRegion(Struct, frozen=True):
 
 def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | None:
     """Return the region of `lines` that is most like `wanted`, or None when nothing is."""
-    start = _vote_for_start(lines, wanted)
-    if start is None:
-        # No line is the same: the one most like the longest wanted one.
-        longest = max(range(len(wanted)), key=lambda at: len(wanted[at].strip()), default=0)
-        target = wanted[longest].strip()[:_LINE_SHOWN] if wanted else ""
-        stripped = [line.strip()[:_LINE_SHOWN] for line in lines[:_COMPARED_LINES]]
-        close = difflib.get_close_matches(target, set(stripped), n=1, cutoff=0.5) if target else []
-        if not close:
-            return None
-        start = stripped.index(close[0]) - longest
-    start = max(0, min(start, len(lines) - 1))
-    return TextRegion(start + 1, tuple(lines[start : start + max(len(wanted), 1)]))
-
-
-def _vote_for_start(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
-    """Each line that stands in both, white space aside, votes for a beginning; rare ones weigh more."""
+    # Each line that stands in both, white space aside, votes for a beginning; rare ones weigh more.
     # Not difflib on the whole: that is quadratic, and a model waits for the answer.
     offsets: dict[str, list[int]] = {}
     for offset, line in enumerate(wanted[:_COMPARED_LINES]):
@@ -318,7 +303,18 @@ def _vote_for_start(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
     for at, text in found:
         for offset in offsets[text][:_REGION_LINES]:
             votes[at - offset] += len(text) * 1000 // common[text]  # a brace is everywhere and tells little
-    return max(votes, key=lambda start: (votes[start], -start)) if votes else None
+    start = max(votes, key=lambda start: (votes[start], -start)) if votes else None
+    if start is None:
+        # No line is the same: the one most like the longest wanted one.
+        longest = max(range(len(wanted)), key=lambda at: len(wanted[at].strip()), default=0)
+        target = wanted[longest].strip()[:_LINE_SHOWN] if wanted else ""
+        stripped = [line.strip()[:_LINE_SHOWN] for line in lines[:_COMPARED_LINES]]
+        close = difflib.get_close_matches(target, set(stripped), n=1, cutoff=0.5) if target else []
+        if not close:
+            return None
+        start = stripped.index(close[0]) - longest
+    start = max(0, min(start, len(lines) - 1))
+    return TextRegion(start + 1, tuple(lines[start : start + max(len(wanted), 1)]))
 
 
 def whitespace_hint(found: Sequence[str], wanted: Sequence[str]) -> str:

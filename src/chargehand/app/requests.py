@@ -152,17 +152,6 @@ def record_mission(
     )
 
 
-def _check_tasks(app: App, state: MissionState, plan: Plan) -> None:
-    """Return if somebody can do the tasks of a plan, for a mission that is recorded; raises as `PlanCheck`."""
-    if state.config is None or state.base is None or state.request is None:
-        return
-    found = app.find(Path(state.repository), revision=state.base.commit)
-    # Its worker assigns tasks by what was in force when the mission was asked for.
-    resolved = ResolvedConfig(config=state.config, origins={})
-    configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
-    app.plan_check(configured, resolved)(state.request, plan)
-
-
 class PlanChangeDocument(Document, frozen=True):
     """`mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made."""
 
@@ -184,7 +173,13 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     state, plan = app.mission_state(name), read_plan_file(app, file, option="--set")
     known = state.plan.plan if state.plan is not None else plan
     new = tuple(task for task in plan.tasks if known.task(task.id) != task)
-    _check_tasks(app, state, msgspec.structs.replace(plan, tasks=new))
+    # Somebody must be able to do the new tasks.
+    if state.config is not None and state.base is not None and state.request is not None:
+        found = app.find(Path(state.repository), revision=state.base.commit)
+        # Its worker assigns tasks by what was in force when the mission was asked for.
+        resolved = ResolvedConfig(config=state.config, origins={})
+        configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
+        app.plan_check(configured, resolved)(state.request, msgspec.structs.replace(plan, tasks=new))
     text = msgspec.json.encode(plan).decode()
     app.steer(state.id, "plan", lambda: app.steering.change_plan(state.id, plan), plan=text)
     started = ensure_worker(app).started

@@ -87,7 +87,12 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
         with contextlib.suppress(StoreError):  # of which the report tells already
             damaged = store.grants.problems(roles=ROLES)
             problems += [audit_problem("", None, "access_damaged", problem) for problem in damaged]
-        problems += _engine_problems(reader.home)
+        from chargehand.durable.engine_file import find_damage
+
+        wrong = find_damage(reader.home / "engine.db")
+        if wrong is not None:
+            told = f"the queue of workers, engine.db: {wrong}; the next worker recreates it, and nothing is lost"
+            problems.append(audit_problem("", None, "engine_damaged", told))
     return StoreCheck(
         ok=not problems,
         missions=report.missions,
@@ -174,17 +179,7 @@ def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str
         yield from ((point.commit, "checkpoint") for point in state.checkpoints)
         return
     parents = {point.commit: point.parent for point in state.checkpoints}
-    for name, tip in _workspace_refs(depot).items():
-        if mission_of(name) == state.id:
-            # A ref that was hurt is at no checkpoint: then what it is at cannot be read.
-            yield tip, f"workspace {name} at"
-            while tip in parents:
-                yield tip, "checkpoint"
-                tip = parents[tip]
-
-
-def _workspace_refs(depot: Path) -> dict[str, str]:
-    """Return what the refs of workspaces are at, by the workspace's name."""
+    # What the refs of workspaces are at, by the workspace's name.
     found = {}
     with contextlib.suppress(OSError):
         for line in (depot / "packed-refs").read_text(errors="replace").splitlines():
@@ -194,16 +189,13 @@ def _workspace_refs(depot: Path) -> dict[str, str]:
     for path in sorted((depot / _WORKSPACES).glob("*")):
         with contextlib.suppress(OSError):
             found[path.name] = path.read_text(errors="replace").strip()
-    return found
-
-
-def _engine_problems(home: Path) -> Iterator[AuditProblem]:
-    from chargehand.durable.engine_file import find_damage
-
-    wrong = find_damage(home / "engine.db")
-    if wrong is not None:
-        told = f"the queue of workers, engine.db: {wrong}; the next worker recreates it, and nothing is lost"
-        yield audit_problem("", None, "engine_damaged", told)
+    for name, tip in found.items():
+        if mission_of(name) == state.id:
+            # A ref that was hurt is at no checkpoint: then what it is at cannot be read.
+            yield tip, f"workspace {name} at"
+            while tip in parents:
+                yield tip, "checkpoint"
+                tip = parents[tip]
 
 
 def back_up(reader: StateReader, target: Path) -> Backup:

@@ -169,7 +169,9 @@ async def run_checks(
             reason=outcome.reason,
             artifact=keep.put(content, kind="check-output", mission=mission),
             # Names in an output that was cut are not all of them.
-            ran=None if names is None or collected.cut else _keep_names(names, keep, mission),
+            ran=None
+            if names is None or collected.cut
+            else keep.put(msgspec.json.encode(sorted(names)), kind="tests-ran", mission=mission),
         )
         results.append(result)
         if on_result is not None:
@@ -184,10 +186,6 @@ def _place_failure(test: FailingTest, directory: str) -> FailingTest:
         return test
     file = posixpath.normpath(posixpath.join(WORKSPACE, directory, test.file))
     return replace(test, file=file.removeprefix(f"{WORKSPACE}/"))
-
-
-def _keep_names(names: Sequence[str], keep: ArtifactSink, mission: str | None) -> str:
-    return keep.put(msgspec.json.encode(sorted(names)), kind="tests-ran", mission=mission)
 
 
 def _request_report(command: str) -> tuple[str, str]:

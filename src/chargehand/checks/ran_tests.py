@@ -98,7 +98,8 @@ def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
         case "node":
             found = _node_names(text)
         case "unittest":
-            found = [_unittest_name(match["name"], match["place"]) for match in _UNITTEST.finditer(text)]
+            tests = ((match["name"], match["place"]) for match in _UNITTEST.finditer(text))
+            found = [f"{place.removesuffix(f'.{name}')}::{name}" for name, place in tests]
         case _:
             return None
     return tuple(sorted(found)) or None
@@ -164,10 +165,6 @@ def _node_names(text: str) -> list[str]:
         else:
             good.append(name)
     return [*good, *bad.difference(good)]
-
-
-def _unittest_name(name: str, place: str) -> str:
-    return f"{place.removesuffix(f'.{name}')}::{name}"
 
 
 def count_in_output(text: str) -> int | None:

@@ -121,7 +121,10 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
         if not is_test_path(change.path) and change.path not in inner:
             continue
         old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
-        place = _where_it_counts(change.path)
+        # Within what a test may move: where it is collected is known by its name for some languages alone.
+        suffix = posixpath.splitext(change.path)[1]
+        named = language_of(change.path) is not None
+        place = suffix if named else f"{posixpath.dirname(change.path)}/{suffix}"
         lines.update((place, line.strip()) for line in old.splitlines())
         lines.subtract((place, line.strip()) for line in new.splitlines())
         if change.old_id is not None and change.new_id is not None:
@@ -134,12 +137,6 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
     if any(count > 0 and does_something(line) for (_, line), count in lines.items()):
         return True
     return not all(leaves_tests_alone(path, old, new) for path, old, new in grown)
-
-
-def _where_it_counts(path: str) -> str:
-    """Return within what a test may move: where it is collected is known by its name for some languages alone."""
-    suffix = posixpath.splitext(path)[1]
-    return suffix if language_of(path) is not None else f"{posixpath.dirname(path)}/{suffix}"
 
 
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     c.TaskAllowed: "selection",
     c.ReviewStarted: "validation",
     c.TaskReviewed: "validation",
+    c.TaskNoted: "promotion",
     c.TaskMerged: "promotion",
     c.TaskReturned: "promotion",
     c.TaskEnded: "promotion",

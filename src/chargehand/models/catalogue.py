@@ -325,8 +325,14 @@ def _find_published(provider: str, model: str, base_url: str | None) -> ModelInf
 
 def read_published_price(info: ModelInfo, day: date) -> Price | None:
     """Return the price of genai-prices that is in force on a day, `None` where tokens alone do not pay."""
+    from genai_prices.types import TieredPrices
+
     prices = _select_prices(info, day)
-    tiers = [_read_tier(prices, start) for start in _find_starts(info, prices)]
+    rates = (getattr(each, name) for each in prices for name in _RATES)
+    steps = {tier.start for rate in rates if isinstance(rate, TieredPrices) for tier in rate.tiers}
+    # Tiers for prompts that are longer than the model takes are of the past.
+    reached = sorted(each for each in steps if info.context_window is None or each < info.context_window)
+    tiers = [_read_tier(prices, start) for start in (0, *reached)]
     # A price per request as well is nothing that tokens could pay for.
     if None in tiers or any(each.requests_kcount for each in prices):
         return None
@@ -379,16 +385,6 @@ def _select_prices(info: ModelInfo, day: date) -> list[ModelPrice]:
         elif not isinstance(each.constraint, StartDateConstraint) or each.constraint.start_date <= day:
             found = [each.prices]
     return found
-
-
-def _find_starts(info: ModelInfo, prices: list[ModelPrice]) -> list[int]:
-    """Return from which lengths of the input on prices differ, 0 first."""
-    from genai_prices.types import TieredPrices
-
-    rates = (getattr(each, name) for each in prices for name in _RATES)
-    starts = {tier.start for rate in rates if isinstance(rate, TieredPrices) for tier in rate.tiers}
-    # Tiers for prompts that are longer than the model takes are of the past.
-    return [0, *sorted(each for each in starts if info.context_window is None or each < info.context_window)]
 
 
 def _find_highest(prices: list[ModelPrice], start: int, *names: str) -> float | None:

@@ -14,7 +14,7 @@ from chargehand.core.errors import UpstreamError
 from chargehand.models._json import dump_json, parse_json
 from chargehand.models.contract import REPLY_BYTES, close_chunks
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_bytes, event_data, parse_events
-from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, redaction_mark
+from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, decided_characters, redaction_mark
 
 # Shorter ones, and those without a digit, are what servers without keys are given: "ollama", "sk-no-key-required".
 _SHORTEST, _SHORTEST_WORDS = 12, 24
@@ -265,11 +265,8 @@ def _write_forms(key: bytes) -> Iterator[bytes]:
     """Yield what each way to write a key leaves of it once all but letters and digits is gone."""
     forms = [key, key[::-1], codecs.encode(key.decode("latin-1"), "rot13").encode("latin-1")]
     forms += ["".join(pattern.format(byte) for byte in key).encode() for pattern in ("{:02x}", "0x{:02x}", "{}")]
-    for encode, group, bits in ((base64.b64encode, 3, 6), (base64.b32encode, 5, 5)):
-        for before in range(group):
-            # Only the characters that the key alone decides, wherever it stands in what was encoded.
-            first, last = -(-before * 8 // bits), (before + len(key)) * 8 // bits
-            forms.append(encode(b"\0" * before + key)[first:last])
+    forms += decided_characters(key, base64.b64encode, 3, 6)
+    forms += decided_characters(key, base64.b32encode, 5, 5)
     yield from map(_flatten, forms)
 
 

@@ -81,7 +81,17 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
     if trial == "embeddings":
         return await _try_embeddings(served, seconds)
     dialect = DIALECTS[served.dialect]
-    body = dialect.write_request(_write_trial(trial), served.model).body
+    words, parts = "Answer with the word ready.", list[ConversationPart]()
+    if trial == "images":
+        words = "Which colour is this? Answer with one word."
+        parts = [FilePart(media_type="image/png", data=base64.b64encode(red_square()).decode())]
+    elif trial == "output_kept":
+        words = "Count from 1 to 200, all numbers, one on each line."
+    turn = ConversationTurn(role="user", parts=(*parts, TextPart(text=words)))
+    limit = _SHORT if trial == "output_kept" else _TOKENS
+    body = dialect.write_request(
+        NeutralRequest(turns=(turn,), limit=limit, stream=trial == "streams"), served.model
+    ).body
     status, kind, content = await _send(served, body, "reply", seconds)
     if status != 200:
         return _read_refusal(status, content)
@@ -98,18 +108,6 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
     if said.broken or not said.ended:
         return TrialResult(able=None, why="the reply cannot be read")
     return _judge(trial, said)
-
-
-def _write_trial(trial: Trial) -> NeutralRequest:
-    words, parts = "Answer with the word ready.", list[ConversationPart]()
-    if trial == "images":
-        words = "Which colour is this? Answer with one word."
-        parts = [FilePart(media_type="image/png", data=base64.b64encode(red_square()).decode())]
-    elif trial == "output_kept":
-        words = "Count from 1 to 200, all numbers, one on each line."
-    turn = ConversationTurn(role="user", parts=(*parts, TextPart(text=words)))
-    limit = _SHORT if trial == "output_kept" else _TOKENS
-    return NeutralRequest(turns=(turn,), limit=limit, stream=trial == "streams")
 
 
 def red_square() -> bytes:

@@ -200,7 +200,9 @@ def _secret_forms(secret: str) -> Iterator[str]:
         # RFC 3986 lets escapes be in either case.
         lower = (re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in quoted)
         hexadecimal = (content.hex(), content.hex().upper())
-        every = {*_escape_json(value), *quoted, *lower, *hexadecimal, *_base64_forms(content)}
+        base64_forms = [form.decode() for form in decided_characters(content, base64.b64encode, 3, 6)]
+        base64_forms += [form.translate(str.maketrans("+/", "-_")) for form in base64_forms]
+        every = {*_escape_json(value), *quoted, *lower, *hexadecimal, *base64_forms}
         yield from (form for form in every if len(value) >= SHORTEST_SECRET and len(form) >= SHORTEST_SECRET)
 
 
@@ -210,10 +212,11 @@ def _escape_json(value: str) -> set[str]:
     return {value, *once, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in once)}
 
 
-def _base64_forms(content: bytes) -> Iterator[str]:
-    """Yield what base64 makes of it wherever it stands in what is encoded: the characters it alone decides."""
-    for before in range(3):
-        encoded = base64.b64encode(b"\0" * before + content).decode()
-        first, last = -(-before * 8 // 6), (before + len(content)) * 8 // 6
-        yield encoded[first:last]
-        yield encoded[first:last].translate(str.maketrans("+/", "-_"))
+def decided_characters(content: bytes, encode: Callable[[bytes], bytes], group: int, bits: int) -> Iterator[bytes]:
+    """Yield what an encoding makes of it wherever it stands in what is encoded: the characters it alone decides.
+
+    The encoding writes groups of so many bytes, in characters of so many bits.
+    """
+    for before in range(group):
+        first, last = -(-before * 8 // bits), (before + len(content)) * 8 // bits
+        yield encode(b"\0" * before + content)[first:last]

@@ -152,28 +152,25 @@ class RunPairs:
             return False
         match was.kind:
             case "id":
-                return self._pair(was, now)
+                # Two ids may be each other's partner; each has one only, there and back.
+                if len(was.text) != len(now.text) or _split_label(was.text) != _split_label(now.text):
+                    return False
+                if was.form == "hex" and (was.text + now.text).isdecimal():
+                    return False  # two numbers
+                one, other = (mark.text.removeprefix(_split_label(mark.text)) for mark in (was, now))
+                pending, back = dict(self._found), {now: was for was, now in self._found}
+                known = self._todays.get(one, pending.get(one))
+                known_back = self._thens.get(other, back.get(other))
+                if (known, known_back) == (None, None):
+                    self._found.append((one, other))
+                    return True
+                return (known, known_back) == (other, one)
             case "moment":
                 return _is_near(was, self._then) and _is_near(now, self._now)
             case "header":
                 return was.text.partition(":")[0] == now.text.partition(":")[0]
             case _:
                 return _DIGITS.sub("", was.text) == _DIGITS.sub("", now.text)
-
-    def _pair(self, was: Mark, now: Mark) -> bool:
-        """Tell whether two ids may be each other's partner; each has one only, there and back."""
-        if len(was.text) != len(now.text) or _split_label(was.text) != _split_label(now.text):
-            return False
-        if was.form == "hex" and (was.text + now.text).isdecimal():
-            return False  # two numbers
-        one, other = (mark.text.removeprefix(_split_label(mark.text)) for mark in (was, now))
-        pending, back = dict(self._found), {now: was for was, now in self._found}
-        known = self._todays.get(one, pending.get(one))
-        known_back = self._thens.get(other, back.get(other))
-        if (known, known_back) == (None, None):
-            self._found.append((one, other))
-            return True
-        return (known, known_back) == (other, one)
 
 
 def find_marks(text: str, at: datetime | None) -> Iterator[Mark]:

@@ -197,7 +197,7 @@ class SnippetPool:
     async def _open(self) -> Sandbox:
         tier = self._tier
         if tier is None:
-            raise InfrastructureError("the snippet pool is closed", code="tier_closed")
+            raise _closed_error()
         # Mounted it stays as long as the sandbox; its name goes at once, so that a killed worker leaves none.
         with tempfile.TemporaryDirectory(prefix=f"{_PLACES}{os.getpid()}-") as place:
             # Empty and read-only: nothing that one snippet leaves may be there for the next.
@@ -208,8 +208,13 @@ class SnippetPool:
                 async with self._changing:
                     if self._tier is tier:  # the first that notices starts another launcher for all
                         await tier.close()
-                        self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
-                assert self._tier is not None
+                        fresh = await ProcessTier(_NO_TOOLS).__aenter__()
+                        if self._tier is tier:
+                            self._tier = fresh
+                        else:  # the pool was closed meanwhile, and nobody else would end it
+                            await fresh.close()
+                if self._tier is None:
+                    raise _closed_error() from None
                 sandbox = await self._tier.open(self._spec(place))
         self._held.add(sandbox)
         return sandbox
@@ -220,6 +225,10 @@ class SnippetPool:
             binds = (Bind(source=self._engine, target=f"{snippet.ENGINES}/{self._engine.name}"),)
         plan = MountPlan(target=WORKSPACE, plain=Path(place))
         return SandboxSpec(mounts=plan, binds=binds, limits=_LIMITS)
+
+
+def _closed_error() -> InfrastructureError:
+    return InfrastructureError("the snippet pool is closed", code="tier_closed")
 
 
 async def run_snippet(spec: SnippetSpec) -> SnippetResult:

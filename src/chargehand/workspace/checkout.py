@@ -197,17 +197,8 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
         git = git.within(GIT_INDEX_FILE=str(depot.repository.path / index))
     # Without renames, which would be listed with two paths.
     listed = git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--abbrev=40", base.commit, "--")
-    entries = dict(_staged_entries(listed.out.split(b"\0")[:-1]))
-    contents = _read_blobs(git, sorted({e.id for e in entries.values() if e is not None and not e.is_gitlink}))
-    # What is staged need not be in any commit, so no fetch brings it: the blobs are copied.
-    with ObjectWriter(depot.reader.objects) as writer:
-        for content in contents:
-            writer.add("blob", content)
-        tree = edit_tree(depot.reader, writer, bytes.fromhex(base.tree), list(entries.items())).hex()
-    return Staged(tree=tree, changed=tuple(os.fsdecode(path) for path, entry in entries.items() if entry))
-
-
-def _staged_entries(fields: list[bytes]) -> Iterator[tuple[bytes, TreeEntry | None]]:
+    fields = listed.out.split(b"\0")[:-1]
+    entries: dict[bytes, TreeEntry | None] = {}
     for about, path in zip(fields[::2], fields[1::2], strict=True):
         _, mode, _, new, status = about.decode().lstrip(":").split(" ")
         if status == "U":
@@ -217,9 +208,16 @@ def _staged_entries(fields: list[bytes]) -> Iterator[tuple[bytes, TreeEntry | No
                 hint="finish the merge first",
             )
         if status != "D" and new != ZERO:  # zero: added by intent alone
-            yield path, TreeEntry(int(mode, 8), bytes.fromhex(new))
+            entries[path] = TreeEntry(int(mode, 8), bytes.fromhex(new))
         elif status == "D":
-            yield path, None
+            entries[path] = None
+    contents = _read_blobs(git, sorted({e.id for e in entries.values() if e is not None and not e.is_gitlink}))
+    # What is staged need not be in any commit, so no fetch brings it: the blobs are copied.
+    with ObjectWriter(depot.reader.objects) as writer:
+        for content in contents:
+            writer.add("blob", content)
+        tree = edit_tree(depot.reader, writer, bytes.fromhex(base.tree), list(entries.items())).hex()
+    return Staged(tree=tree, changed=tuple(os.fsdecode(path) for path, entry in entries.items() if entry))
 
 
 def _read_blobs(git: Git, ids: list[bytes]) -> Iterator[bytes]:

@@ -199,7 +199,25 @@ def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, 
     found: list[Conflict] = []
     left = _MAX_TEXT
     for each in islice(stages, _MAX_FILES):
-        conflict = _describe_path(reader, each)
+        sides = (each.base, each.ours, each.theirs)
+        contents = [
+            None if side is None or stat.S_IFMT(side.mode) == GITLINK else reader.blob(bytes.fromhex(side.id))
+            for side in sides
+        ]
+        kind = _conflict_kind(each, contents)
+        types = {stat.S_IFMT(side.mode) for side in sides if side is not None}
+        readable = kind not in ("submodule", "file_directory") and len(types) == 1
+        hunks = list(_find_clashes(contents[0], contents[1], contents[2])) if readable else []
+        conflict = Conflict(
+            path=each.path,
+            kind=kind,
+            base=each.base,
+            ours=each.ours,
+            theirs=each.theirs,
+            others=each.others,
+            hunks=tuple(hunks[:_MAX_HUNKS]),
+            left_out=len(hunks[_MAX_HUNKS:]),
+        )
         kept = 0
         for hunk in conflict.hunks:
             size = sum(len(side.text) for side in (hunk.base, hunk.ours, hunk.theirs) if side is not None)
@@ -244,28 +262,6 @@ def _excerpt_lines(name: str, side: Excerpt | None) -> Iterator[str]:
         yield "    | " + printable(line.replace("\r", "\\r"))
     if side.cut:
         yield "    (cut)"
-
-
-def _describe_path(reader: ObjectReader, stages: Stages) -> Conflict:
-    sides = (stages.base, stages.ours, stages.theirs)
-    contents = [
-        None if side is None or stat.S_IFMT(side.mode) == GITLINK else reader.blob(bytes.fromhex(side.id))
-        for side in sides
-    ]
-    kind = _conflict_kind(stages, contents)
-    types = {stat.S_IFMT(side.mode) for side in sides if side is not None}
-    readable = kind not in ("submodule", "file_directory") and len(types) == 1
-    hunks = list(_find_clashes(contents[0], contents[1], contents[2])) if readable else []
-    return Conflict(
-        path=stages.path,
-        kind=kind,
-        base=stages.base,
-        ours=stages.ours,
-        theirs=stages.theirs,
-        others=stages.others,
-        hunks=tuple(hunks[:_MAX_HUNKS]),
-        left_out=len(hunks[_MAX_HUNKS:]),
-    )
 
 
 def _conflict_kind(stages: Stages, contents: Sequence[bytes | None]) -> ConflictKind:

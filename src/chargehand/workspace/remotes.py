@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -66,12 +66,12 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
     Raises `RepositoryError`: `remote_not_found`, `remote_protocol` (not allowed), `remote_inside` (a path inside
     the repository's own files, which are not the user's word).
     """
-    known = repository.git("remote").text.splitlines()
+    known = repository.git("remote").lines
     if name not in known or name.startswith("-"):
         raise RepositoryError(
             f"the repository has no remote {name!r}", code="remote_not_found", hint=nearest(name, known)
         )
-    url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).text.splitlines()[0]
+    url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).lines[0]
     if found := _HELPER.match(url):
         protocol = found[1].lower()
     elif found := _SCHEME.match(url):
@@ -142,11 +142,22 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Nobody may be there to type a passphrase, and ssh would wait for it.
     own.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
-    configured = dict(_read_user_settings(own))
-    if "core.sshcommand" in configured and "GIT_SSH_COMMAND" not in os.environ:
+    # What the user's own configuration says of credentials, HTTP and ssh; never a repository's.
+    configured: list[tuple[str, str]] = []  # of some keys, such as `credential.helper`, every value counts
+    base = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **own}
+    for scope in ("--system", "--global"):
+        found = Git((), environment=base, options=()).run(
+            "config", scope, "--includes", "-z", "--get-regexp", _OWN
+        )
+        for entry in found.out.decode(errors="replace").split("\0") if not found.code else ():
+            key, line, value = entry.partition("\n")
+            if key:
+                # A key without `=` is true, where one with an empty value is false.
+                configured.append((key, value if line else "true"))
+    if any(key == "core.sshcommand" for key, _ in configured) and "GIT_SSH_COMMAND" not in os.environ:
         del own["GIT_SSH_COMMAND"]
     settings: dict[str, str] = {}  # in the environment: others could read the arguments of a process
-    for number, (key, value) in enumerate(configured.items()):
+    for number, (key, value) in enumerate(configured):
         settings[f"GIT_CONFIG_KEY_{number}"], settings[f"GIT_CONFIG_VALUE_{number}"] = key, value
     if settings:
         settings["GIT_CONFIG_COUNT"] = str(len(configured))
@@ -157,23 +168,10 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     )
 
 
-def _read_user_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what the user's own configuration says of credentials, HTTP and ssh; never a repository's."""
-    base = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **environment}
-    for scope in ("--system", "--global"):
-        found = Git((), environment=base, options=()).run(
-            "config", scope, "--includes", "-z", "--get-regexp", _OWN
-        )
-        for entry in found.out.decode(errors="replace").split("\0"):
-            key, _, value = entry.partition("\n")
-            if key and not found.code:
-                yield key, value
-
-
 def remote_branches(depot: Depot, remote: str) -> dict[str, str]:
     """Return the branches of a remote as they were last fetched, each with its commit."""
     prefix = f"{REMOTES}{remote}/"
-    listed = depot.git("for-each-ref", "--format=%(objectname) %(refname)", prefix).text.splitlines()
+    listed = depot.git("for-each-ref", "--format=%(objectname) %(refname)", prefix).lines
     return {ref.removeprefix(prefix): commit for commit, _, ref in (line.partition(" ") for line in listed)}
 
 

@@ -167,7 +167,7 @@ def resolve(found: Repository, revision: str | None) -> Base:
     if name == "HEAD":
         branch = _head_branch(git)
     else:
-        full = git.run("rev-parse", "--symbolic-full-name", "--end-of-options", name).text.splitlines()
+        full = git.run("rev-parse", "--symbolic-full-name", "--end-of-options", name).lines
         branch = full[-1].removeprefix("refs/heads/") if full and full[-1].startswith("refs/heads/") else None
     upstream = git("for-each-ref", "--format=%(upstream:short)", f"refs/heads/{branch}").text if branch else ""
     behind = None

@@ -183,12 +183,31 @@ class _PartialRollback:
             self._add_drop(drop)
         raw = bytes.fromhex(self._source)
         named = [(os.fsencode(path), entry) for path, entry in self._entries.items()]
+        made = {path for path, entry in self._entries.items() if entry is not None}
+        replaced = {parent for path in made for parent in _parents(path)}
+        found = []
+        for path, change in self._changes.items():
+            action: PathAction = "kept"
+            if path in self._entries:
+                whole = self._entries[path] == _target_entry(change)
+                action = _whole_action(change) if whole else "partly"
+            elif path in replaced and change.new_id is None:  # a directory takes the file's place
+                action = "deleted"
+            found.append(
+                PathPlan(
+                    path=path,
+                    action=action,
+                    hunks=self._hunks.get(path, ()),
+                    why=self._why.get(path, ""),
+                    renamed_from=self._renames.get(path),
+                )
+            )
         return RollbackPlan(
             kind="smart" if any(drop.lines for drop in drops) else "files",
             source=self._source,
             target=self._target,
             result=edit_tree(self._depot.reader, self._writer, raw, named).hex(),
-            paths=self._describe_paths(),
+            paths=tuple(found),
             unchanged=tuple(self._unchanged),
             drops=tuple(drops),
         )
@@ -239,28 +258,6 @@ class _PartialRollback:
         else:
             self._entries[drop.path] = entry
             self._hunks[drop.path] = partial.hunks
-
-    def _describe_paths(self) -> tuple[PathPlan, ...]:
-        made = {path for path, entry in self._entries.items() if entry is not None}
-        replaced = {parent for path in made for parent in _parents(path)}
-        found = []
-        for path, change in self._changes.items():
-            action: PathAction = "kept"
-            if path in self._entries:
-                whole = self._entries[path] == _target_entry(change)
-                action = _whole_action(change) if whole else "partly"
-            elif path in replaced and change.new_id is None:  # a directory takes the file's place
-                action = "deleted"
-            found.append(
-                PathPlan(
-                    path=path,
-                    action=action,
-                    hunks=self._hunks.get(path, ()),
-                    why=self._why.get(path, ""),
-                    renamed_from=self._renames.get(path),
-                )
-            )
-        return tuple(found)
 
 
 def _merge_drops(drops: Sequence[Drop]) -> list[Drop]:
@@ -321,10 +318,6 @@ def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | No
     hunks = find_hunks(past, present)
     if hunks is None:
         return PartialFile(content=None, why=hunks_problem(past, present) or "has too many hunks")
-    return _drop_lines(past, present, hunks, drop)
-
-
-def _drop_lines(past: bytes, present: bytes, hunks: tuple[Hunk, ...], drop: Drop) -> PartialFile:
     # A rule names the line that its finding is about. It may be unchanged, and the fault lie in what is missing.
     missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
     if missed and drop.because:

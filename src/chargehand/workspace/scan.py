@@ -415,8 +415,12 @@ class _TreeScanner:
             return None if before is None or before.is_tree else before.id
         shown = blob = self._shown_blob(place, name, content) if any(conversions) else None
         if blob is None:
+            stored = before if before is not None and stat.S_ISREG(before.mode) else None
             try:
-                content = self._to_blob(content, conversions[0], before)
+                if conversions[0] is not None:
+                    content = conversions[0].to_blob(
+                        content, lambda: self.reader.blob(stored.id) if stored else None
+                    )
             except ConversionError as problem:
                 self.findings.add("entry_encoding", "error", path, str(problem))
                 return None
@@ -441,12 +445,6 @@ class _TreeScanner:
             ):
                 return entry.id
         return None
-
-    def _to_blob(self, content: bytes, conversion: Conversion | None, before: TreeEntry | None) -> bytes:
-        if conversion is None:
-            return content
-        stored = before if before is not None and stat.S_ISREG(before.mode) else None
-        return conversion.to_blob(content, lambda: self.reader.blob(stored.id) if stored else None)
 
     def _check_filter(self, path: bytes, conversions: list[Conversion | None]) -> None:
         name = next((each.filter for each in conversions if each is not None and each.filter), None)

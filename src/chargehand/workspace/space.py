@@ -370,7 +370,7 @@ def _plan_erasure(git: Git, keeps: Callable[[str, float], bool]) -> Erasure:
     """Return what erasing checkpoints would take; `keeps` is asked by workspace and time of its last one."""
     doomed: list[tuple[str, str]] = []
     stay: list[str] = []
-    for line in git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)").text.splitlines():
+    for line in git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)").lines:
         tip, when, ref = line.split(" ", 2)
         if ref.startswith(WORKSPACES) and not keeps(ref.removeprefix(WORKSPACES), float(when or 0)):
             doomed.append((ref, tip))

@@ -81,7 +81,13 @@ class _Scanner:
         self._skip(_BLANK_LINES)
         while self.at < len(self.text):
             if self._next() == "[":
-                self._table()
+                start = self.at
+                double = self.text.startswith("[[", start)
+                self._take("[[" if double else "[")
+                path = self._path()
+                self._take("]]" if double else "]")
+                self._header = path
+                self._add("array" if double else "table", path, start=start, value=start, place=len(self.entries))
             else:
                 self._assignment(self._header, "line")
             self._skip(_BLANK_LINES)
@@ -102,15 +108,6 @@ class _Scanner:
             raise _LostError
         self.at += len(mark)
 
-    def _table(self) -> None:
-        start = self.at
-        double = self.text.startswith("[[", start)
-        self._take("[[" if double else "[")
-        path = self._path()
-        self._take("]]" if double else "]")
-        self._header = path
-        self._add("array" if double else "table", path, start=start, value=start, place=len(self.entries))
-
     def _add(
         self, kind: Literal["table", "array", "line", "inline"], path: Path, *, start: int, value: int, place: int
     ) -> None:
@@ -125,17 +122,13 @@ class _Scanner:
         parts = []
         while True:
             self._skip(_BLANK)
-            parts.append(self._part())
+            quoted = self._next() in {'"', "'"}
+            part = self._skip(_STRING if quoted else _BARE)
+            parts.append(str(tomllib.loads(f"key = {part}")["key"]) if quoted else part)
             self._skip(_BLANK)
             if self._next() != ".":
                 return tuple(parts)
             self.at += 1
-
-    def _part(self) -> str:
-        if self._next() in {'"', "'"}:
-            raw = self._skip(_STRING)
-            return str(tomllib.loads(f"key = {raw}")["key"])
-        return self._skip(_BARE)
 
     def _assignment(self, prefix: Path, kind: Literal["line", "inline"]) -> None:
         start, place = self.at, len(self.entries)
@@ -150,36 +143,22 @@ class _Scanner:
         first = self._next()
         if first in {'"', "'"}:
             self._skip(_STRING)
-        elif first == "[":
-            self._array(path)
-        elif first == "{":
-            self._inline(path)
+        elif first in {"[", "{"}:
+            closing = "]" if first == "[" else "}"
+            self.at += 1
+            self._skip(_BLANK_LINES)
+            while self._next() != closing:
+                if first == "[":
+                    self._value(path)
+                else:
+                    self._assignment(path, "inline")
+                self._skip(_BLANK_LINES)
+                if self._next() == ",":
+                    self.at += 1
+                elif self._next() != closing:
+                    raise _LostError
+                self._skip(_BLANK_LINES)
+            self.at += 1
         else:
             start = self.at
             self.at = start + len(self._skip(_SCALAR).rstrip())
-
-    def _array(self, path: Path) -> None:
-        self._take("[")
-        self._skip(_BLANK_LINES)
-        while self._next() != "]":
-            self._value(path)
-            self._skip(_BLANK_LINES)
-            if self._next() == ",":
-                self.at += 1
-            elif self._next() != "]":
-                raise _LostError
-            self._skip(_BLANK_LINES)
-        self.at += 1
-
-    def _inline(self, path: Path) -> None:
-        self._take("{")
-        self._skip(_BLANK_LINES)
-        while self._next() != "}":
-            self._assignment(path, "inline")
-            self._skip(_BLANK_LINES)
-            if self._next() == ",":
-                self.at += 1
-            elif self._next() != "}":
-                raise _LostError
-            self._skip(_BLANK_LINES)
-        self.at += 1

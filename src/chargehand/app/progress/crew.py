@@ -307,20 +307,19 @@ def _tell_work(facts: CrewFacts, task: Task, known: TaskProgress, under_way: lis
     working = [each for each in under_way if each.status == "running"] or under_way
     first = working[0]
     quota = first.waits_for_quota
-    step = quota.reason.message if quota is not None else _step(facts, first)
+    if quota is not None:
+        step = quota.reason.message
+    elif first.status == "planned":
+        step = "queued"
+    elif first.status != "running":
+        step = "a worker goes on with it"
+    else:
+        purpose = facts.steps.get(first.id, "")
+        step = _STEPS.get(purpose, purpose) or "preparing"
     number = first.attempts[-1].number if first.attempts else 1
     attempt = f"attempt {number}" if number > 1 else ""
     beside = f"{len(working)} side by side" if len(working) > 1 else ""
     return _join(f"{_who(first, task)}: {step}", beside, attempt, _tell_round(known))
-
-
-def _step(facts: CrewFacts, mission: MissionSummary) -> str:
-    if mission.status == "planned":
-        return "queued"
-    if mission.status != "running":
-        return "a worker goes on with it"
-    purpose = facts.steps.get(mission.id, "")
-    return _STEPS.get(purpose, purpose) or "preparing"
 
 
 def _who(mission: MissionSummary, task: Task) -> str:

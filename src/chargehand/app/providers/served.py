@@ -233,10 +233,6 @@ def key_name(config: ModelConfig) -> str | None:
     return USUAL_KEYS.get(config.provider) if config.base_url is None else None
 
 
-def _patience(config: ModelConfig) -> float:
-    return _IMPATIENT_SECONDS if config.fallback else _PATIENCE_SECONDS
-
-
 def known_facts(
     name: str,
     config: ModelConfig,
@@ -335,7 +331,7 @@ def served_model(
             base_url=address,
             key=key,
             dialect=dialect,
-            connect_seconds=_patience(config),
+            connect_seconds=_IMPATIENT_SECONDS if config.fallback else _PATIENCE_SECONDS,
             key_name=key_name(config) or "",
         ),
         provider=address,

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from chargehand.app.documents import AttemptDetails
-from chargehand.app.outcome import FailureDocument
 from chargehand.app.reporting.report import AttemptReport, MissionReport, ReportedEvent
 from chargehand.core.records import CheckResult, Finding, Reason, Verdict
 from chargehand.core.text import printable, shown_path
@@ -249,18 +248,14 @@ def _tell_attempt(attempt: AttemptReport, details: AttemptDetails) -> Iterator[s
         yield from _tell_findings(attempt.verdict.findings, "  ")
         yield from _tell_unread(attempt.verdict.unread, "  ")
     for failure in attempt.failures:
-        yield from _tell_failure(failure)
-
-
-def _tell_failure(failure: FailureDocument) -> Iterator[str]:
-    output = f", all output {code(failure.artifact)}" if failure.artifact else ""
-    yield f"  - {failure.kind} {code(failure.name)} {failure.status.replace('_', ' ')}{output}"
-    for test in failure.tests:
-        yield f"    - test {code(test.name)}"
-        if test.lines:
-            yield from block("\n".join(test.lines), indent="      ")
-    if failure.lines:
-        yield from block("\n".join(failure.lines), indent="    ")
+        output = f", all output {code(failure.artifact)}" if failure.artifact else ""
+        yield f"  - {failure.kind} {code(failure.name)} {failure.status.replace('_', ' ')}{output}"
+        for test in failure.tests:
+            yield f"    - test {code(test.name)}"
+            if test.lines:
+                yield from block("\n".join(test.lines), indent="      ")
+        if failure.lines:
+            yield from block("\n".join(failure.lines), indent="    ")
 
 
 def _tell_events(events: Sequence[ReportedEvent], none: str) -> Iterator[str]:

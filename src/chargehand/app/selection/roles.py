@@ -132,7 +132,11 @@ class RoleCatalogue:
 
     def files(self) -> list[RoleFile]:
         """Return every file, the one of a name that counts most last; raises `ConfigError` for unreadable ones."""
-        return [*_shipped_files(), *self.of_repository(), *self._own()]
+        shipped = [
+            RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
+            for name, text in shipped_roles().items()
+        ]
+        return [*shipped, *self.of_repository(), *self._own()]
 
     def of_repository(self) -> list[RoleFile]:
         """Return the files that the repository brings along, trusted or not."""
@@ -162,11 +166,6 @@ class RoleCatalogue:
         except OSError as error:
             message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
             raise ConfigError(message, hint="fix or remove the file") from error
-
-
-def _shipped_files() -> Iterator[RoleFile]:
-    for name, text in shipped_roles().items():
-        yield RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
 
 
 def _name_of(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -42,7 +43,9 @@ def user_teams_path(environ: Mapping[str, str]) -> Path:
 def team_files(environ: Mapping[str, str]) -> dict[str, TeamFile]:
     """Return the teams there are by name, the user's own in place of a shipped one of that name."""
     shipped = (resources.files("chargehand.agents") / "teams").iterdir()
-    own = _files_in(user_teams_path(environ))
+    own = list[Traversable]()
+    with suppress(OSError):
+        own.extend(sorted(user_teams_path(environ).iterdir()))
     found: dict[str, TeamFile] = {}
     for is_shipped, files in ((True, list(shipped)), (False, own)):
         for file in files:
@@ -63,10 +66,3 @@ def find_team(environ: Mapping[str, str], name: str) -> Team:
         hint = f"{nearest(name, list(files))}; or write {own}; `chargehand team list` lists them"
         raise NotFoundError(f"no team named {name!r}", code="team_unknown", hint=hint)
     return files[name].team()
-
-
-def _files_in(directory: Path) -> list[Traversable]:
-    try:
-        return list[Traversable](sorted(directory.iterdir()))
-    except OSError:
-        return []

@@ -111,7 +111,8 @@ def _each(budget: int, attempts: int, checks: int) -> int:
 
 def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> MachineSize:
     """Return what this process may use: the machine's memory, or less where a control group above it says so."""
-    total = _total(proc)
+    said = (proc / "meminfo").read_text().splitlines()
+    total = next((int(line.split()[1]) << 10 for line in said if line.startswith("MemTotal:")), _UNLIMITED)
     limit = min(_limits(proc, groups), default=_UNLIMITED)
     # Not os.cpu_count(), which knows nothing of taskset(1) and cpusets.
     cores = len(os.sched_getaffinity(0))
@@ -144,13 +145,6 @@ def _free_shares(proc: Path, groups: Path) -> Iterator[float]:
                 yield 1 - max(0, used - int(stat["inactive_file"])) / limit
             if group == groups:
                 break
-
-
-def _total(proc: Path) -> int:
-    for line in (proc / "meminfo").read_text().splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) << 10
-    return _UNLIMITED
 
 
 def _limits(proc: Path, groups: Path) -> Iterator[int]:

@@ -133,7 +133,9 @@ class _Python:
         )
         for statement in new:
             if _is_passive(statement):
-                if not self._imports_as_before(statement):
+                # What the file names already must be what it was.
+                imported = _bindings([statement])
+                if any(to == "*" or (to in self._words and self._imports.get(to) != of) for to, of in imported):
                     return False
             elif at < len(wanted) and self._same(wanted[at], statement):
                 at += 1
@@ -143,12 +145,6 @@ class _Python:
             elif not self._is_harmless(statement, inside=inside, last=ends and at == len(wanted)):
                 return False
         return at == len(wanted)
-
-    def _imports_as_before(self, statement: ast.stmt) -> bool:
-        return all(
-            bound != "*" and (bound not in self._words or self._imports.get(bound) == source)
-            for bound, source in _bindings([statement])
-        )
 
     def _same(self, old: ast.AST, new: ast.AST) -> bool:
         """Tell whether a node is as it was but for what was added to blocks of statements and to lists of data."""

@@ -175,7 +175,22 @@ class Coordinator:
         return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
 
     def _children_now(self) -> dict[str, d.ChildMission]:
-        return {name: _as_child(summary) for name, summary in self._children().items()}
+        children: dict[str, d.ChildMission] = {}
+        for name, summary in self._children().items():
+            status: MissionStatus = summary.status
+            codes = {reason.code for reason in summary.reasons}
+            # These go on by themselves: nobody has to do anything for them.
+            if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
+                status = "planned"
+            cause = mission_cause(summary)
+            children[name] = d.ChildMission(
+                id=summary.id,
+                status=status,
+                changes=summary.commit is not None,
+                reasons=summary.reasons,
+                cause=cause.kind if cause is not None else "",
+            )
+        return children
 
     def _situation(self) -> d.Situation:
         """Return all that a decision depends on; may block."""
@@ -187,7 +202,11 @@ class Coordinator:
             if task.id not in written:
                 # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
                 runs = self._progress.tasks[task.id].runs if task.id in self._progress.tasks else ()
-                paths = {path for run in runs for path in self._written_by(run.mission)}
+                paths = set[str]()
+                for state in (self._look.state(run.mission) for run in runs):
+                    if state.base is not None and state.checkpoints:
+                        changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
+                        paths.update(each.path for each in changes)
                 written[task.id] = tuple(sorted(paths))
             return written[task.id]
 
@@ -204,13 +223,6 @@ class Coordinator:
                 else collision(footprint(task), footprint(other, footprint_of(other)))
             ),
         )
-
-    def _written_by(self, mission: str) -> tuple[str, ...]:
-        """Return the paths that a child mission has changed so far, as its checkpoints have them."""
-        state = self._look.state(mission)
-        if state.base is None or not state.checkpoints:
-            return ()
-        return tuple(each.path for each in self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree))
 
     def _ladder(self, task: Task) -> d.Ladder:
         own = (*((self._request.model,) if self._request.model else ()), *self._request.fallback)
@@ -448,19 +460,3 @@ class Coordinator:
             return True
         self._journal.record(CoordinatorWoken(mission=self._journal.mission))
         return False
-
-
-def _as_child(summary: MissionSummary) -> d.ChildMission:
-    status: MissionStatus = summary.status
-    codes = {reason.code for reason in summary.reasons}
-    # These go on by themselves: nobody has to do anything for them.
-    if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
-        status = "planned"
-    cause = mission_cause(summary)
-    return d.ChildMission(
-        id=summary.id,
-        status=status,
-        changes=summary.commit is not None,
-        reasons=summary.reasons,
-        cause=cause.kind if cause is not None else "",
-    )

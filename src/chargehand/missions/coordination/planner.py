@@ -63,7 +63,11 @@ class PlannerRuns:
         last = asked[-1]
         child = children.get(last.mission) or ChildMission(id=last.mission, status="planned")
         if child.is_open:
-            return [_wait_for(child)]
+            if child.status not in ("waiting", "paused"):
+                return [Wait(tasks=())]
+            why = child.reasons[0].message if child.reasons else f"it is {child.status}"
+            reason = Reason(code="task_waits", message=f"the planner ({child.id}): {why}")
+            return [Wait(tasks=(), people=(reason,))]
         made = self._look.at_rest(last.mission)
         try:
             plan = self._read_plan(made, state.request)
@@ -157,13 +161,6 @@ class PlannerRuns:
                 raise
         self._journal.record(*before, PlannerStarted(mission=mission, round=round))
         return []
-
-
-def _wait_for(child: ChildMission) -> Wait:
-    if child.status not in ("waiting", "paused"):
-        return Wait(tasks=())
-    why = child.reasons[0].message if child.reasons else f"it is {child.status}"
-    return Wait(tasks=(), people=(Reason(code="task_waits", message=f"the planner ({child.id}): {why}"),))
 
 
 def _cost(made: MissionState) -> float | None:

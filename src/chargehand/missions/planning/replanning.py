@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from chargehand.core.errors import NotFoundError, RefusedError, nearest
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import QuestionAnswered
@@ -29,8 +27,14 @@ def events_of_new_plan(state: MissionState, made: PlanMade, *, in_hand: str = ""
     `not_plannable`, and what `check_new_plan` does).
     """
     check_new_plan(_open_plan(state), made.plan, in_hand=in_hand)
-    moot = _moot_questions(state, made.plan)
-    answers = (QuestionAnswered(question=each, text=_DROPPED, identity=made.identity) for each in moot)
+    open_points, answers = {each.id for each in made.plan.ambiguities}, list[Payload]()
+    for name, asked in state.questions.items():
+        # Of an open question nobody needs the answer where it is about what the new plan does not have any more.
+        about = name.removeprefix(TASK_QUESTION).rpartition("/")[0]
+        no_task = name.startswith(TASK_QUESTION) and made.plan.task(about) is None
+        no_point = name.startswith(PLAN_QUESTION) and name.removeprefix(PLAN_QUESTION) not in open_points
+        if not asked.answer and (no_task or no_point):
+            answers.append(QuestionAnswered(question=name, text=_DROPPED, identity=made.identity))
     return (made, *answers, *_waking(state))
 
 
@@ -101,14 +105,3 @@ def _why_fixed(known: TaskProgress, *, was_dropped: bool, is_dropped: bool) -> t
     if known.runs and not is_dropped:
         return "was begun", "leave it as it was, or drop it and add one with another id"
     return None
-
-
-def _moot_questions(state: MissionState, plan: Plan) -> Iterator[str]:
-    """Yield the open questions about what the new plan does not have any more."""
-    open_points = {each.id for each in plan.ambiguities}
-    for name, asked in state.questions.items():
-        about = name.removeprefix(TASK_QUESTION).rpartition("/")[0]
-        no_task = name.startswith(TASK_QUESTION) and plan.task(about) is None
-        no_point = name.startswith(PLAN_QUESTION) and name.removeprefix(PLAN_QUESTION) not in open_points
-        if not asked.answer and (no_task or no_point):
-            yield name

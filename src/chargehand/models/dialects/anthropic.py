@@ -142,7 +142,8 @@ class AnthropicDialect(ModelDialect):
             for place, message in enumerate(messages):
                 content = as_mapping(message).get("content")
                 blocks = content if isinstance(content, list) else []
-                signed = [one for one in blocks if not _is_unsigned_thinking(as_mapping(one))]
+                read = [(one, as_mapping(one)) for one in blocks]
+                signed = [one for one, seen in read if seen.get("type") != "thinking" or seen.get("signature")]
                 if len(signed) < len(blocks):
                     kept["messages"][place] = {**message, "content": signed}
                     left = (*left, "reasoning")
@@ -196,10 +197,6 @@ class AnthropicDialect(ModelDialect):
     def provider_headers(self, key: str | None) -> dict[str, str]:
         """Return the version that we read and write, and the key."""
         return {"anthropic-version": _VERSION, **super().provider_headers(key)}
-
-
-def _is_unsigned_thinking(block: Mapping[str, Any]) -> bool:
-    return block.get("type") == "thinking" and not block.get("signature")
 
 
 class _AnthropicStreamMeter(StreamMeter):

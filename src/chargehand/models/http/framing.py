@@ -175,7 +175,23 @@ class ChunkedBody:
                 self._rest = data[place:]
                 self._check_line(len(self._rest))
                 break
-            self._read_line(data[place:end])
+            line = data[place:end]
+            if self._behind:
+                if line:
+                    raise _malformed_reply("a chunk is longer than it says")
+                self._behind = False
+            elif self._trailing:
+                self._trailing += len(line) + 2
+                self._check_line(self._trailing)
+                self.done = not line
+                if line:
+                    _parse_header(line)
+            else:
+                size = _SIZE.fullmatch(line)
+                if size is None:
+                    raise _malformed_reply(f"{line[:40]!r} is not the size of a chunk")
+                self._left = int(size[1], 16)
+                self._trailing = int(self._left == 0)
             place = end + 2
         self.excess = self.done and place < len(data)
         return found[0] if len(found) == 1 else b"".join(found)
@@ -184,24 +200,6 @@ class ChunkedBody:
         """Raise where the last chunk has not come."""
         if not self.done:
             raise HttpError("upstream_cut", "it closed before its last chunk")
-
-    def _read_line(self, line: bytes) -> None:
-        if self._behind:
-            if line:
-                raise _malformed_reply("a chunk is longer than it says")
-            self._behind = False
-        elif self._trailing:
-            self._trailing += len(line) + 2
-            self._check_line(self._trailing)
-            self.done = not line
-            if line:
-                _parse_header(line)
-        else:
-            size = _SIZE.fullmatch(line)
-            if size is None:
-                raise _malformed_reply(f"{line[:40]!r} is not the size of a chunk")
-            self._left = int(size[1], 16)
-            self._trailing = int(self._left == 0)
 
     def _check_line(self, size: int) -> None:
         if self._behind and size > 1:

@@ -289,11 +289,10 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
         for _ in range(_MAX_REPLACEMENTS):
             following = table.get("replace-with")
             if not isinstance(following, str):
-                return self._describe(name, current, table, known_as=known_as)
+                break
             current, table = following, self.sources.get(following, {})
-        return CargoSource(name=name, known_as=known_as, problem="its replace-with entries form a circle")
-
-    def _describe(self, name: str, current: str, table: Mapping[str, Any], *, known_as: str) -> CargoSource:
+        else:
+            return CargoSource(name=name, known_as=known_as, problem="its replace-with entries form a circle")
         local = next((key for key in ("directory", "local-registry", "git") if key in table), "")
         if local:
             return CargoSource(name=name, known_as=known_as, problem=f"it is replaced by a {local} source")

@@ -137,17 +137,22 @@ class Proxies:
 
 
 def _exempts(entry: str, host: str, port: int) -> bool:
-    """Match an entry of NO_PROXY: `*`, a network, or a name (with all names below it) and perhaps a port."""
+    """Match an entry of NO_PROXY: `*`, a network, or an address or name (with all below it) and perhaps a port."""
     if entry == "*":
         return True
-    if "/" in entry:
+    name, wanted = entry.lower(), ""
+    if name.startswith("["):  # an IPv6 address is in brackets where a port follows
+        name, _, wanted = name[1:].partition("]")
+    elif name.count(":") == 1:
+        name, _, wanted = name.partition(":")
+    wanted = wanted.removeprefix(":")
+    if wanted.isdecimal() and int(wanted) != port:
+        return False
+    if "/" in name or ":" in name:
         try:
-            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+            return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
         except ValueError:
             return False
-    name, colon, wanted = entry.lower().partition(":")
-    if colon and wanted.isdecimal() and int(wanted) != port:
-        return False
     name = name.removeprefix("*").lstrip(".")
     return bool(name) and (host == name or host.endswith("." + name))
 

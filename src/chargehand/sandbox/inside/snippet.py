@@ -321,9 +321,11 @@ def _script(source: str, quickjs: Any) -> str:
     if "await" not in source and "return" not in source:
         return source
     try:
-        quickjs.Context().eval(f"if (false) {{{source}\n}}")
-    except quickjs.JSException:
-        return f"(async () => {{{source}\n}})()"
+        # All of it is read before anything runs, and nothing runs behind the `throw`: no limit holds here yet.
+        quickjs.Context().eval(f"throw null;\n{source}")
+    except quickjs.JSException as error:
+        if str(error).startswith("SyntaxError"):
+            return f"(async () => {{{source}\n}})()"
     return source
 
 

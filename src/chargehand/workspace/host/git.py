@@ -56,6 +56,11 @@ class GitResult(Struct, frozen=True):
         """The output as text (file system encoding) without the trailing newline."""
         return os.fsdecode(self.out).rstrip("\n")
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the text. Only a newline ends one: whatever else `splitlines` cuts at may be in a name."""
+        return self.text.split("\n") if self.text else []
+
 
 class Git:
     """One repository, seen through one environment and one set of overriding options."""

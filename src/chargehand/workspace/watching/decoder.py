@@ -149,26 +149,21 @@ class EventDecoder(DirectorySnapshot):
         else:
             self._later[(raw.wd, name)] -= 1
             again = self._later[(raw.wd, name)] > 0
-            self._on_unpaired_move(node, name, again=again)
-
-    def _on_unpaired_move(self, node: WatchedDirectory, name: bytes, *, again: bool) -> None:
-        """A rename from where nothing is watched: by overlayfs from its work directory, or from a new directory.
-
-        `again`: more of these are queued for the name, so what lies there now says nothing of this one.
-        """
-        present = self._exists(node, name)
-        there = self._kind_on_disk(node, name)
-        if not present:
-            if again or there != "whiteout":
-                self._add_file(node, name, "created")
-            elif self._rules.base_entry(node, name) is not None:
-                node.gone.add(name)
-        elif self._rules.overlay and (again or there in ("whiteout", "nothing")):
-            self._remove_file(node, name, "deleted")
-        elif there == "link" and name not in node.names:
-            node.names.add(name)  # a link is copied up by a rename
-        else:
-            self._add_file(node, name, "modified")
+            # From where nothing is watched: by overlayfs from its work directory, or from a new directory. With
+            # more of these queued for the name, what lies there now says nothing of this one.
+            present = self._exists(node, name)
+            there = self._kind_on_disk(node, name)
+            if not present:
+                if again or there != "whiteout":
+                    self._add_file(node, name, "created")
+                elif self._rules.base_entry(node, name) is not None:
+                    node.gone.add(name)
+            elif self._rules.overlay and (again or there in ("whiteout", "nothing")):
+                self._remove_file(node, name, "deleted")
+            elif there == "link" and name not in node.names:
+                node.names.add(name)  # a link is copied up by a rename
+            else:
+                self._add_file(node, name, "modified")
 
     # --- directories
 
