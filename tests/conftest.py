@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import hashlib
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import traceback
@@ -163,6 +165,15 @@ def _described(path: Path, root: Path) -> bytes:
 def loop_run() -> Callable[..., object]:
     """Run a coroutine to its end."""
     return asyncio.run
+
+
+_create_trust_once = functools.cache(ssl.create_default_context)
+
+
+@pytest.fixture
+def shared_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all clients trust by one context: each would load the machine's authorities, most of what it costs."""
+    monkeypatch.setattr(ssl, "create_default_context", _create_trust_once)
 
 
 @pytest.fixture(scope="session")
