@@ -75,7 +75,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what this machine cannot run; in CI a missing service fails instead. All workers have one order."""
+    """Leave out what this machine cannot run; in CI a missing service fails instead.
+
+    Workers must agree on the order of tests, in whichever they collected them.
+    """
     items.sort(key=lambda item: str(item.path))
     in_ci = bool(os.environ.get("CI"))
     for item in items:

@@ -3,6 +3,8 @@
 A command's start is mostly imports, the same in each of the suite's thousands of runs. What a fresh process would
 have of its own (arguments, environment, directory, descriptors, session, terminal) each fork is given. Tests about
 starting or importing start the program anew.
+
+What a forked program starts beside itself (a worker, an action) it has forked too: it asks at `_ADDRESS`.
 """
 
 from __future__ import annotations
