@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import hashlib
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import traceback
@@ -36,6 +38,7 @@ settings.register_profile(
 settings.register_profile("soak", max_examples=100, deadline=None, suppress_health_check=_UNHURRIED)
 settings.load_profile("suite")
 
+TESTS = Path(__file__).parent
 GIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "Ada",
     "GIT_AUTHOR_EMAIL": "ada@example.org",
@@ -44,6 +47,19 @@ GIT_IDENTITY = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
 }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Have each worker of the whole suite begin with other files: it finds the others' assertions rewritten.
+
+    All have the same to rewrite, which takes longer than the rest of collecting, and would do it at the same time.
+    """
+    whole = session.config.args == session.config.getini("testpaths")
+    if whole and (worker := getattr(session.config, "workerinput", None)) is not None:
+        files = sorted(str(path) for path in TESTS.rglob("test_*.py"))
+        first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        session.config.args = files[first:] + files[:first]
 
 
 def pytest_collection_finish() -> None:
@@ -59,7 +75,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what this machine cannot run; in CI a missing service fails instead."""
+    """Leave out what this machine cannot run; in CI a missing service fails instead.
+
+    Workers must agree on the order of tests, in whichever they collected them.
+    """
+    items.sort(key=lambda item: str(item.path))
     in_ci = bool(os.environ.get("CI"))
     for item in items:
         if item.get_closest_marker("needs_bwrap") and not shutil.which("bwrap") and not in_ci:
@@ -163,6 +183,15 @@ def _described(path: Path, root: Path) -> bytes:
 def loop_run() -> Callable[..., object]:
     """Run a coroutine to its end."""
     return asyncio.run
+
+
+_create_trust_once = functools.cache(ssl.create_default_context)
+
+
+@pytest.fixture
+def shared_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all clients trust by one context: each would load the machine's authorities, most of what it costs."""
+    monkeypatch.setattr(ssl, "create_default_context", _create_trust_once)
 
 
 @pytest.fixture(scope="session")

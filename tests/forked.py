@@ -3,6 +3,8 @@
 A command's start is mostly imports, the same in each of the suite's thousands of runs. What a fresh process would
 have of its own (arguments, environment, directory, descriptors, session, terminal) each fork is given. Tests about
 starting or importing start the program anew.
+
+What a forked program starts beside itself (a worker, an action) it has forked too: it asks at `_ADDRESS`.
 """
 
 from __future__ import annotations
@@ -64,6 +66,17 @@ _IMPORTED = (
     "pygit2",
     "tree_sitter_bash",
 )
+# What only commands of a person with models of their own need, and a server of MCP: as much again as all of the
+# above, which would make each fork dearer. Each has a process of its own that is forked, begun where it is needed.
+_IMPORTED_FOR = {
+    "models": (
+        "chargehand.agents.native.loop",
+        "chargehand.agents.native.model_client",
+        "pydantic_ai.direct",
+        "pydantic_ai.models.openai",
+    ),
+    "mcp": ("chargehand.mcp.http", "chargehand.mcp.server"),
+}
 _LOOKS = 0.004
 _ABOVE = 512
 
@@ -97,11 +110,12 @@ class ForkedProcess:
         with open(os.devnull, "rb") as none:
             streams = [none if each is None else each for each in (stdout, stderr)]
             given = [each.fileno() for each in (none, *streams)] if terminal is None else [terminal] * 3
-            self.pid = _server().start(request, *given)
+            self._server = _server_for(words, environ)
+            self.pid = self._server.start(request, *given)
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, `None` while it runs."""
-        if self.returncode is None and (status := _server().status(self.pid)) is not None:
+        if self.returncode is None and (status := self._server.status(self.pid)) is not None:
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
@@ -174,17 +188,18 @@ class ForkedPopen(subprocess.Popen[Any]):
             "passed": list(pass_fds),
         }
         streams = [number if given == -1 else given for number, given in enumerate((stdin, stdout, stderr))]
-        self.pid = _server().start(request, *streams, passed=pass_fds)
+        self._server = _server_for(request["words"], request["environ"])
+        self.pid = self._server.start(request, *streams, passed=pass_fds)
         self._child_created = True
         self._close_pipe_fds(stdin, ours_in, ours_out, stdout, ours_err, stderr)
 
     def _internal_poll(self, *_: object, **__: object) -> int | None:
-        if self.returncode is None and (status := _server().status(self.pid)) is not None:
+        if self.returncode is None and (status := self._server.status(self.pid)) is not None:
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        while (status := _server().status(self.pid)) is None:
+        while (status := self._server.status(self.pid)) is None:
             if wait_flags & os.WNOHANG:
                 return 0, 0
             time.sleep(_LOOKS)
@@ -220,8 +235,9 @@ def _text(file: IO[bytes]) -> str:
 class _ForkServer:
     """The side that asks: of the process that has started it, or of a program that was forked from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "") -> None:
         self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
         if _ADDRESS:
             self._ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._ours.connect(_ADDRESS)
@@ -229,6 +245,10 @@ class _ForkServer:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
+            if kind:
+                _server()._ask(f"grow {kind}", number)
+                atexit.register(self.close)
+                return
             words = [sys.executable, "-c", _SERVER, str(number), str(_ROOT)]
             self._process = subprocess.Popen(words, pass_fds=(number,), cwd=_ROOT, start_new_session=True)
         atexit.register(self.close)
@@ -255,7 +275,8 @@ class _ForkServer:
 
     def close(self) -> None:
         self._ours.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
 
 # Where a forked program asks for another one; of no use to who has the other end of the server's own channel.
@@ -263,26 +284,42 @@ _ADDRESS = ""
 
 
 @functools.cache
-def _server() -> _ForkServer:
-    return _ForkServer()
+def _server(kind: str = "") -> _ForkServer:
+    return _ForkServer(kind)
+
+
+def _server_for(words: Sequence[str], environ: Mapping[str, str]) -> _ForkServer:
+    """Return the server whose forks have imported what this command of this person will need."""
+    if _ADDRESS:
+        return _server()
+    if "mcp" in words[:2]:
+        return _server("mcp")
+    directory = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME')}/.config"
+    with contextlib.suppress(OSError):
+        if "[models." in Path(directory, "chargehand/config.toml").read_text():
+            return _server("models")
+    return _server()
 
 
 def warm_up() -> None:
-    """Start the process that is forked, for tests that count processes."""
-    _server()
+    """Start the processes that are forked, for tests that count processes."""
+    _server("models")
 
 
 def serve(number: int) -> None:
     """Fork a command for each request, and say how it ended, until the other side closes."""
-    global _ADDRESS
     for module in _IMPORTED:
         __import__(module)
     _compile_patterns()
     _run_mission()
     fork_detached()
+    _serve(socket.socket(fileno=number))
+
+
+def _serve(channel: socket.socket) -> None:
+    global _ADDRESS
     gc.collect()
     gc.freeze()  # or each fork's first collection would touch, and so copy, every page of what was imported
-    channel = socket.socket(fileno=number)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     _ADDRESS = f"\0chargehand-tests-{os.getpid()}"
     listening.bind(_ADDRESS)
@@ -322,6 +359,17 @@ def _answer(asking: socket.socket, ended: dict[int, int]) -> bool:
                 os.close(each)
             ended.pop(child, None)  # of an earlier process that had the same number
             asking.send(f"{child}.".encode())
+        case ["grow", kind]:
+            if os.fork() == 0:
+                signal.set_wakeup_fd(-1)
+                os.dup2(descriptors[0], 3)
+                os.closerange(4, _ABOVE)
+                for module in _IMPORTED_FOR[kind]:
+                    __import__(module)
+                _serve(socket.socket(fileno=3))
+                os._exit(0)
+            os.close(descriptors[0])
+            asking.send(b"grown.")
         case ["poll", pid]:
             _reap(ended)
             asking.send(f"{ended.get(int(pid), '')}.".encode())

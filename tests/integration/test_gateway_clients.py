@@ -38,6 +38,7 @@ from chargehand.models.contract import CallRecord, Dialect, ServedModel
 from chargehand.models.gateway import Gateway
 from chargehand.models.metering import MemoryLedger
 
+pytestmark = pytest.mark.usefixtures("shared_trust")
 CALL = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}

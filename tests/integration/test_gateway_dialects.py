@@ -44,6 +44,7 @@ from chargehand.models.replay import ReplayUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
 
+pytestmark = pytest.mark.usefixtures("shared_trust")
 DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 SOME = [(one, DIALECTS[(place + step) % 4]) for place, one in enumerate(DIALECTS) for step in (0, 1)]
 """Each client with its own dialect and with one other: they stand for the rest where all went through before."""

@@ -20,6 +20,7 @@ from chargehand.models.metering import MemoryLedger
 from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
 
+pytestmark = pytest.mark.usefixtures("shared_trust")
 TEXTS = ["alpha", "beta", "gamma"]
 PRICE = Price(input=1.0, output=0.0)
 SCRIPT = Script.of(ScriptedReply(text="never said"))
