@@ -836,6 +836,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/alerts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List alerts that are raised, and that were.
+         * @description Needs the role viewer and the scope read. Like `chargehand alerts list`.
+         */
+        get: operations["get_alerts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/audit/verify": {
         parameters: {
             query?: never;
@@ -1129,6 +1149,36 @@ export interface components {
             found: components["schemas"]["InstalledProgram"][];
         };
         /**
+         * AlertDocument
+         * @description An alert: since when, its last breach, how many there were; `value` is the worst one against `limit`.
+         *
+         *         `ended` is null while it is raised, `text` says it in words.
+         */
+        AlertDocument: {
+            rule: string;
+            subject: string;
+            text: string;
+            raised: string;
+            last: string;
+            ended: string | null;
+            value: number;
+            limit: number;
+            count: number;
+        };
+        /**
+         * AlertsDocument
+         * @description `alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never.
+         *
+         *         `watched`: that was less than a minute ago.
+         */
+        AlertsDocument: {
+            looked: string | null;
+            watched: boolean;
+            raised: components["schemas"]["AlertDocument"][];
+            ended: components["schemas"]["AlertDocument"][];
+            channels: components["schemas"]["ChannelDocument"][];
+        };
+        /**
          * Ambiguity
          * @description What the request leaves open or contradicts itself in: a person is asked before any work starts.
          *
@@ -1325,6 +1375,14 @@ export interface components {
             files: components["schemas"]["ReviewFile"][];
             marks: components["schemas"]["ReviewMark"][];
             notes: string[];
+        };
+        /**
+         * ChannelDocument
+         * @description A way that notices take, and why it failed the last time; null where it did not, or was not used yet.
+         */
+        ChannelDocument: {
+            channel: string;
+            problem: string | null;
         };
         /**
          * CheckResult
@@ -5122,6 +5180,43 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SystemView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_alerts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never. `watched`: that was less than a minute ago. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertsDocument"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */
