@@ -26,8 +26,8 @@ FOLLOWED = tuple(
     each.type
     for each in (CheckpointMade, SandboxClosed, StepFinished, MissionFinished, BreakerChanged, ModelCalled)
 )
-# Calls in a row that a provider itself failed, as opens its breaker in a worker's gateway. The breaker is memory of
-# that worker; the calls are in the log.
+# Calls in a row that a provider itself failed, as opens its breaker in a worker's gateway. The breaker is memory
+# of that worker; the calls are in the log.
 _FAULTS = 3
 # A breaker that nobody tried for so long says nothing of today.
 _BREAKER_AGE = timedelta(days=1)
