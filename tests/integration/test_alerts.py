@@ -35,7 +35,7 @@ from chargehand.app.config.locations import UserFile
 from chargehand.app.config.resolve import resolve
 from chargehand.app.reading import StateReader
 from chargehand.app.statistics import alert_metrics, list_alerts
-from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, SandboxClosed
+from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, ModelCalled, SandboxClosed
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import MissionFinished, StepFinished
 from chargehand.core.records import Checkpoint, MissionStatus, Reason
@@ -284,6 +284,17 @@ def test_a_breaker_and_the_budget_of_a_day(tmp_path: Path) -> None:
     closed = BreakerChanged(agent="native", model="m1", state="closed")
     watched.reader.store.log.append(watched.missions[0], closed)
     assert watched.look(1) == ["ended breaker_open"]
+    for status, http, told in (
+        ("failed", 502, []), ("failed", 429, []), ("failed", 502, []), ("cut", 502, []),
+        ("failed", 0, ["raised breaker_open"]), ("failed", 503, []), ("replayed", 200, []),
+        ("ok", 200, ["ended breaker_open"]),
+    ):  # fmt: skip
+        call = ModelCalled(
+            call=f"c{http}", attempt="a", turn=1, model="m", upstream="m", status=status, http_status=http,
+            seconds=1.0, provider="http://127.0.0.1:9/v1",
+        )  # fmt: skip
+        watched.reader.store.log.append(watched.missions[0], call)
+        assert watched.look(1) == told, (status, http)
     assert watched.look(86_400) == ["ended day_budget"]
     watched.reader.close()
 

@@ -130,7 +130,8 @@ def test_the_server_logs_each_request_and_no_query(tmp_path: Path, caplog: pytes
             client = served.token("read")
             token = client.headers["Authorization"]
             assert client.get(f"{API}/missions/m-none?format=markdown&x={SECRET}").status_code == 400
-            assert client.get(f"{API}/system").status_code == 200
+            answer = client.get(f"{API}/system")
+            assert answer.status_code == 200
             assert served.stranger().get(f"{API}/{SECRET}").status_code == 404
             served.stranger().get("/health", headers={"Host": f"{SECRET}.example"})
     finally:
@@ -142,6 +143,7 @@ def test_the_server_logs_each_request_and_no_query(tmp_path: Path, caplog: pytes
     assert ("GET", f"{API}/missions/{{mission}}", 400, owner) in found
     assert ("GET", f"{API}/{{rest:path}}", 404, "-") in found
     assert ("GET", "-", 403, "-") in found
+    assert len(answer.headers["x-request-id"]) == 16
     assert all(line["milliseconds"] > 0 for line in lines)
     assert SECRET not in str(lines)
     assert token.removeprefix("Bearer ") not in caplog.text

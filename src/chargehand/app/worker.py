@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
-from chargehand.core.log_fields import log_fields
 from chargehand.core.records import Reason
 from chargehand.durable.workers import begin_start, end_start
 from chargehand.store.rows import MissionRow
@@ -196,6 +195,8 @@ class Worker:
         return living
 
     async def _run(self, mission: str) -> None:
+        from chargehand.core.log_fields import log_fields
+
         with log_fields(mission=mission):
             await self._go_on(mission)
 

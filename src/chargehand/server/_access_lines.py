@@ -18,7 +18,7 @@ ACCOUNT = "chargehand.account"
 
 
 class AccessLines:
-    """Logs each request once it is answered, at level INFO, and gives it an id that its other lines have too."""
+    """Logs each request once it is answered, at level INFO; its other lines and its answer have its id, too."""
 
     def __init__(self, app: ASGIApp, *, templates: Mapping[Callable[..., Any], str]) -> None:
         self._app = app
@@ -29,15 +29,16 @@ class AccessLines:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.monotonic(), 0
+        began, status, name = time.monotonic(), 0, secrets.token_hex(8)
 
         async def note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
             await send(message)
 
-        with log_fields(request=secrets.token_hex(8)):
+        with log_fields(request=name):
             try:
                 await self._app(scope, receive, note_status)
             finally:

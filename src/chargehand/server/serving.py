@@ -162,7 +162,7 @@ async def _wait_until_answered(listening: socket.socket) -> None:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(1.0):
                 reader, writer = await asyncio.open_connection(host, port)
-                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+                writer.write(f"GET /health HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
                 answered = await reader.read(1)
                 writer.close()
                 if answered:

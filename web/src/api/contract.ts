@@ -41,6 +41,7 @@ export type RoleList = Documents["RoleList"];
 export type ModelList = Documents["ModelList"];
 export type ModelStatistics = Documents["ModelStatisticsDocument"];
 export type Statistics = Documents["StatisticsDocument"];
+export type AlertsDocument = Documents["AlertsDocument"];
 export type SystemView = Documents["SystemView"];
 export type AuditView = Documents["AuditView"];
 export type ConfigurationView = Documents["ConfigurationView"];

@@ -5,6 +5,7 @@ import { listQuery } from "../api/queries";
 import { Loaded } from "../design/states";
 import { Status } from "../design/Status";
 import { bytes, count, duration, money, UNKNOWN } from "../format";
+import { AlertsCard } from "./AlertsCard";
 import { AuditCard } from "./AuditCard";
 import { DataTable, Page } from "./Page";
 
@@ -18,6 +19,7 @@ export default function SystemPage() {
       <Loaded query={useQuery({ ...listQuery<SystemView>("system"), refetchInterval: LOOK_MS })} label="Loading the system">
         {(system) => <Now system={system} />}
       </Loaded>
+      <AlertsCard />
       <Loaded query={useQuery(listQuery<Statistics>("stats"))} label="Loading figures">
         {(figures) => <Figures figures={figures} />}
       </Loaded>

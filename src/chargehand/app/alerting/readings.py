@@ -10,7 +10,7 @@ import msgspec
 
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.profile import free_memory
-from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, SandboxClosed
+from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, ModelCalled, SandboxClosed
 from chargehand.core.codec import decode_as
 from chargehand.core.config import AlertsConfig, Config
 from chargehand.core.events import Event
@@ -23,8 +23,12 @@ from chargehand.policy.alerts import Reading, Threshold
 
 FOLLOWER = "alerts"
 FOLLOWED = tuple(
-    each.type for each in (CheckpointMade, SandboxClosed, StepFinished, MissionFinished, BreakerChanged)
+    each.type
+    for each in (CheckpointMade, SandboxClosed, StepFinished, MissionFinished, BreakerChanged, ModelCalled)
 )
+# Calls in a row that a provider itself failed, as opens its breaker in a worker's gateway. The breaker is memory
+# of that worker; the calls are in the log.
+_FAULTS = 3
 # A breaker that nobody tried for so long says nothing of today.
 _BREAKER_AGE = timedelta(days=1)
 
@@ -40,14 +44,15 @@ class AlertMemo(msgspec.Struct, kw_only=True):
     """What is known of the log up to `position`, and the last value of each rule; kept between looks.
 
     `checking` adds up, by mission, the seconds in which the project's own commands ran since its last verdict.
-    `settled` holds the missions of the window, `breakers` when each open one opened, `channels` why each way that
-    notices take failed last ("" where it did not).
+    `settled` holds the missions of the window, `faults` the failed calls in a row of each provider, `breakers`
+    when each open one opened, `channels` why each way that notices take failed last ("" where it did not).
     """
 
     position: int | None = None
     looked: datetime | None = None
     checking: dict[str, float] = {}
     settled: dict[str, SettledMission] = {}
+    faults: dict[str, int] = {}
     breakers: dict[str, datetime] = {}
     channels: dict[str, str] = {}
     values: dict[str, float] = {}
@@ -99,11 +104,23 @@ def read_log(memo: AlertMemo, event: Event) -> Iterator[Reading]:
             memo.settled[event.mission] = SettledMission(now, cause is not None and cause.kind == "engine")
         case BreakerChanged() as breaker:
             name = breaker.agent if breaker.model is None else f"{breaker.agent} {breaker.model}"
-            if breaker.state == "closed":
-                memo.breakers.pop(name, None)
-            else:
-                memo.breakers[name] = now
-            yield Reading(rule="breaker_open", value=float(name in memo.breakers), time=now, subject=name)
+            yield _read_breaker(memo, name, now, is_open=breaker.state != "closed")
+        case ModelCalled() as called if called.provider and called.status in ("ok", "failed", "cut"):
+            # An error of ours, or one that asks to wait, is an answer: the provider is up.
+            failed = called.status != "ok" and not 0 < called.http_status < 500
+            memo.faults[called.provider] = memo.faults.get(called.provider, 0) + 1 if failed else 0
+            if failed and memo.faults[called.provider] < _FAULTS:
+                return
+            memo.faults = {name: count for name, count in memo.faults.items() if count}
+            yield _read_breaker(memo, called.provider, now, is_open=failed)
+
+
+def _read_breaker(memo: AlertMemo, name: str, now: datetime, *, is_open: bool) -> Reading:
+    if is_open:
+        memo.breakers[name] = now
+    else:
+        memo.breakers.pop(name, None)
+    return Reading(rule="breaker_open", value=float(is_open), time=now, subject=name)
 
 
 def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datetime) -> Iterator[Reading]:

@@ -27,6 +27,7 @@ from chargehand.app.alerting.readings import (
 )
 from chargehand.app.alerting.words import notice_text
 from chargehand.app.reading import StateReader
+from chargehand.app.wiring.threads import run_in_thread
 from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Alert
 from chargehand.policy.alerts import AlertDecision, AlertNotice, Reading, Threshold, decide_alerts
@@ -55,18 +56,15 @@ class AlertWatch:
 
     async def run(self) -> None:
         """Look every few seconds until cancelled; whatever fails is told once and tried again."""
-        try:
-            while True:
-                try:
-                    await asyncio.to_thread(self.look)
-                    self._problem = ""
-                except (ChargehandError, OSError) as error:
-                    if str(error) != self._problem:
-                        _LOG.warning("alerts are not watched: %s", error)
-                    self._problem = str(error)
-                await asyncio.sleep(_LOOK_SECONDS)
-        finally:
-            self._stopping.set()
+        while True:
+            try:
+                await run_in_thread(self.look, stopping=self._stopping)
+                self._problem = ""
+            except (ChargehandError, OSError) as error:
+                if str(error) != self._problem:
+                    _LOG.warning("alerts are not watched: %s", error)
+                self._problem = str(error)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def look(self) -> tuple[AlertNotice, ...]:
         """Look once, and return what was told. Raises `StoreError`, `ConfigError`."""

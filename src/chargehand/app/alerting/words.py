@@ -54,7 +54,7 @@ _WORDS: Mapping[str, tuple[str, Callable[[Alert], str]]] = {
     ),
     "breaker_open": (
         "an open breaker",
-        lambda alert: f"The breaker of {alert.subject} is open: it failed several times in a row.",
+        lambda alert: f"The breaker of {alert.subject} is open: it failed at least three times in a row.",
     ),
     "day_budget": (
         "the budget of the day",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from chargehand import __version__
 from chargehand.app.providers.served import is_loopback
 from chargehand.app.reading import StateReader
 from chargehand.app.tracing.spans import Attribute, Span, SpanEvent, mission_spans
+from chargehand.app.wiring.threads import run_in_thread
 from chargehand.core.codec import decode_as
 from chargehand.core.config import TracesConfig
 from chargehand.core.errors import ChargehandError
@@ -56,13 +58,14 @@ class TraceExporter:
 
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
+        self._stopping = threading.Event()
 
     async def run(self) -> None:
         """Send until cancelled; a collector that is away is tried again, later each time, and told of once."""
         delay, problem = _LOOK_SECONDS, ""
         while True:
             try:
-                await asyncio.to_thread(self.export)
+                await run_in_thread(self.export, stopping=self._stopping)
                 delay, problem = _LOOK_SECONDS, ""
             except (ChargehandError, ExportFailedError, OSError) as error:
                 if str(error) != problem:
@@ -86,6 +89,8 @@ class TraceExporter:
             position = reader.store.log.last_position()
             kept = self._keep(kept, position)
         while page := reader.store.log.after(position, limit=1, types=(MissionFinished.type,)):
+            if self._stopping.is_set():
+                break
             position, event = page[0].position, page[0].event
             spans = mission_spans(reader.store.log.read(event.mission), until=event.seq)
             self._send(config, spans, event.mission)

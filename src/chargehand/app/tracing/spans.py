@@ -176,9 +176,10 @@ class _SpanBuilder:
 
     def _since(self, now: datetime, seconds: float, attempt: str = "") -> datetime:
         """Return when that began which took so long; nothing of an attempt begins before it."""
-        began = now - timedelta(seconds=seconds)
         within = self._attempts.get(attempt) or self._root
-        return max(began, within.start) if within is not None else began
+        assert within is not None
+        # What a damaged line tells may be more than any calendar has.
+        return now - timedelta(seconds=max(0.0, min(seconds, (now - within.start).total_seconds())))
 
     # --- the mission
 
@@ -350,9 +351,10 @@ class _SpanBuilder:
         self, given: m.VerdictGiven, start: datetime, now: datetime, *, parent: str, line: Event
     ) -> None:
         """Add a span for each check: how long each took is recorded, and that they ran one after the other."""
-        begins = max(start, self._checks_began or start)
+        begins = min(now, max(start, self._checks_began or start))
         for number, check in enumerate(given.verdict.checks):
-            ends = min(now, begins + timedelta(seconds=check.seconds))
+            left = (now - begins).total_seconds()
+            ends = begins + timedelta(seconds=max(0.0, min(check.seconds, left)))
             about: dict[str, Attribute | None] = {
                 "chargehand.check.number": number + 1,
                 "chargehand.check.status": check.status,

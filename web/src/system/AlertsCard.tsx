@@ -1,0 +1,43 @@
+import { useQuery } from "@tanstack/react-query";
+import type { AlertsDocument } from "../api/contract";
+import { listQuery } from "../api/queries";
+import { Badge } from "../design/Badge";
+import { Loaded } from "../design/states";
+import { useNow } from "../useNow";
+import { alertRows, watchNotice } from "./alerts";
+import { DataTable } from "./Page";
+
+// The server looks every ten seconds.
+const LOOK_MS = 10_000;
+
+export function AlertsCard() {
+  const query = useQuery({ ...listQuery<AlertsDocument>("alerts"), refetchInterval: LOOK_MS });
+  return (
+    <Loaded query={query} label="Loading alerts">
+      {(alerts) => <Alerts alerts={alerts} />}
+    </Loaded>
+  );
+}
+
+function Alerts({ alerts }: { alerts: AlertsDocument }) {
+  const now = useNow();
+  const notice = watchNotice(alerts, now);
+  return (
+    <>
+      <DataTable
+        caption="Alerts"
+        heads={["What", "State", "When", "Times #"]}
+        rows={alertRows(alerts, now).map((row) => [
+          row.text,
+          <Badge key="state" tone={row.raised ? "bad" : "quiet"} icon={row.raised ? "warning" : "promoted"}>
+            {row.raised ? "Raised" : "Over"}
+          </Badge>,
+          row.when,
+          row.count,
+        ])}
+        none="No alert is raised, and none was."
+      />
+      {notice && <p className="soft small wrap">{notice}</p>}
+    </>
+  );
+}

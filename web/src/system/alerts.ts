@@ -1,0 +1,31 @@
+import type { AlertsDocument } from "../api/contract";
+import { ago, plainText } from "../format";
+
+export interface AlertRow {
+  text: string;
+  raised: boolean;
+  when: string;
+  count: number;
+}
+
+const RECENT = 10;
+
+/** Returns what is raised, and then the last that ended, as rows. */
+export function alertRows(alerts: AlertsDocument, now: number): AlertRow[] {
+  return [...alerts.raised, ...alerts.ended.slice(0, RECENT)].map((alert) => ({
+    text: plainText(alert.text),
+    raised: alert.ended === null,
+    when: alert.ended === null ? ago(alert.raised, now) : `until ${ago(alert.ended, now)}`,
+    count: alert.count,
+  }));
+}
+
+/** Returns what keeps alerts from being raised or told, "" where nothing does. */
+export function watchNotice(alerts: AlertsDocument, now: number): string {
+  const failing = alerts.channels.filter((channel) => channel.problem !== null);
+  const looked = alerts.looked === null ? "" : `, the last time ${ago(alerts.looked, now)}`;
+  return [
+    ...(alerts.watched ? [] : [`Nobody looks at the moment${looked}: what is shown may be old.`]),
+    ...failing.map((channel) => `Notices by ${channel.channel} do not arrive: ${plainText(channel.problem ?? "")}.`),
+  ].join(" ");
+}
