@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -14,6 +15,12 @@ from chargehand.store.database import summaries
 from chargehand.store.database.connection import Transaction
 
 ROW_COLUMNS = "id, project, created, last_seq, last_hash, epoch, owner, runnable, wakes, parent, news"
+_NAMES = tuple(ROW_COLUMNS.split(", "))
+_TEXT, _MAYBE = (str,), (str, type(None))
+# The types of the columns as programs of ours write them.
+_SHAPES = frozenset(
+    itertools.product(_TEXT, _TEXT, _TEXT, (int,), _TEXT, (int,), _MAYBE, (int,), _MAYBE, _MAYBE, (int,))
+)
 # Tells whether the worker of that id is alive right now.
 IsLive = Callable[[str], bool]
 
@@ -90,6 +97,11 @@ def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiv
 
 def read_row(row: Sequence[Any]) -> MissionRow:
     """Return a row of `ROW_COLUMNS`; values that no program of ours wrote become empty ones."""
+    # Thousands of rows are read at once, and hardly one is damaged.
+    if tuple(map(type, row)) in _SHAPES and (row[8] is None or is_moment(row[8])):
+        kept = dict(zip(_NAMES, row, strict=True))
+        kept["runnable"], kept["news"] = bool(kept["runnable"]), bool(kept["news"])
+        return MissionRow(**kept)
     values = dict(zip(ROW_COLUMNS.split(", "), row, strict=True))
     for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
         values[name] = values[name] if isinstance(values[name], int) else 0
