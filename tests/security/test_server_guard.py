@@ -258,6 +258,12 @@ def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
         assert unknown.json() == right.json()
 
 
+@pytest.mark.parametrize("path", ["x" * 4000, "/" + "y" * 300, "/root/none", "a/../b"])
+def test_a_path_that_is_none_is_no_fault_of_ours(served: Served, path: str) -> None:
+    answer = served.owner().post(f"{API}/projects", json={"path": path})
+    assert (answer.status_code, code(answer)) == (422, "not_a_repository")
+
+
 # --- too much
 
 

@@ -100,6 +100,11 @@ def test_the_document_describes_every_route_and_leads_nowhere_else() -> None:
         assert {"401", "403", "429"} <= set(operation["responses"])
 
 
+def test_what_a_login_can_answer_is_described() -> None:
+    described = openapi_document()["paths"]["/api/v1/session"]["post"]["responses"]
+    assert {"200", "400", "401", "403", "422", "429", "503"} <= set(described)
+
+
 class Numbers(RestArguments, frozen=True):
     """Arguments of several kinds."""
 

@@ -109,7 +109,7 @@ class RequestGuard:
         self._rate(scope, headers).take()
 
     def _client(self, scope: Scope) -> tuple[str, int]:
-        """Return who sent a request: whom a trusted proxy names last, since anybody may write what stands before."""
+        """Return who sent a request: whom a trusted proxy names last. Anybody may write what stands before."""
         host, port = scope.get("client") or ("", 0)
         if host in self._hosts.trusted:
             named = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
