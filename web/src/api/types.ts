@@ -4,6 +4,146 @@
  */
 
 export interface paths {
+    "/api/v1/missions/list": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List missions without pages, the oldest first, tasks with their coordinators.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission list`.
+         */
+        get: operations["get_missions_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a page of a mission's log, line by line as it was written.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission log`, `chargehand mission watch`.
+         */
+        get: operations["get_missions_mission_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/outcome": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show how it stands, as commands that change it do.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_missions_mission_outcome"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/question": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what it asks.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission answer`.
+         */
+        get: operations["get_missions_mission_question"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/judgements": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a page of what was judged in it, by which rule and why.
+         * @description Needs the role viewer and the scope read. Like `chargehand policy why`.
+         */
+        get: operations["get_missions_mission_judgements"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{project}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a page of a project's own log: actions that belong to no mission.
+         * @description Needs the role viewer and the scope read. Like `chargehand project log`.
+         */
+        get: operations["get_projects_project_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export events, signed heads and the public key as JSON lines that verify on their own.
+         * @description Needs the role admin and the scope administer. Like `chargehand audit export`.
+         */
+        get: operations["get_audit_export"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions": {
         parameters: {
             query?: never;
@@ -56,8 +196,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a page of a mission's log.
-         * @description Needs the role viewer and the scope read. Like `chargehand mission log`.
+         * Read a page of a mission's log in words.
+         * @description Needs the role viewer and the scope read.
          */
         get: operations["get_missions_mission_events"];
         put?: never;
@@ -148,46 +288,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/missions/{mission}/diff": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Show what changed between two of its trees.
-         * @description Needs the role viewer and the scope read. Like `chargehand mission diff`, `chargehand checkpoint diff`, `chargehand checkpoint show`.
-         */
-        get: operations["get_missions_mission_diff"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/missions/{mission}/diff/file": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Show one file of two trees.
-         * @description Needs the role viewer and the scope read.
-         */
-        get: operations["get_missions_mission_diff_file"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/missions/{mission}/review": {
         parameters: {
             query?: never;
@@ -200,66 +300,6 @@ export interface paths {
          * @description Needs the role viewer and the scope read.
          */
         get: operations["get_missions_mission_review"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/missions/{mission}/checkpoints": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List its checkpoints, the oldest first.
-         * @description Needs the role viewer and the scope read. Like `chargehand checkpoint list`.
-         */
-        get: operations["get_missions_mission_checkpoints"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/missions/{mission}/artifacts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List the artifacts of a mission.
-         * @description Needs the role viewer and the scope read. Like `chargehand artifact list`.
-         */
-        get: operations["get_missions_mission_artifacts"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/artifacts/{artifact}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read an artifact.
-         * @description Needs the role viewer and the scope read. Like `chargehand artifact show`.
-         */
-        get: operations["get_artifacts_artifact"];
         put?: never;
         post?: never;
         delete?: never;
@@ -472,6 +512,126 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/missions/{mission}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what changed between two of its trees.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission diff`, `chargehand checkpoint diff`.
+         */
+        get: operations["get_missions_mission_diff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/diff/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show one file of two trees.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_missions_mission_diff_file"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List its checkpoints, the oldest first.
+         * @description Needs the role viewer and the scope read. Like `chargehand checkpoint list`.
+         */
+        get: operations["get_missions_mission_checkpoints"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/checkpoints/{checkpoint}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a checkpoint, and its files that differ from the base.
+         * @description Needs the role viewer and the scope read. Like `chargehand checkpoint show`.
+         */
+        get: operations["get_missions_mission_checkpoints_checkpoint"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/artifacts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the artifacts of a mission.
+         * @description Needs the role viewer and the scope read. Like `chargehand artifact list`.
+         */
+        get: operations["get_missions_mission_artifacts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/artifacts/{artifact}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read an artifact.
+         * @description Needs the role viewer and the scope read. Like `chargehand artifact show`.
+         */
+        get: operations["get_artifacts_artifact"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions/{mission}/restore": {
         parameters: {
             query?: never;
@@ -483,9 +643,249 @@ export interface paths {
         put?: never;
         /**
          * Restore an earlier checkpoint as a new one.
-         * @description Needs the role operator and the scope steer. Like `chargehand checkpoint restore`, `chargehand checkpoint undo`.
+         * @description Needs the role operator and the scope steer. Like `chargehand checkpoint restore`.
          */
         post: operations["post_missions_mission_restore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/undo": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restore the checkpoint before the last one.
+         * @description Needs the role operator and the scope steer. Like `chargehand checkpoint undo`.
+         */
+        post: operations["post_missions_mission_undo"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List git actions and commands.
+         * @description Needs the role viewer and the scope read. Like `chargehand action list`.
+         */
+        get: operations["get_actions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/{action}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a git action or a command.
+         * @description Needs the role viewer and the scope read. Like `chargehand action show`.
+         */
+        get: operations["get_actions_action"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/{action}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what it printed.
+         * @description Needs the role viewer and the scope read. Like `chargehand action log`.
+         */
+        get: operations["get_actions_action_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/{action}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop it and all that it started.
+         * @description Needs the role operator and the scope steer. Like `chargehand action cancel`.
+         */
+        post: operations["post_actions_action_cancel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/{action}/answer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Answer what it asks; after a yes it runs in the background.
+         * @description Needs the role operator and the scope decide. Like `chargehand action answer`.
+         */
+        post: operations["post_actions_action_answer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/agents/probe": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Try whether agents can work.
+         * @description Needs the role operator and the scope steer. Like `chargehand agent probe`.
+         */
+        post: operations["post_agents_probe"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/models/probe": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Call models with a few tokens, and keep what they can do.
+         * @description Needs the role operator and the scope steer. Like `chargehand model probe`.
+         */
+        post: operations["post_models_probe"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/catalogue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List models of the shipped catalogue.
+         * @description Needs the role viewer and the scope read. Like `chargehand model list`.
+         */
+        get: operations["get_catalogue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the rules for what agents do.
+         * @description Needs the role viewer and the scope read. Like `chargehand policy show`.
+         */
+        get: operations["get_policy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/facts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what rules can ask about.
+         * @description Needs the role viewer and the scope read. Like `chargehand policy show`.
+         */
+        get: operations["get_policy_facts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policy/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Judge an action without doing it.
+         * @description Needs the role viewer and the scope read. Like `chargehand policy test`.
+         */
+        post: operations["post_policy_test"];
         delete?: never;
         options?: never;
         head?: never;
@@ -716,26 +1116,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/policy": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Show the rules for what agents do.
-         * @description Needs the role viewer and the scope read. Like `chargehand policy show`.
-         */
-        get: operations["get_policy"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/stats/invoice": {
         parameters: {
             query?: never;
@@ -748,46 +1128,6 @@ export interface paths {
          * @description Needs the role viewer and the scope read. Like `chargehand model invoice`.
          */
         get: operations["get_stats_invoice"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/actions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List git actions and commands.
-         * @description Needs the role viewer and the scope read. Like `chargehand action list`.
-         */
-        get: operations["get_actions"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/actions/{action}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Show a git action or a command.
-         * @description Needs the role viewer and the scope read. Like `chargehand action show`.
-         */
-        get: operations["get_actions_action"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1106,6 +1446,56 @@ export interface components {
             truncated: boolean;
         };
         /**
+         * ActionJudged
+         * @description An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
+         *
+         *         `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
+         *         `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
+         *         `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
+         *         `rules` tells the rules that were in force from others. Where `action` is set, it is a person's action of that
+         *         id, and `attempt` is "".
+         */
+        ActionJudged: {
+            attempt: string;
+            kind: string;
+            text: string;
+            effect: string;
+            rule: string;
+            reason: string;
+            /** @default  */
+            subject: string;
+            /** @default 1 */
+            parts: number;
+            /** @default [] */
+            overridden: string[];
+            /** @default  */
+            answer: string;
+            /** @default  */
+            rules: string;
+            /** @default  */
+            action: string;
+        };
+        /**
+         * ActionLineDocument
+         * @description One line that an action printed.
+         */
+        ActionLineDocument: {
+            action: string;
+            time: string;
+            stream: string;
+            line: string;
+        };
+        /**
+         * ActionOutputPage
+         * @description What an action printed from some place on; `next` is where to read on, `status` how the action stands.
+         */
+        ActionOutputPage: {
+            action: string;
+            status: string;
+            lines: components["schemas"]["ActionLineDocument"][];
+            next: number;
+        };
+        /**
          * AgentEntry
          * @description One agent that can be named after `--agent`; `acknowledge`: it confirms that it read a critical message.
          */
@@ -1127,6 +1517,23 @@ export interface components {
         AgentList: {
             agents: components["schemas"]["AgentEntry"][];
             found: components["schemas"]["InstalledProgram"][];
+        };
+        /**
+         * AgentProbe
+         * @description Whether an agent can work, and what was found out, in words.
+         */
+        AgentProbe: {
+            name: string;
+            fine: boolean;
+            found: string;
+            acknowledge: boolean;
+        };
+        /**
+         * AgentProbes
+         * @description Whether each agent can work.
+         */
+        AgentProbes: {
+            agents: components["schemas"]["AgentProbe"][];
         };
         /**
          * Ambiguity
@@ -1159,6 +1566,26 @@ export interface components {
         ArtifactList: {
             mission: string;
             artifacts: components["schemas"]["ArtifactEntry"][];
+        };
+        /**
+         * ArtifactUse
+         * @description A mission that kept an artifact (null: none), as what and when.
+         */
+        ArtifactUse: {
+            mission: string | null;
+            kind: string;
+            time: string;
+        };
+        /**
+         * ArtifactView
+         * @description One artifact with its content: text where `encoding` is `utf-8`, else base64.
+         */
+        ArtifactView: {
+            id: string;
+            size: number;
+            kept: components["schemas"]["ArtifactUse"][];
+            encoding: string;
+            content: string;
         };
         /**
          * AttemptDetails
@@ -1299,6 +1726,32 @@ export interface components {
             dirty: boolean;
         };
         /**
+         * Catalogue
+         * @description The models of the catalogue, of one provider or of all.
+         */
+        Catalogue: {
+            catalogue: components["schemas"]["CatalogueModel"][];
+        };
+        /**
+         * CatalogueModel
+         * @description One model of the catalogue; what the catalogue does not say is null.
+         */
+        CatalogueModel: {
+            provider: string;
+            model: string;
+            context: number | null;
+            max_output: number | null;
+            tools: boolean | null;
+            reasoning: boolean | null;
+            structured: boolean | null;
+            takes: string[] | null;
+            gives: string[] | null;
+            status: string | null;
+            released: string | null;
+            price: components["schemas"]["Price"] | null;
+            source: string;
+        };
+        /**
          * CauseDocument
          * @description Why a mission or an attempt ended without success: its class, a stable code, and what to do.
          */
@@ -1366,6 +1819,15 @@ export interface components {
             parent: string;
             trigger: string;
             changed: number;
+        };
+        /**
+         * CheckpointDocument
+         * @description `checkpoint show`: one checkpoint, and the lines by which its files differ from the base.
+         */
+        CheckpointDocument: {
+            mission: string;
+            checkpoint: components["schemas"]["Checkpoint"];
+            files: components["schemas"]["LineCount"][];
         };
         /**
          * CheckpointStats
@@ -1548,6 +2010,22 @@ export interface components {
             seconds: number | null;
         };
         /**
+         * EventDocument
+         * @description One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
+         *
+         *         `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
+         */
+        EventDocument: {
+            mission: string;
+            seq: number;
+            time: string;
+            type: string;
+            step: string | null;
+            payload: unknown;
+            damaged: boolean;
+            hash: string;
+        };
+        /**
          * EventLine
          * @description One line of any log in words; `position` is its place among the lines of all logs, where that is asked.
          */
@@ -1709,6 +2187,33 @@ export interface components {
             booked_usd: number;
         };
         /**
+         * Judgement
+         * @description What is to be done about an action: the strongest of its parts, `subject` names which.
+         */
+        Judgement: {
+            /** @enum {unknown} */
+            effect: "allow" | "ask" | "deny";
+            rule: string;
+            reason: string;
+            subject: string;
+            /** @default [] */
+            parts: components["schemas"]["Part"][];
+        };
+        /**
+         * JudgementPage
+         * @description What was judged in a mission; `counts` are over all of its log, by effect.
+         *
+         *         `next` is the line to go on after, null at the end.
+         */
+        JudgementPage: {
+            mission: string;
+            judgements: components["schemas"]["LoggedJudgement"][];
+            counts: {
+                [key: string]: number;
+            };
+            next: number | null;
+        };
+        /**
          * KeyView
          * @description The key a model needs (null: none), whether it is there, and where in words; never its value.
          */
@@ -1784,6 +2289,29 @@ export interface components {
             pid: number;
             version: string;
             missions: number;
+        };
+        /**
+         * LogPage
+         * @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`.
+         *
+         *         `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
+         */
+        LogPage: {
+            log: string;
+            status: string;
+            settled: boolean;
+            events: components["schemas"]["EventDocument"][];
+            next: number | null;
+        };
+        /**
+         * LoggedJudgement
+         * @description One judgement of a mission, as it stands in its log.
+         */
+        LoggedJudgement: {
+            mission: string;
+            seq: number;
+            time: string;
+            judged: components["schemas"]["ActionJudged"];
         };
         /**
          * Loop
@@ -1949,6 +2477,16 @@ export interface components {
             tasks: components["schemas"]["TaskTally"] | null;
             failures: components["schemas"]["FailureDocument"][];
             next: string[];
+        };
+        /**
+         * MissionListDocument
+         * @description `mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out.
+         *
+         *         The missions of a listed coordinator's tasks are there with it, and do not count.
+         */
+        MissionListDocument: {
+            missions: components["schemas"]["ListedMission"][];
+            left_out: number;
         };
         /**
          * MissionPage
@@ -2122,6 +2660,33 @@ export interface components {
             models: components["schemas"]["ModelView"][];
         };
         /**
+         * ModelProbeView
+         * @description How one model answered; null is what was not found out. `abilities` is null where none were tried.
+         *
+         *         `warning` says how far its key is protected where that is less than for most keys, else null.
+         */
+        ModelProbeView: {
+            name: string;
+            fine: boolean;
+            reachable: boolean;
+            answered: boolean;
+            tools: boolean | null;
+            listed: boolean | null;
+            seconds: number;
+            price_source: string | null;
+            error: string | null;
+            abilities: components["schemas"]["Reported"] | null;
+            /** @default null */
+            warning: string | null;
+        };
+        /**
+         * ModelProbes
+         * @description How each model answered.
+         */
+        ModelProbes: {
+            models: components["schemas"]["ModelProbeView"][];
+        };
+        /**
          * ModelStatisticsDocument
          * @description `model stats`: one entry for each model, provider and address that was asked.
          */
@@ -2226,6 +2791,29 @@ export interface components {
         Obligation: {
             id: string;
             text: string;
+        };
+        /**
+         * Part
+         * @description One thing that an action was taken apart into, judged by itself.
+         *
+         *         `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
+         *         `snippet`, `mcp.call` or `other`; `via` are the programs and forms
+         *         it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
+         *         rule set aside.
+         */
+        Part: {
+            kind: string;
+            text: string;
+            /** @enum {unknown} */
+            effect: "allow" | "ask" | "deny";
+            rule: string;
+            reason: string;
+            /** @default [] */
+            via: string[];
+            /** @default  */
+            where: string;
+            /** @default [] */
+            overridden: string[];
         };
         /**
          * PathPlan
@@ -2430,6 +3018,21 @@ export interface components {
             expired: boolean;
         };
         /**
+         * QuestionDocument
+         * @description `mission answer` without an answer: what is asked.
+         */
+        QuestionDocument: {
+            mission: string;
+            question: string;
+            text: string;
+            options: string[];
+            /** @enum {unknown} */
+            kind: "clarification" | "decision" | "permission" | "risk";
+            closed: boolean;
+            expires: string;
+            default: string;
+        };
+        /**
          * Rates
          * @description Shares of the ended missions, from 0 to 1, `None` where none has ended; defined in `causes.toml`.
          */
@@ -2468,6 +3071,35 @@ export interface components {
             kind: string;
             artifact: string;
             text: string;
+        };
+        /**
+         * Reported
+         * @description What the provider said, or what came of trying, on one `day` (ISO 8601); `None` is what was not found out.
+         *
+         *         `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
+         */
+        Reported: {
+            day: string;
+            /** @default null */
+            context: number | null;
+            /** @default null */
+            max_output: number | null;
+            /** @default null */
+            tools: boolean | null;
+            /** @default null */
+            streams: boolean | null;
+            /** @default null */
+            images: boolean | null;
+            /** @default null */
+            reasoning: boolean | null;
+            /** @default null */
+            embeddings: boolean | null;
+            /** @default null */
+            output_kept: boolean | null;
+            /** @default {} */
+            tried: {
+                [key: string]: string;
+            };
         };
         /**
          * ReportedEvent
@@ -2737,6 +3369,13 @@ export interface components {
             digest: string;
             rules: components["schemas"]["Rule"][];
             sources: components["schemas"]["RuleSource"][];
+        };
+        /**
+         * RuleSchema
+         * @description What rules may ask about, as a Cedar schema.
+         */
+        RuleSchema: {
+            schema: string;
         };
         /**
          * RuleSource
@@ -3333,6 +3972,292 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    get_missions_list: {
+        parameters: {
+            query?: {
+                project?: string | null;
+                status?: string[];
+                since?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out. The missions of a listed coordinator's tasks are there with it, and do not count. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionListDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_log: {
+        parameters: {
+            query?: {
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`. `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_outcome: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_question: {
+        parameters: {
+            query?: {
+                task?: string | null;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission answer` without an answer: what is asked. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuestionDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_judgements: {
+        parameters: {
+            query?: {
+                after?: number;
+                limit?: number;
+                everything?: boolean;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was judged in a mission; `counts` are over all of its log, by effect. `next` is the line to go on after, null at the end. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JudgementPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_projects_project_log: {
+        parameters: {
+            query?: {
+                after?: number;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                project: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`. `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_audit_export: {
+        parameters: {
+            query?: {
+                mission?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Its lines. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
     get_missions: {
         parameters: {
             query?: {
@@ -3685,93 +4610,6 @@ export interface operations {
             503: components["responses"]["503"];
         };
     };
-    get_missions_mission_diff: {
-        parameters: {
-            query?: {
-                old?: string;
-                new?: string;
-                patch?: boolean;
-            };
-            header?: never;
-            path: {
-                mission: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given. A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DiffDocument"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
-    get_missions_mission_diff_file: {
-        parameters: {
-            query: {
-                old?: string;
-                new?: string;
-                patch?: boolean;
-                path: string;
-            };
-            header?: never;
-            path: {
-                mission: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description One file of two trees: both texts, null where there is none or more than 1 MB, and the patch. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["FileDifference"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
     get_missions_mission_review: {
         parameters: {
             query?: never;
@@ -3792,121 +4630,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ChangeReview"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
-    get_missions_mission_checkpoints: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                mission: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description `checkpoint list`: the oldest first. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CheckpointsDocument"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
-    get_missions_mission_artifacts: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                mission: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description What a mission kept, the oldest first. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ArtifactList"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
-    get_artifacts_artifact: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                artifact: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Its bytes. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/plain": string;
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */
@@ -4223,7 +4946,10 @@ export interface operations {
     };
     get_missions_mission_rollback: {
         parameters: {
-            query?: never;
+            query?: {
+                task?: string | null;
+                with_dependents?: boolean;
+            };
             header?: never;
             path: {
                 mission: string;
@@ -4269,7 +4995,16 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    task?: string | null;
+                    /** @default false */
+                    with_dependents?: boolean;
+                };
+            };
+        };
         responses: {
             /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
             200: {
@@ -4388,6 +5123,254 @@ export interface operations {
             503: components["responses"]["503"];
         };
     };
+    get_missions_mission_diff: {
+        parameters: {
+            query?: {
+                old?: string;
+                new?: string;
+                patch?: boolean;
+                inverse?: boolean;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given. A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiffDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_diff_file: {
+        parameters: {
+            query: {
+                old?: string;
+                new?: string;
+                patch?: boolean;
+                path: string;
+            };
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One file of two trees: both texts, null where there is none or more than 1 MB, and the patch. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileDifference"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_checkpoints: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `checkpoint list`: the oldest first. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointsDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_checkpoints_checkpoint: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+                checkpoint: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `checkpoint show`: one checkpoint, and the lines by which its files differ from the base. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_artifacts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What a mission kept, the oldest first. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ArtifactList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_artifacts_artifact: {
+        parameters: {
+            query?: {
+                format?: string;
+            };
+            header?: never;
+            path: {
+                artifact: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One artifact with its content: text where `encoding` is `utf-8`, else base64. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ArtifactView"];
+                    "text/plain": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
     post_missions_mission_restore: {
         parameters: {
             query?: never;
@@ -4431,6 +5414,506 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_undo: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default false */
+                    dry_run?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RestoreDocument"];
+                };
+            };
+            /** @description It goes on; the mission's events tell what becomes of it. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_actions: {
+        parameters: {
+            query?: {
+                running?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Built-in mutable sequence. If no argument is given, the constructor creates a new empty list. The argument must be an iterable if specified. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionDocument"][];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_actions_action: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                action: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_actions_action_log: {
+        parameters: {
+            query?: {
+                after?: number;
+            };
+            header?: never;
+            path: {
+                action: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What an action printed from some place on; `next` is where to read on, `status` how the action stands. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionOutputPage"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_actions_action_cancel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                action: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_actions_action_answer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                action: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /** @enum {unknown} */
+                    answer: "no" | "yes";
+                };
+            };
+        };
+        responses: {
+            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActionDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_agents_probe: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    agent?: string | null;
+                    /** @default null */
+                    project?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description Whether each agent can work. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentProbes"];
+                };
+            };
+            /** @description It goes on; the mission's events tell what becomes of it. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_models_probe: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    model?: string | null;
+                    /** @default false */
+                    quick?: boolean;
+                    /** @default null */
+                    project?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description How each model answered. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelProbes"];
+                };
+            };
+            /** @description It goes on; the mission's events tell what becomes of it. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_catalogue: {
+        parameters: {
+            query?: {
+                provider?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The models of the catalogue, of one provider or of all. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Catalogue"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_policy: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rules in force; `digest` changes when any of them does. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RuleList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_policy_facts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What rules may ask about, as a Cedar schema. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RuleSchema"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_policy_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default [] */
+                    command?: string[];
+                    /** @default null */
+                    shell?: string | null;
+                    /** @default null */
+                    read?: string | null;
+                    /** @default null */
+                    write?: string | null;
+                    /** @default null */
+                    mcp?: string | null;
+                    /** @default null */
+                    cwd?: string | null;
+                    /** @default null */
+                    project?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description What is to be done about an action: the strongest of its parts, `subject` names which. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Judgement"];
                 };
             };
             400: components["responses"]["400"];
@@ -4793,6 +6276,7 @@ export interface operations {
         parameters: {
             query?: {
                 project?: string | null;
+                origins?: boolean;
             };
             header?: never;
             path?: never;
@@ -4910,45 +6394,6 @@ export interface operations {
             503: components["responses"]["503"];
         };
     };
-    get_policy: {
-        parameters: {
-            query?: {
-                project?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The rules in force; `digest` changes when any of them does. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RuleList"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
     get_stats_invoice: {
         parameters: {
             query?: {
@@ -4970,82 +6415,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InvoiceDocument"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
-    get_actions: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Built-in mutable sequence. If no argument is given, the constructor creates a new empty list. The argument must be an iterable if specified. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ActionDocument"][];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
-    get_actions_action: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                action: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
-            200: {
-                headers: {
-                    /** @description Tells this content from any other. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ActionDocument"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */
@@ -5155,6 +6524,8 @@ export interface operations {
                     mission?: string | null;
                     /** @default false */
                     deep?: boolean;
+                    /** @default null */
+                    head?: string | null;
                 };
             };
         };
@@ -5247,8 +6618,10 @@ export interface operations {
                 };
             };
             400: components["responses"]["400"];
+            401: components["responses"]["401"];
             403: components["responses"]["403"];
             409: components["responses"]["409"];
+            422: components["responses"]["422"];
             429: components["responses"]["429"];
             503: components["responses"]["503"];
         };
@@ -5645,7 +7018,9 @@ export interface operations {
             401: components["responses"]["401"];
             403: components["responses"]["403"];
             404: components["responses"]["404"];
+            422: components["responses"]["422"];
             429: components["responses"]["429"];
+            503: components["responses"]["503"];
         };
     };
 }
