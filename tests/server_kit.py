@@ -84,7 +84,13 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    environ: Mapping[str, str], cwd: Path, *, port: int = 0, names: tuple[str, ...] = (), worker: bool = False
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    port: int = 0,
+    names: tuple[str, ...] = (),
+    proxies: tuple[str, ...] = (),
+    worker: bool = False,
 ) -> Iterator[Served]:
     """Serve a state directory while the block runs, on the loop of a thread."""
     listening = bind("127.0.0.1", port)
@@ -97,7 +103,7 @@ def serving(
     async def work() -> None:
         loops.append(asyncio.get_running_loop())
         await serve(
-            ServeOptions(names=names, worker=False),
+            ServeOptions(names=names, proxies=proxies, worker=False),
             listening,
             environ=environ,
             cwd=cwd,

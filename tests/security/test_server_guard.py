@@ -258,7 +258,31 @@ def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
         assert unknown.json() == right.json()
 
 
+@pytest.mark.parametrize("path", ["x" * 4000, "/" + "y" * 300, "/root/none", "a/../b"])
+def test_a_path_that_is_none_is_no_fault_of_ours(served: Served, path: str) -> None:
+    answer = served.owner().post(f"{API}/projects", json={"path": path})
+    assert (answer.status_code, code(answer)) == (422, "not_a_repository")
+
+
 # --- too much
+
+
+def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) -> None:
+    def guess(client: httpx.Client, *named: str) -> str:
+        headers = [("X-Forwarded-For", each) for each in named]
+        return code(client.post(f"{API}/session", json={"code": "wrong"}, headers=headers))
+
+    with serving(environment(tmp_path), tmp_path, proxies=("127.0.0.1",)) as served:
+        client = served.stranger()
+        # What a client wrote itself stands before what the proxy adds, and does not count.
+        answers = [guess(client, f"198.51.100.{number}", "203.0.113.7, 127.0.0.1") for number in range(12)]
+        assert answers[-1] == "rate_limited"
+        assert guess(client, "203.0.113.8") == "login_failed"
+        assert guess(client, "no address") == "login_failed"
+        assert guess(client) == "login_failed"
+    with serving(environment(tmp_path), tmp_path) as served:
+        client = served.stranger()
+        assert [guess(client, f"203.0.113.{number}") for number in range(12)][-1] == "rate_limited"
 
 
 def test_who_guesses_too_often_is_told_to_wait(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from chargehand.app.missions import read_transcript
 from chargehand.app.reading import StateReader
 from chargehand.app.story import PageRequest, page_events, page_missions, page_transcript
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.core.mission_events import QuestionAsked, StepFinished
+from chargehand.core.mission_events import MissionCreated, QuestionAsked, StepFinished
+from chargehand.core.records import MissionRequest
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.server._routes import NamedMission, RestArguments, read_arguments
 from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, served_commands
@@ -101,6 +102,11 @@ def test_the_document_describes_every_route_and_leads_nowhere_else() -> None:
         assert {"401", "403", "429"} <= set(operation["responses"])
 
 
+def test_what_a_login_can_answer_is_described() -> None:
+    described = openapi_document()["paths"]["/api/v1/session"]["post"]["responses"]
+    assert {"200", "400", "401", "403", "422", "429", "503"} <= set(described)
+
+
 class Numbers(RestArguments, frozen=True):
     """Arguments of several kinds."""
 
@@ -168,6 +174,31 @@ def test_a_search_finds_ids_and_words_in_any_case(tmp_path: Path) -> None:
         first = page_missions(reader, PageRequest(text="parser", limit=10))
         second = page_missions(reader, PageRequest(text="parser", limit=10, before=first.next))
         assert [each.mission for each in (*first.missions, *second.missions)] == names[::-1][:20]
+
+
+def test_a_search_sees_what_is_folded_in_case_stale_or_damaged(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        names = record_missions(reader, 4, text='Straße "q" \\x')
+        record_missions_of(reader, "m-other", "nothing of that")
+
+        def found(text: str) -> list[str]:
+            return sorted(each.mission for each in page_missions(reader, PageRequest(text=text)).missions)
+
+        for text in ("STRASSE", "straße", '"q" \\x', "e"):
+            assert found(text)[: len(names)] == names, text
+        assert found("% 1") == found("\0") == []
+        with reader.store.database.write() as connection:
+            connection.execute("UPDATE mission_summaries SET form = 0 WHERE mission = ?", (names[0],))
+            connection.execute("UPDATE mission_summaries SET summary = x'7bff' WHERE mission = ?", (names[1],))
+            connection.execute("UPDATE mission_summaries SET summary = x'7b7d' WHERE mission = ?", (names[2],))
+        assert {names[0], names[1], names[3]} <= set(found("strasse"))
+
+
+def record_missions_of(reader: StateReader, name: str, text: str) -> None:
+    request = MissionRequest(text=text, agent="command:true", command=("true",), slug="m")
+    project = reader.store.projects.register(reader.cwd)
+    created = MissionCreated(project=project.id, repository=str(project.path), request=request)
+    reader.store.log.append(name, created)
 
 
 def test_a_page_of_events_leaves_none_out(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ class SystemView(msgspec.Struct, frozen=True, kw_only=True):
 def describe_system(reader: StateReader) -> SystemView:
     """Return who is alive, what waits, and how much room is left."""
     log = reader.store.log
-    held = Counter(row.owner for row in log.takeable() if row.owner is not None)
+    held = Counter(log.owners())
     members = reader.watched_workers.members()
     usage = shutil.disk_usage(reader.home)
     waiting = log.summaries(reader.watched_workers.live, statuses=frozenset[MissionStatus]({"waiting"}))
@@ -307,7 +307,7 @@ def describe_system(reader: StateReader) -> SystemView:
             for each in members
         ),
         running=sum(held[each.id] for each in members),
-        queued=len(reader.mission_reader.waits()),
+        queued=reader.mission_reader.queued(),
         sleeping=len(log.sleeping()),
         open_questions=sum(each.summary.open_question is not None for each in waiting),
         disk_free_mb=usage.free >> 20,

@@ -112,7 +112,7 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
     kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
-    waits = waiting_reason(state, reader.mission_reader.waits())
+    waits = waiting_reason(state, reader.mission_reader.waits((state.id,)))
     problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
     waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
@@ -207,7 +207,7 @@ def follow_mission(
             if state.waits_for_quota is not None:
                 reason = state.waits_for_quota.reason
             elif state.status == "planned" or goes_on_by_itself(state):
-                reason = reader.mission_reader.waits().get(state.id)
+                reason = reader.mission_reader.waits((state.id,)).get(state.id)
             if state.plan is not None:
                 reason = patience.lasting(reason)
             if reason is not None and reason.message != last_wait:

@@ -44,7 +44,7 @@ from chargehand.core import plan_events as p
 from chargehand.core.events import Event, Payload
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult, MissionStatus, Verdict
-from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary
+from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.core.text import printable
 from chargehand.missions.journal import load_step_output
 from chargehand.missions.waiting import waiting_tasks
@@ -58,8 +58,6 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE
 _MOST_WRONG = 4
 _COLUMN = 46
 _LONGEST = 200
-# Missions that a search looks at in one read, and in all.
-_SEARCHED, _SEARCHED_MOST = 500, 5000
 # Bytes of a payload in a page of events: longer ones stand in `mission log --json`.
 _LONGEST_PAYLOAD = 16_000
 # Lines that a step of a transcript has at most, and characters of a page of one.
@@ -273,7 +271,7 @@ class MissionPage(Document, frozen=True):
 class PageRequest(Struct, frozen=True, kw_only=True):
     """Which page of missions: at most `limit` that were created before the mission `before`.
 
-    `text` is looked for in ids and requests, in any case, in the newest 5,000 missions that fit otherwise.
+    `text` is looked for in ids and requests, in any case.
     """
 
     project: str | None = None
@@ -291,27 +289,20 @@ def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
     # First, so that who follows the feed from there misses nothing of the page.
     position = log.last_position()
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else None
-    wanted, found, before = request.text.casefold(), list[MissionSummary](), request.before
-    looked = 0
-    while True:
-        page = log.summaries(
-            is_live,
-            project=request.project,
-            user=request.user,
-            statuses=request.statuses or None,
-            since=since,
-            before=before,
-            limit=_SEARCHED if wanted else request.limit + 1,
-        )
-        looked += len(page)
-        told = [each.summary for each in reversed(page)]
-        before = told[-1].id if told else None
-        found += [each for each in told if not wanted or _mentions(each, wanted)]
-        if len(found) > request.limit or len(page) < _SEARCHED or looked >= _SEARCHED_MOST or not wanted:
-            break
+    page = log.summaries(
+        is_live,
+        project=request.project,
+        user=request.user,
+        statuses=request.statuses or None,
+        since=since,
+        before=request.before,
+        text=request.text,
+        limit=request.limit + 1,
+    )
+    found = [each.summary for each in reversed(page)]
     shown = found[: request.limit]
     counts = log.counts(is_live, project=request.project, user=request.user)
-    waits = reader.mission_reader.waits()
+    waits = reader.mission_reader.waits([each.id for each in shown])
     coordinators = [each for each in shown if each.tasks is not None and each.status not in ENDED]
     waiting = waiting_tasks((*shown, *(child for each in coordinators for child in children_of(reader, each.id))))
     return MissionPage(
@@ -320,10 +311,6 @@ def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
         counts={str(status): count for status, count in counts.items()},
         position=position,
     )
-
-
-def _mentions(state: MissionSummary, text: str) -> bool:
-    return text in state.id or (state.request is not None and text in state.request.text.casefold())
 
 
 class EventLine(Document, frozen=True):

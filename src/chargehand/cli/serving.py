@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -95,11 +95,18 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     metavar="HOST",
     help="Also answer to this host name, as a proxy passes it on.",
 )
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Believe the proxy at this address who its clients are (X-Forwarded-For).",
+)
 @click.option("--link", is_flag=True, help="Only print a new login link of the server that runs there already.")
 @click.option("--no-worker", is_flag=True, help="Run no worker beside the server.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
-def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool, slots: int, out: Output) -> int:
+def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> int:
     """Start the dashboard, its API and a worker on this machine, until a signal.
 
     Prints a link that logs you in once. Beyond loopback accounts are needed (chargehand user add), and a proxy in
@@ -121,7 +128,7 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
     from chargehand.server.serving import ServeOptions, bind, serve, url_at
 
     set_up_logs()
-    options = ServeOptions(host=host, port=port, names=names, worker=not no_worker, slots=slots)
+    asked = ServeOptions(host=host, port=port, worker=not no_worker, **options)
 
     def show_link(app: App, url: str, more: str = "") -> None:
         login = f"{url}/login#{create_login_code(app).secret}"
@@ -141,7 +148,7 @@ def up(host: str, port: int, names: tuple[str, ...], link: bool, no_worker: bool
 
         run_async(
             lambda stop: serve(
-                options,
+                asked,
                 listening,
                 environ=os.environ,
                 cwd=working_directory(),

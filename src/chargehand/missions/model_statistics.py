@@ -60,16 +60,15 @@ def gather_model_statistics(
     """
     tally = ModelTally()
     for row in reader.store.log.missions(project=project):
-        events = reader.store.log.read(row.id)
+        # Its calls alone at first: of most missions of agents of other programs there are none.
         called = [
             call
-            for line in events
-            if line.type == ModelCalled.type
-            and (since is None or datetime.fromisoformat(line.time) >= since)
+            for line in reader.store.log.read(row.id, types=(ModelCalled.type,))
+            if (since is None or datetime.fromisoformat(line.time) >= since)
             and isinstance(call := read_payload(line), ModelCalled)
         ]
         if called:
-            tally.add(called, fold(events, live=False).attempts)
+            tally.add(called, fold(reader.store.log.read(row.id), live=False).attempts)
     return tally.stats()
 
 

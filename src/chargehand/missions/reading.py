@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from datetime import datetime
 
@@ -49,11 +49,11 @@ def queue_positions(store: Store, workers: Roster) -> dict[str, QueuePosition]:
     """
     alive = {member.id for member in workers.members() if member.role == "worker"}
     # Rows and locks only: this must stay cheap, as lists ask it on every refresh.
-    rows = [row for row in store.log.takeable() if row.runnable]
-    living = {row.owner for row in rows if row.owner is not None and workers.live(row.owner)}
+    queue = store.log.queue()
+    living = {owner for owner in {owner for _, owner in queue} if owner is not None and workers.live(owner)}
     # A `chargehand run` holds its own mission and takes no other: it counts as a living owner, not as a worker.
-    running = sum(row.owner in living and row.owner in alive for row in rows)
-    free = [row.id for row in rows if row.owner not in living]
+    running = sum(owner in living and owner in alive for _, owner in queue)
+    free = [mission for mission, owner in queue if owner not in living]
     return {
         mission: QueuePosition(workers=len(alive), running=running, before=before)
         for before, mission in enumerate(free)
@@ -118,9 +118,18 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         """Tell whether a living worker holds the mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
 
-    def waits(self) -> dict[str, Reason]:
-        """Return why each mission waits that should go on and that nobody alive has taken up, the oldest first."""
-        return {mission: at.reason for mission, at in queue_positions(self.store, self.workers).items()}
+    def waits(self, among: Collection[str] | None = None) -> dict[str, Reason]:
+        """Return why each mission waits that should go on and that nobody alive has taken up, the oldest first.
+
+        Only those `among` some, where these are given: words for a long queue take longer than to look at it.
+        """
+        found = queue_positions(self.store, self.workers)
+        wanted = found if among is None else [mission for mission in among if mission in found]
+        return {mission: found[mission].reason for mission in wanted}
+
+    def queued(self) -> int:
+        """Return how many missions should go on and nobody alive has taken up."""
+        return len(queue_positions(self.store, self.workers))
 
     def sleepers(self) -> dict[str, datetime]:
         """Return the missions that wait for quota and when each is to be woken, the first one first."""

@@ -18,6 +18,8 @@ from chargehand.server._responses import encode_document
 
 _LOG = logging.getLogger("chargehand.server")
 _LOOK_SECONDS = 0.1
+# After a fault of ours: it is met again, and must not fill the log.
+_FAULT_SECONDS = 5.0
 # A proxy or a browser that hears nothing for longer takes the connection for dead.
 _BEAT_SECONDS = 15.0
 # Lines kept for those who follow; who is further behind reads the store by itself.
@@ -44,14 +46,15 @@ class _Frame(Struct, frozen=True):
 class EventFeed:
     """Lines for any number of clients; each has its own place, so that a slow one delays and costs nobody."""
 
-    def __init__(self, reader: StateReader, *, beat: float = _BEAT_SECONDS) -> None:
-        self._reader, self._beat = reader, beat
+    def __init__(self, reader: StateReader, *, beat: float = _BEAT_SECONDS, pause: float = _FAULT_SECONDS) -> None:
+        self._reader, self._beat, self._pause = reader, beat, pause
         self._frames: deque[_Frame] = deque(maxlen=_KEPT)
         self._position = 0
         self._followers = 0
         self._projects: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._closed = False
+        self._generation = 0
 
     def close(self) -> None:
         """End every stream."""
@@ -70,7 +73,16 @@ class EventFeed:
             except ChargehandError as error:
                 _LOG.warning("%s", error)
                 continue
-            if lines:
+            # The boundary: nor must a fault of ours. A line that cannot be shown is met again, so all are told.
+            except Exception:
+                _LOG.exception("the feed cannot go on from position %d", self._position)
+                self._end_streams()
+                await asyncio.sleep(self._pause)
+                continue
+            if lines is None:
+                _LOG.warning("the log ends before position %d: it was restored", self._position)
+                self._end_streams()
+            elif lines:
                 self._frames.extend(lines)
                 self._position = lines[-1].position
                 self._wake()
@@ -84,6 +96,7 @@ class EventFeed:
         `is_valid` says that the client's session or token counts no more.
         """
         self._followers += 1
+        generation = self._generation
         try:
             last = await asyncio.to_thread(self._reader.store.log.last_position)
             if self._position == 0 or self._followers == 1:
@@ -95,7 +108,7 @@ class EventFeed:
                 after = last
             yield b": connected\n\n"
             checked = time.monotonic()
-            while not self._closed:
+            while not self._closed and generation == self._generation:
                 # By the clock and not in pauses alone: a busy log must not keep a stream that was taken away.
                 if time.monotonic() - checked >= self._beat:
                     if not await is_valid():
@@ -117,6 +130,12 @@ class EventFeed:
         finally:
             self._followers -= 1
 
+    def _end_streams(self) -> None:
+        """End every open stream: who followed comes back with a position, and is told where the log ends."""
+        self._frames.clear()
+        self._position, self._generation = 0, self._generation + 1
+        self._wake()
+
     def _wake(self) -> None:
         # Everybody waits for the event that was current when they looked: none can miss what comes after that.
         changed, self._changed = self._changed, asyncio.Event()
@@ -129,8 +148,11 @@ class EventFeed:
             return [each for each in self._frames if each.position > position][:_PAGE]
         return await asyncio.to_thread(self._read, position)
 
-    def _look(self) -> list[_Frame]:
-        return self._read(self._position)
+    def _look(self) -> list[_Frame] | None:
+        """Return what is new, `None` where the log has become shorter."""
+        position = self._position
+        lines = self._read(position)
+        return lines if lines or self._reader.store.log.last_position() >= position else None
 
     def _read(self, position: int) -> list[_Frame]:
         return [self._as_frame(line) for line in events_after(self._reader, position, limit=_PAGE)]

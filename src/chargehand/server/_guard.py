@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import time
 from collections.abc import Callable
 
@@ -38,6 +40,8 @@ class Hosts(Struct, frozen=True, kw_only=True):
 
     own: frozenset[str]
     proxied: frozenset[str] = frozenset()
+    trusted: frozenset[str] = frozenset()
+    """Addresses of proxies whose word about a client's own address counts."""
 
     def is_secure(self, host: str) -> bool:
         """Tell whether a browser that asked for this host did so over TLS."""
@@ -76,6 +80,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["client"] = self._client(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -113,6 +118,18 @@ class RequestGuard:
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 raise _forbidden("another site sent this request", "use the dashboard of this server")
         self._rate(scope, headers).take()
+
+    def _client(self, scope: Scope) -> tuple[str, int]:
+        """Return who sent a request: whom a trusted proxy names last. Anybody may write what stands before."""
+        host, port = scope.get("client") or ("", 0)
+        if host in self._hosts.trusted:
+            named = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
+            for address in map(str.strip, reversed(named)):
+                if address not in self._hosts.trusted:
+                    with contextlib.suppress(ValueError):
+                        return str(ipaddress.ip_address(address)), 0
+                    break
+        return host, port
 
     def _rate(self, scope: Scope, headers: Headers) -> RateLimit:
         client = scope.get("client") or ("", 0)

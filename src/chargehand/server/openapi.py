@@ -205,7 +205,7 @@ def _add_session(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
             "tags": ["session"],
             "security": [],
             "requestBody": {"required": True, "content": {_JSON: {"schema": _body(LoginBody, (), schemas)}}},
-            "responses": {"200": opened} | _failures("400", "403", "409", "429", "503"),
+            "responses": {"200": opened} | _failures("400", "401", "403", "409", "422", "429", "503"),
         },
         "delete": {
             "operationId": "delete_session",
@@ -232,7 +232,7 @@ def _add_feed(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
                 *_parameters(FeedQuery, (), schemas, in_body=False),
                 {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"}},
             ],
-            "responses": {"200": stream} | _failures("400", "401", "403", "404", "429"),
+            "responses": {"200": stream} | _failures("400", "401", "403", "404", "422", "429", "503"),
         }
     }
 

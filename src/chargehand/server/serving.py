@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import socket
@@ -33,11 +34,12 @@ _STOP_SECONDS = 30.0
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """Where to listen, which other `names` to answer to, and whether a worker runs beside the server."""
+    """Where to listen, which other `names` to answer to, which `proxies` to believe, and whether a worker runs."""
 
     host: str = "127.0.0.1"
     port: int = 8642
     names: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
     worker: bool = True
     slots: int = 5
 
@@ -96,13 +98,22 @@ def url_at(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def hosts_of(listening: socket.socket, names: tuple[str, ...]) -> Hosts:
-    """Return what the `Host` header of a request for this socket may be: with the port, as browsers send it."""
+def hosts_of(listening: socket.socket, names: tuple[str, ...], proxies: tuple[str, ...] = ()) -> Hosts:
+    """Return what the `Host` header of a request for this socket may be: with the port, as browsers send it.
+
+    Raises `UsageError` (`listen_invalid`) for a proxy that is no address.
+    """
+    try:
+        trusted = frozenset(str(ipaddress.ip_address(each)) for each in proxies)
+    except ValueError as error:
+        raise UsageError(
+            f"--proxy: {error}", code="listen_invalid", hint="give the proxy's address, such as 127.0.0.1"
+        ) from error
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     own = {f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *names)}
     # A proxy in front passes on the name that browsers ask for, as they have it: without the port of TLS.
-    return Hosts(own=frozenset(own), proxied=frozenset(names))
+    return Hosts(own=frozenset(own), proxied=frozenset(names), trusted=trusted)
 
 
 async def serve(
@@ -119,7 +130,7 @@ async def serve(
 
     `on_signal` is given what a signal has to call for a good end; that returns whether it will end.
     """
-    hosts = hosts_of(listening, options.names)
+    hosts = hosts_of(listening, options.names, options.proxies)
     server = ChargehandServer(environ=environ, cwd=cwd, hosts=hosts, keep_traceback=keep_traceback)
     granian = _Granian(server.application, listening)
     ended = asyncio.Event()

@@ -57,6 +57,8 @@ _LIST_HINT = "`chargehand mission list` shows them"
 _LOG_HINT = "`chargehand mission log` lists them"
 # Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
+_QUEUE = "SELECT id, owner FROM missions WHERE runnable = 1 ORDER BY created, id"
+_OWNERS = "SELECT owner, count(*) FROM missions WHERE owner IS NOT NULL GROUP BY owner"
 _SLEEPING = "wakes IS NOT NULL AND runnable = 0"
 _WITH_NEWS = "news = 1"
 _ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
@@ -255,6 +257,16 @@ class EventLog:
         """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
         return self._rows(f"{_TAKEABLE} ORDER BY created, id")
 
+    def queue(self) -> tuple[tuple[str, str | None], ...]:
+        """Return the missions that should go on and their owners, oldest first. Raises `StoreError`."""
+        with self._database.read() as connection:  # not as rows: every list asks for it, and it may be long
+            return tuple(connection.execute(_QUEUE))
+
+    def owners(self) -> dict[str, int]:
+        """Return who holds how many missions. Raises `StoreError`."""
+        with self._database.read() as connection:
+            return dict(connection.execute(_OWNERS))
+
     def sleeping(self) -> tuple[MissionRow, ...]:
         """Return the missions that go on by themselves at a moment, the first one first. Raises `StoreError`."""
         return self._rows(f"{_SLEEPING} ORDER BY wakes, id")
@@ -302,43 +314,33 @@ class EventLog:
         before: str | None = None,
         after: str | None = None,
         parent: str | None = None,
+        text: str = "",
         limit: int | None = None,
         measures: bool = False,
     ) -> tuple[MissionListing, ...]:
         """Return missions as lists show them, oldest first, without folding their logs.
 
+
         `since` is an ISO 8601 moment in UTC, `before` and `after` are ids of missions to go on from: with `after`
-        the first `limit` behind it come, else the last `limit` of all or of those before `before`. Without
-        `is_live` no mission counts as held. Raises `NotFoundError` for an unknown cursor, `StoreError`.
+        the first `limit` behind it come, else the last `limit` of all or of those before `before`. `text` is in
+        their ids or requests, in any case. Without `is_live` no mission counts as held. Raises `NotFoundError` for
+        an unknown cursor, `StoreError`.
         """
         given = {"project": project, "user": user, "since": since, "before": before, "after": after}
-        given |= {"parent": parent}
-        place = "(mission_summaries.created, mission)"
-        wheres = {
-            "project": "mission_summaries.project = :project",
-            # A stale row may name no user, or another one: it is looked at below, made anew.
-            "user": "(mission_summaries.user = :user OR form <> :form)",
-            "since": "mission_summaries.created >= :since",
-            "parent": "missions.parent = :parent",
-            "before": f"{place} < (SELECT created, id FROM missions WHERE id = :before)",
-            "after": f"{place} > (SELECT created, id FROM missions WHERE id = :after)",
-        }
+        given |= {"parent": parent, "text": text.casefold() or None}
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for cursor in (before, after):
             if cursor is not None:
                 self.get(cursor)
-        where = ["missions.id <> missions.project", *(wheres[name] for name in values)]
-        if statuses is not None:
-            values |= {f"status{number}": status for number, status in enumerate(statuses)}
-            names = ", ".join(f":status{number}" for number in range(len(statuses)))
-            # The one that counts is known only with the holder: what may be meant is read, and looked at below.
-            where.append(f"(status_unheld IN ({names}) OR status IN ({names}) OR form <> :form)")
+        where = summaries.conditions(values, statuses=None if statuses is None else len(statuses))
+        values |= {f"status{number}": status for number, status in enumerate(statuses or ())}
         backwards = limit is not None and after is None
         order = " DESC" if backwards else ""
         query = f"{' AND '.join(where)} ORDER BY mission_summaries.created{order}, mission{order}"
 
         def fits(told: MissionSummary) -> bool:
-            return (statuses is None or told.status in statuses) and (user is None or told.user == user)
+            named = (statuses is None or told.status in statuses) and (user is None or told.user == user)
+            return named and summaries.mentions(told, text.casefold())
 
         found = self._listings(is_live, query, values, fits=fits, limit=limit, measures=measures)
         return tuple(reversed(found)) if backwards else tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,22 +14,16 @@ from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Transaction
 
-_OWN = (
-    "id",
-    "project",
-    "created",
-    "last_seq",
-    "last_hash",
-    "epoch",
-    "owner",
-    "runnable",
-    "wakes",
-    "parent",
-    "news",
-)
+_OWN = tuple("id project created last_seq last_hash epoch owner runnable wakes parent news".split())
+_NAMES = (*_OWN, "user")
 ROW_COLUMNS = (
     ", ".join(f"missions.{name}" for name in _OWN)
     + ", (SELECT asking.user FROM mission_summaries AS asking WHERE asking.mission = missions.id)"
+)
+_TEXT, _MAYBE = (str,), (str, type(None))
+# The types of the columns as programs of ours write them.
+_SHAPES = frozenset(
+    itertools.product(_TEXT, _TEXT, _TEXT, (int,), _TEXT, (int,), _MAYBE, (int,), _MAYBE, _MAYBE, (int,), _TEXT)
 )
 # Tells whether the worker of that id is alive right now.
 IsLive = Callable[[str], bool]
@@ -107,7 +102,12 @@ def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiv
 
 def read_row(row: Sequence[Any]) -> MissionRow:
     """Return a row of `ROW_COLUMNS`; values that no program of ours wrote become empty ones."""
-    values = dict(zip((*_OWN, "user"), row, strict=True))
+    # Thousands of rows are read at once, and hardly one is damaged.
+    if tuple(map(type, row)) in _SHAPES and (row[8] is None or is_moment(row[8])):
+        kept = dict(zip(_NAMES, row, strict=True))
+        kept["runnable"], kept["news"] = bool(kept["runnable"]), bool(kept["news"])
+        return MissionRow(**kept)
+    values = dict(zip(_NAMES, row, strict=True))
     for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
         values[name] = values[name] if isinstance(values[name], int) else 0
     for name in ("id", "project", "created", "last_hash", "user"):

@@ -88,7 +88,8 @@ def find_repository(path: Path) -> Repository:
 
 
 def _check_path(path: Path) -> None:
-    if not path.is_dir():
+    # Not `Path.is_dir`, which raises for a name that is too long, or below a directory that may not be entered.
+    if not os.path.isdir(path):
         raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
     if "\n" in str(path.resolve()):
         raise RepositoryError(

@@ -6764,8 +6764,10 @@ export interface operations {
                 };
             };
             400: components["responses"]["400"];
+            401: components["responses"]["401"];
             403: components["responses"]["403"];
             409: components["responses"]["409"];
+            422: components["responses"]["422"];
             429: components["responses"]["429"];
             503: components["responses"]["503"];
         };
@@ -7162,7 +7164,9 @@ export interface operations {
             401: components["responses"]["401"];
             403: components["responses"]["403"];
             404: components["responses"]["404"];
+            422: components["responses"]["422"];
             429: components["responses"]["429"];
+            503: components["responses"]["503"];
         };
     };
 }

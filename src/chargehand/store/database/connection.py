@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import sqlite3
 import threading
@@ -76,8 +77,8 @@ class Database:
             check_same_thread=False,
             cached_statements=64,
         )
-        # One byte that is no text must not keep what stands beside it from being read: it can only fail to agree.
         connection.text_factory = _text
+        connection.create_function("casefold", 1, _casefold, deterministic=True)
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(f"PRAGMA synchronous={synchronous}")
         # What is erased must not stay readable in free pages of the file.
@@ -166,6 +167,7 @@ class Database:
                     raise error from None
             connection = self._snapshot.connect()
             connection.text_factory = _text
+            connection.create_function("casefold", 1, _casefold, deterministic=True)
         else:
             self._snapshot = None
         return connection
@@ -277,8 +279,13 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
         raise
 
 
-def _text(kept: bytes) -> str:
-    return kept.decode(errors="replace")
+# One byte that is no text must not keep what stands beside it from being read: it can only fail to agree. It is no
+# function of ours since it is called for every text of every row.
+_text = functools.partial(str, encoding="utf-8", errors="replace")
+
+
+def _casefold(kept: bytes | None) -> str:
+    return (kept or b"").decode(errors="replace").casefold()
 
 
 def _is_full(home: Path) -> bool:

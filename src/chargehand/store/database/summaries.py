@@ -20,6 +20,23 @@ from chargehand.store.database.connection import Transaction, raw_columns
 
 # What this program's rows hold: a higher number makes all rows of before stale.
 FORM = 3
+# The same as `mentions`, in SQL; what is stale or damaged is looked at once it is made anew.
+_REQUEST = "CAST(json_extract(CAST(summary AS TEXT), '$.request.text') AS BLOB)"
+_MENTIONS = (
+    "(form <> :form OR instr(mission, :text) OR NOT json_valid(CAST(summary AS TEXT))"
+    f" OR instr(casefold({_REQUEST}), :text))"
+)
+_PLACE = "(mission_summaries.created, mission)"
+_CONDITIONS = {
+    "project": "mission_summaries.project = :project",
+    # A stale row may name no user, or another one: it is looked at once it is made anew.
+    "user": "(mission_summaries.user = :user OR form <> :form)",
+    "since": "mission_summaries.created >= :since",
+    "parent": "missions.parent = :parent",
+    "text": _MENTIONS,
+    "before": f"{_PLACE} < (SELECT created, id FROM missions WHERE id = :before)",
+    "after": f"{_PLACE} > (SELECT created, id FROM missions WHERE id = :after)",
+}
 _LINES = f"""
     SELECT {raw_columns({"seq": "integer", "time": "text", "type": "text", "payload": "blob"})}
     FROM events WHERE mission = ? ORDER BY seq
@@ -111,6 +128,21 @@ def renumber(connection: Transaction) -> bool:
     connection.execute("UPDATE events SET position = NULL")
     connection.execute(NUMBER)
     return True
+
+
+def conditions(names: Iterable[str], *, statuses: int | None) -> list[str]:
+    """Return the conditions of a list of missions for values of these names, and for so many `status0` …"""
+    found = ["missions.id <> missions.project", *(_CONDITIONS[name] for name in names)]
+    if statuses is not None:
+        wanted = ", ".join(f":status{number}" for number in range(statuses))
+        # The one that counts is known only with the holder: what may be meant is read, and looked at then.
+        found.append(f"(status_unheld IN ({wanted}) OR status IN ({wanted}) OR form <> :form)")
+    return found
+
+
+def mentions(told: MissionSummary, text: str) -> bool:
+    """Tell whether a case-folded text is in a mission's id or request."""
+    return text in told.id or (told.request is not None and text in told.request.text.casefold())
 
 
 def stale(connection: Transaction) -> list[str]:
