@@ -14,7 +14,10 @@ from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Transaction
 
-_OWN = tuple("id project created last_seq last_hash epoch owner runnable wakes parent news".split())
+_OWN = (
+    *("id", "project", "created", "last_seq", "last_hash", "epoch"),
+    *("owner", "runnable", "wakes", "parent", "news"),
+)
 _NAMES = (*_OWN, "user")
 ROW_COLUMNS = (
     ", ".join(f"missions.{name}" for name in _OWN)
