@@ -128,6 +128,7 @@ class NewMission(RestArguments, frozen=True):
     time: Annotated[str, Meta(max_length=40, description="At most this long, such as 30m.")] | None = None
     attempts: Annotated[int, Meta(ge=1, le=100)] | None = None
     plan: Annotated[str, Meta(pattern="^auto$", description="`auto`: a planner names the tasks.")] | None = None
+    break_at: Annotated[_Many, Meta(description="Where it pauses: plan, task:ID, step, promote.")] = ()
 
 
 class PageOfMission(RestArguments, frozen=True):
@@ -260,6 +261,7 @@ def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
         budget=None if call.budget is None else repr(call.budget),
         time=call.time,
         attempts=None if call.attempts is None else str(call.attempts),
+        break_at=",".join(call.break_at) or None,
         # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
         yes=True,
     )
