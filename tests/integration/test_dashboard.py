@@ -209,6 +209,62 @@ def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, desk: Des
     expect(page.get_by_role("main")).to_contain_text("m-none")
 
 
+def test_a_checkpoint_is_restored_after_a_look_at_what_changes(
+    served: Served, open_page: Open, desk: Desk, repo: Path
+) -> None:
+    mission = waiting_mission(desk, repo)
+    page = open_page(served, f"/missions/{mission}/changes?to=base")
+    page.get_by_role("button", name="Restore Base").click()
+    dialog = page.get_by_role("dialog", name="Restore this checkpoint?")
+    expect(dialog.get_by_role("group", name="What is taken back")).to_contain_text("f.txt: as it was before")
+    expect(dialog).to_contain_text("conftest.py: goes")
+    dialog.get_by_role("button", name="Restore", exact=True).click()
+    expect(page.get_by_text("Restored.")).to_be_visible(timeout=60_000)
+    points = served.owner().get(f"{API}/missions/{mission}/checkpoints").json()["checkpoints"]
+    assert len(points) == 2
+    expect(page.get_by_role("button", name="Restore Base")).to_be_visible()
+
+
+def test_a_mission_is_started_with_breakpoints_and_goes_step_by_step(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.get_by_role("button", name="New mission").click()
+    dialog = page.get_by_role("dialog", name="New mission")
+    dialog.get_by_label("What is to be done").fill("step by step")
+    dialog.get_by_label("Agent").fill("mender")
+    dialog.get_by_text("Breakpoints").click()
+    dialog.get_by_label("before each of its steps").check()
+    dialog.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("heading", name="step by step")).to_be_visible()
+    for _ in range(2):
+        expect(page.get_by_role("main")).to_contain_text("Paused", timeout=60_000)
+        seen = page.url.rpartition("/")[2]
+        before = served.owner().get(f"{API}/missions/{seen}/events?limit=500").json()["last_seq"]
+        page.get_by_role("button", name="Resume", exact=True).click()
+        resume = page.get_by_role("dialog", name="Resume?")
+        resume.get_by_label("Only until its next step").check()
+        resume.get_by_role("button", name="Resume").click()
+        expect(resume).to_be_hidden()
+        assert served.owner().get(f"{API}/missions/{seen}/events").json()["last_seq"] > before
+
+
+def test_the_statistics_say_what_the_api_says(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", name="By agent", exact=True)).to_be_visible()
+    figures = served.owner().get(f"{API}/stats").json()
+    ended = {"In all": figures["attempts"], **figures["agents"]}
+    table = page.get_by_role("table", name="By agent")
+    for agent, told in ended.items():
+        row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=agent, exact=True))
+        cells = row.get_by_role("cell").all_inner_texts()
+        assert cells[:2] == [str(told["ended"]), str(told["succeeded"])], (agent, cells)
+    outcomes = page.get_by_role("table", name="Outcomes")
+    assert str(figures["missions"]["total"]) in outcomes.get_by_role("row").last.inner_text()
+    page.get_by_label("Of", exact=True).select_option("24h")
+    expect(page.get_by_role("heading", name="By agent", exact=True)).to_be_visible()
+
+
 # --- what goes wrong
 
 
@@ -276,7 +332,7 @@ def test_no_page_keeps_anybody_out(served: Served, open_page: Open, desk: Desk, 
     mission = next(each.id for each in desk.missions(repo) if each.status == "promoted")
     page = open_page(served)
     for path in (
-        *("/", "/agents", "/projects", "/system", "/settings", f"/missions/{mission}"),
+        *("/", "/agents", "/projects", "/statistics", "/system", "/settings", f"/missions/{mission}"),
         *(f"/missions/{mission}/{tab}" for tab in ("timeline", "changes", "report")),
     ):
         page.goto(served.url + path)

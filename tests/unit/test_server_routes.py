@@ -62,7 +62,7 @@ REFUSED = {
             "partial",
             "apply",
         ),
-        *("red_base", "break_at"),
+        "red_base",
     },
     "mission plan": {"file"},
     "mission report": {"otlp"},  # a server sends its traces to a collector by itself

@@ -68,11 +68,12 @@ const missionTab = createRoute({
 const agents = createRoute({ getParentRoute: () => app, path: "/agents", component: lazyRouteComponent(() => import("./system/AgentsPage")) });
 const projects = createRoute({ getParentRoute: () => app, path: "/projects", component: lazyRouteComponent(() => import("./system/ProjectsPage")) });
 const system = createRoute({ getParentRoute: () => app, path: "/system", component: lazyRouteComponent(() => import("./system/SystemPage")) });
+const statistics = createRoute({ getParentRoute: () => app, path: "/statistics", component: lazyRouteComponent(() => import("./statistics/StatisticsPage")) });
 const accounts = createRoute({ getParentRoute: () => app, path: "/accounts", component: lazyRouteComponent(() => import("./accounts/AccountsPage")) });
 const settings = createRoute({ getParentRoute: () => app, path: "/settings", component: lazyRouteComponent(() => import("./system/SettingsPage")) });
 
 export const router = createRouter({
-  routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, system, settings, accounts])]),
+  routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, statistics, system, settings, accounts])]),
   context: { client },
   scrollRestoration: true,
 });

@@ -210,7 +210,8 @@ class DamagedLine(Document, frozen=True):
 class MissionDetails(Document, frozen=True):
     """`mission show`: everything that is known of one mission; it begins with the keys of the result.
 
-    With `damaged` lines it is what the others tell, and nobody goes on with the mission.
+    With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all
+    of it may cost on models, as it stands now; `None` where there is no limit.
     """
 
     mission: str
@@ -229,6 +230,7 @@ class MissionDetails(Document, frozen=True):
     attempts: list[AttemptDetails]
     cost_usd: float | None
     cost_known: bool
+    budget_usd: float | None
     seconds: float | None
     reasons: tuple[Reason, ...]
     cause: CauseDocument | None
@@ -380,6 +382,7 @@ def mission_details(
     }
     return MissionDetails(
         **known,
+        budget_usd=None if state.config is None else state.config.limits.budget_usd,
         failures=failures,
         next=next_commands(state, failures),
         project=state.project,

@@ -108,7 +108,7 @@ def listed_status(listed: ListedMission) -> str:
 def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
     """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
     state = reader.mission_state(name)
-    payloads = map(read_payload, reader.store.log.read(state.id))
+    payloads = map(read_payload, reader.store.log.read(state.id, types=("sandbox.opened",)))
     opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
     kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]

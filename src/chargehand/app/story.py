@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
+import msgspec
+from msgspec import Struct
 
 from chargehand.app.documents import (
     Document,
@@ -432,7 +433,7 @@ def page_transcript(reader: StateReader, name: str, *, after: int = 0, limit: in
             if lines and (len(lines) >= limit or room < len(entry.text)):
                 place = number * _STEP_LINES + index
                 return TranscriptPage(mission=state.id, lines=lines, next=place, end=place)
-            lines.append(TranscriptDocument(mission=state.id, **to_builtins(entry)))
+            lines.append(TranscriptDocument(mission=state.id, **msgspec.to_builtins(entry)))
             room -= len(entry.text)
     end = max(after, len(state.steps) * _STEP_LINES)
     return TranscriptPage(mission=state.id, lines=lines, next=None, end=end)

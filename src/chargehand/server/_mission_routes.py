@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from chargehand.app.accounts import Caller, require_access
 from chargehand.app.checkpoints import (
@@ -117,6 +118,7 @@ class NewMission(RestArguments, frozen=True):
     time: Annotated[str, Meta(max_length=40, description="At most this long, such as 30m.")] | None = None
     attempts: Annotated[int, Meta(ge=1, le=100)] | None = None
     plan: Annotated[str, Meta(pattern="^auto$", description="`auto`: a planner names the tasks.")] | None = None
+    break_at: Annotated[_Many, Meta(description="Where it pauses: plan, task:ID, step, promote.")] = ()
 
 
 class PageOfMission(RestArguments, frozen=True):
@@ -209,7 +211,8 @@ def _mission_result(app: App, state: MissionState) -> MissionDocument:
 
 def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
     repository = app.store.projects.find(call.repo).path
-    request, plan = plan_request(app, client_request(call, repository))
+    asked = replace(client_request(call, repository), break_at=",".join(call.break_at) or None)
+    request, plan = plan_request(app, asked)
     if call.key is None:
         mission = record_mission(app, request, plan=plan)
     else:

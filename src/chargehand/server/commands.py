@@ -52,7 +52,9 @@ class CommandCall(Struct, frozen=True, kw_only=True):
 _NAMES = {"repo": "project"}
 _UNSENT = frozenset({"out", "quiet", "verbose", "detach", "yes", "everywhere", "every"})
 _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
-    "run": (CommandCall(names={"text": "request", "repo": "repo"}, unsent=("file", "idempotency_key")),),
+    "run": (
+        CommandCall(names={"text": "request", "repo": "repo"}, unsent=("file", "idempotency_key", "break_at")),
+    ),
     "mission list": (CommandCall(route="get_missions_list", names={"statuses": "status"}),),
     "mission log": (
         CommandCall(

@@ -103,23 +103,6 @@ export const rollbackQuery = (mission: string) =>
     retry: false,
   });
 
-/** The USD that a mission might cost when it was asked for, as its first event has it; null where none were set. */
-export const requestedBudgetQuery = (mission: string) =>
-  queryOptions({
-    queryKey: ["log", mission, "budget"],
-    queryFn: async ({ signal }) => {
-      const page = await get<EventPage>(`${missionPath(mission)}/events?${search({ limit: 1 })}`, signal);
-      return { usd: readBudget(page.events[0]?.payload) };
-    },
-    staleTime: Infinity,
-  });
-
-function readBudget(payload: unknown): number | null {
-  const created = payload as { config?: { values?: { limits?: { budget_usd?: unknown } } } } | null | undefined;
-  const usd = created?.config?.values?.limits?.budget_usd;
-  return typeof usd === "number" ? usd : null;
-}
-
 // A log only grows: its pages are kept, and what is new comes as one more page.
 export const eventsQuery = (mission: string) =>
   infiniteQueryOptions({

@@ -2449,7 +2449,8 @@ export interface components {
          * MissionDetails
          * @description `mission show`: everything that is known of one mission; it begins with the keys of the result.
          *
-         *         With `damaged` lines it is what the others tell, and nobody goes on with the mission.
+         *         With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all
+         *         of it may cost on models, as it stands now; `None` where there is no limit.
          */
         MissionDetails: {
             mission: string;
@@ -2468,6 +2469,7 @@ export interface components {
             attempts: components["schemas"]["AttemptDetails"][];
             cost_usd: number | null;
             cost_known: boolean;
+            budget_usd: number | null;
             seconds: number | null;
             reasons: components["schemas"]["Reason"][];
             cause: components["schemas"]["CauseDocument"] | null;
@@ -4452,6 +4454,11 @@ export interface operations {
                     attempts?: number | null;
                     /** @default null */
                     plan?: string | null;
+                    /**
+                     * @description Where it pauses: plan, task:ID, step, promote.
+                     * @default []
+                     */
+                    break_at?: string[];
                 };
             };
         };
@@ -4488,7 +4495,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission show`: everything that is known of one mission; it begins with the keys of the result. With `damaged` lines it is what the others tell, and nobody goes on with the mission. */
+            /** @description `mission show`: everything that is known of one mission; it begins with the keys of the result. With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all of it may cost on models, as it stands now; `None` where there is no limit. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */

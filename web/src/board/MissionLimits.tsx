@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import type { AgentList, ModelList, RoleList } from "../api/contract";
 import { listQuery } from "../api/queries";
 import { Select, TextArea, TextField } from "../design/Field";
-import type { Wish } from "./newMission";
+import type { Breakpoint, Wish } from "./newMission";
 
 interface Props {
   wish: Wish;
@@ -10,6 +10,11 @@ interface Props {
   onChange: (part: Partial<Wish>) => void;
 }
 
+const BREAKPOINTS: readonly [Breakpoint, string][] = [
+  ["plan", "once its plan is made"],
+  ["step", "before each of its steps"],
+  ["promote", "before its result is promoted"],
+];
 const AS_CONFIGURED = { value: "", label: "As configured" };
 
 /** Who works on a mission and within which bounds; everything may stay as it is configured. */
@@ -52,6 +57,22 @@ export function MissionLimits({ wish, problems, onChange }: Props) {
           <TextArea label="Only these paths may change" {...lines("allow")} />
           <TextArea label="These paths may not change" {...lines("forbid")} />
         </div>
+      </details>
+      <details>
+        <summary>Breakpoints</summary>
+        <fieldset className="stack breakpoints">
+          <legend>It pauses, until you resume it,</legend>
+          {BREAKPOINTS.filter(([place]) => place !== "plan" || wish.plan).map(([place, label]) => (
+            <label key={place} className="row">
+              <input
+                type="checkbox"
+                checked={wish.breakAt.includes(place)}
+                onChange={({ target }) => onChange({ breakAt: target.checked ? [...wish.breakAt, place] : wish.breakAt.filter((other) => other !== place) })}
+              />
+              {label}
+            </label>
+          ))}
+        </fieldset>
       </details>
     </>
   );

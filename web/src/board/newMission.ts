@@ -14,7 +14,11 @@ export interface Wish {
   allow: string;
   forbid: string;
   plan: boolean;
+  /** Where it pauses by itself. */
+  breakAt: readonly Breakpoint[];
 }
+
+export type Breakpoint = "plan" | "step" | "promote";
 
 export const EMPTY: Wish = {
   request: "",
@@ -30,6 +34,7 @@ export const EMPTY: Wish = {
   allow: "",
   forbid: "",
   plan: false,
+  breakAt: [],
 };
 
 /** Returns what is wrong with a wish, by field; the server judges the rest. */
@@ -53,5 +58,8 @@ export function missionBody(wish: Wish, key: string): Record<string, unknown> {
   for (const name of ["budget", "attempts"] as const) if (wish[name] !== "") body[name] = Number(wish[name]);
   for (const name of ["checks", "allow", "forbid"] as const) if (lines(wish[name]).length > 0) body[name] = lines(wish[name]);
   if (wish.plan) body["plan"] = "auto";
+  // Without tasks there is no plan to look at.
+  const breakAt = wish.breakAt.filter((place) => place !== "plan" || wish.plan);
+  if (breakAt.length > 0) body["break_at"] = breakAt;
   return body;
 }

@@ -1,18 +1,15 @@
-import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import type { MissionDetails } from "../api/contract";
-import { requestedBudgetQuery } from "../api/queries";
 import { bytes, count, duration, money, shortCommit, UNKNOWN } from "../format";
 import { useNow } from "../useNow";
 import { elapsed } from "./facts";
 
 export function Facts({ mission }: { mission: MissionDetails }) {
   const { request, base, network } = mission;
-  const budget = useQuery(requestedBudgetQuery(mission.mission)).data;
   const now = useNow();
   const facts: [string, ReactNode][] = [
     ["Cost", money(mission.cost_usd, mission.cost_known)],
-    ["Budget", budget ? `${money(budget.usd)} when it was asked for` : null],
+    ["Budget", mission.budget_usd === null ? "no limit" : money(mission.budget_usd)],
     ["Time", `${duration(elapsed(mission, now))}${request ? ` of ${duration(request.seconds)}` : ""}`],
     ["Attempts", mission.tasks ? null : request ? `${mission.attempts.length} of ${request.attempts}` : String(mission.attempts.length)],
     ["Role", mission.role],

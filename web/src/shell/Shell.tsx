@@ -20,6 +20,7 @@ const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
   { to: "/", label: "Board", icon: "board" },
   { to: "/agents", label: "Agents & models", icon: "agent" },
   { to: "/projects", label: "Projects", icon: "folder" },
+  { to: "/statistics", label: "Statistics", icon: "chart" },
   { to: "/system", label: "System", icon: "system" },
   { to: "/settings", label: "Settings", icon: "settings" },
   { to: "/accounts", label: "Accounts", icon: "person" },

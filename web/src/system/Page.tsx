@@ -50,7 +50,7 @@ export function DataTable({ caption, heads, rows, none }: TableProps) {
                         {cell}
                       </th>
                     ) : (
-                      <td key={column} className={numeric[column]}>
+                      <td key={column} className={numeric[column]} data-head={heads[column]?.replace(/ ?#$/, "")}>
                         {cell}
                       </td>
                     ),

@@ -36,7 +36,9 @@ def start_mission(request: RemoteRequest) -> int:
     if key is not None and not options["detach"]:
         raise UsageError("--idempotency-key needs --detach", hint="add --detach")
     # The server keeps the key with the mission: a request that is sent again starts no second one.
-    return _follow_started(request, request.ask(request=text, key=key or uuid.uuid4().hex).document)
+    stops = tuple(filter(None, (each.strip() for each in (options["break_at"] or "").split(","))))
+    made = request.ask(request=text, key=key or uuid.uuid4().hex, break_at=stops or None)
+    return _follow_started(request, made.document)
 
 
 def continue_mission(request: RemoteRequest) -> int:

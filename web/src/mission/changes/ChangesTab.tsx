@@ -1,13 +1,17 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
+import { useState } from "react";
 import type { DiffDocument, MissionDetails } from "../../api/contract";
 import { changesQuery } from "../../api/queries";
+import { Button } from "../../design/Button";
 import { EmptyState, Loaded } from "../../design/states";
 import { count } from "../../format";
 import { CheckpointRange } from "./CheckpointRange";
 import { FileList } from "./FileList";
 import { FileDiff } from "./FileDiff";
-import { stops } from "./stops";
+import { useCanAct } from "../useCanAct";
+import { RestoreDialog } from "./RestoreDialog";
+import { stops, type Stop } from "./stops";
 import "./changes.css";
 
 interface Choice {
@@ -36,9 +40,26 @@ export default function ChangesTab({ mission }: { mission: MissionDetails }) {
   return (
     <div className="stack">
       <CheckpointRange stops={places} from={old} to={now} onChange={change} />
+      <Restore mission={mission} stop={places.find(({ id }) => id === now)} />
       <Loaded query={query} label="Comparing">
         {(changes) => <Files mission={mission} changes={changes} from={old} to={now} file={file} onFile={(path) => change({ file: path })} />}
       </Loaded>
+    </div>
+  );
+}
+
+/** Goes back to what is looked at, where that is not what there is. */
+function Restore({ mission, stop }: { mission: MissionDetails; stop: Stop | undefined }) {
+  const [open, setOpen] = useState(false);
+  const canAct = useCanAct();
+  const last = mission.checkpoints.at(-1)?.commit;
+  if (!canAct || !stop || stop.id === last || stop.id === "result" || last === undefined) return null;
+  return (
+    <div className="row">
+      <Button icon="undone" onClick={() => setOpen(true)}>
+        Restore {stop.label.split(",")[0]}…
+      </Button>
+      {open && <RestoreDialog mission={mission} stop={stop} onClose={() => setOpen(false)} />}
     </div>
   );
 }

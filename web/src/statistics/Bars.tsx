@@ -1,0 +1,25 @@
+export interface Bar {
+  label: string;
+  value: number | null;
+  /** The amount in words; it is what counts, the bar only shows how they compare. */
+  shown: string;
+}
+
+/** Amounts beside each other as bars, each with its number; an unknown one has no bar, and says so. */
+export function Bars({ label, bars }: { label: string; bars: readonly Bar[] }) {
+  const most = Math.max(...bars.map(({ value }) => value ?? 0), Number.MIN_VALUE);
+  return (
+    <ul className="bars" aria-label={label}>
+      {bars.map((bar) => (
+        <li key={bar.label} className="bar">
+          <span className="wrap">{bar.label}</span>
+          <svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" focusable="false">
+            <rect width="100" height="10" className="bar-ground" />
+            <rect width={(100 * (bar.value ?? 0)) / most} height="10" className="bar-value" />
+          </svg>
+          <span className="numbers">{bar.shown}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
