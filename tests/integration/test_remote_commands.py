@@ -239,7 +239,6 @@ CHANGES = (
     ("user disable", "ada@"),
     ("user enable", "ada@"),
     ("token create", "ci", "--user", "ada@", "--days", "3"),
-    ("token create", "ci", "--user", "nobody"),
     ("token revoke", "t-none"),
     ("user remove", "ada@"),
 )
