@@ -140,10 +140,8 @@ async def run_checks(
         runner, collected = runner_of(command), HeadTail(also=on_output)
         if on_output is not None:
             on_output("stdout", f"$ {command}\n".encode())
-        script, report_path = _request_report(command) if runner == "pytest" else (command, None)
+        script, report_path = _script_of(command, runner)
         mark = await _set_mark(sandbox) if runner == "plain" else None
-        if runner == "go":  # which names its tests only where it is asked to
-            script = f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-v"\n{script}'
         ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
         if reads is not None:
             await reads.note_check(sandbox)
@@ -188,11 +186,15 @@ def _place_failure(test: FailingTest, directory: str) -> FailingTest:
     return replace(test, file=file.removeprefix(f"{WORKSPACE}/"))
 
 
-def _request_report(command: str) -> tuple[str, str]:
-    """Make pytest write a report without changing what it runs, and return where the report will be.
+def _script_of(command: str, runner: str) -> tuple[str, str | None]:
+    """Return what is run for a command, so that it tells of its tests, and where pytest will write its report.
 
     The path is new for every run, so that nothing that lay there before can be taken for this run's report.
     """
+    if runner == "go":  # which names its tests only where it is asked to
+        return f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-v"\n{command}', None
+    if runner != "pytest":
+        return command, None
     explicit = _EXPLICIT_REPORT.findall(command)
     if explicit:
         return f"rm -f -- {shlex.quote(explicit[-1])}\n{command}", explicit[-1]

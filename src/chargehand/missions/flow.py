@@ -104,8 +104,7 @@ class MissionFlow:
         on_check_output: OnOutput | None = None,
     ) -> None:
         self._services, self._journal = services, journal
-        self._control = control
-        self.fault = fault
+        self._control, self.fault = control, fault
         self._on_output, self._on_check_output = on_output, on_check_output
         self._provisioner = SandboxProvisioner(services, journal, control=control)
         self._promoter = Promoter(services, journal, fault=fault)
