@@ -1,1 +1,0 @@
-import{y as e}from"./tanstack-CZESGrAI.js";import{g as t}from"./Button-Bp-_FvP_.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};
