@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.agents.acp.client import action_of_call
+from chargehand.agents.acp.client import action_of_call, lines_of
 from chargehand.policy.actions import Action, FileWrite, Other, Shell
 
 
@@ -28,3 +28,20 @@ from chargehand.policy.actions import Action, FileWrite, Other, Shell
 )
 def test_what_a_call_would_do(call: dict[str, Any], action: Action) -> None:
     assert action_of_call(call) == action
+
+
+@pytest.mark.parametrize(
+    ("first", "limit", "lines"),
+    [
+        (None, None, "a\x0cb\u2028c\n\r\nd\n\ne"),
+        (1, 1, "a\x0cb\u2028c\n"),
+        (2, 1, "\r\n"),
+        (3, None, "d\n\ne"),
+        (4, 9, "\ne"),
+        (0, 1, "a\x0cb\u2028c\n"),
+        (6, None, ""),
+        (2, 0, ""),
+    ],
+)
+def test_lines_of_a_file_end_at_line_feeds_alone(first: int | None, limit: int | None, lines: str) -> None:
+    assert lines_of("a\x0cb\u2028c\n\r\nd\n\ne", first=first, limit=limit) == lines

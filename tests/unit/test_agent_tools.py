@@ -262,8 +262,11 @@ class TestRead:
         bench.put("d/b", "")
         bench.put("d/sub/c", "")
         bench.put("d/.hidden", "")
+        bench.put("d/z\u2028\x0b", "")
         bench.put("pic", b"\x89PNG\r\n\x1a\n\0\0")
-        assert await bench.good("read", path="d") == "d is a directory with 3 entries:\n.hidden\nb\nsub/"
+        assert await bench.good("read", path="d") == (
+            "d is a directory with 4 entries:\n.hidden\nb\nsub/\nz\\u2028\\x0b"
+        )
         assert "entries:\nd/\npic" in await bench.good("read", path=".")
         bench.put("data", b"SQLite\0\0")
         assert "is SQLite of 8 bytes; it begins with the bytes 53 51 4c" in await bench.good("read", path="data")

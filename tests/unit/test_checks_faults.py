@@ -73,6 +73,10 @@ def test_what_becomes_of_other_languages() -> None:
     }
 
 
+def test_lines_are_counted_as_compilers_do() -> None:
+    assert {line for line, _ in changed("lib.rs", f"\x0c\n// \u2028 \x85\n{RUST}")} == {6, 7}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_fault_changes_one_line_and_those_chosen_can_be_parsed(path: Path) -> None:
     source = path.read_text()

@@ -78,7 +78,8 @@ class SandboxLink:
                 if name == _RELAY and not self._relay.done():
                     self._relay.set_result(writer)
                     await reader.read(1)
-                elif near := self._waiting.pop(name, None):
+                # One that has just given up waiting is done, and still there.
+                elif (near := self._waiting.pop(name, None)) and not near.done():
                     near.set_result((reader, writer))
                     await writer.wait_closed()
         finally:

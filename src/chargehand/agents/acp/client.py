@@ -6,6 +6,7 @@ Version 1 of the protocol (https://agentclientprotocol.com, schema 1.19).
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -216,6 +217,14 @@ _TERMINAL_ORDERS = {
 }
 
 
+def lines_of(text: str, *, first: int | None, limit: int | None) -> str:
+    """Return `limit` lines from the `first` on, counted from 1; by default all, and from the beginning."""
+    # At line feeds alone: a form feed or U+2028 begins no line for an editor.
+    lines = io.StringIO(text, newline="\n")
+    start = max(0, (first or 1) - 1)
+    return "".join(itertools.islice(lines, start, None if limit is None else start + limit))
+
+
 class AcpClient:
     """Answers the requests of one agent on `connection`; `updates` puts what it tells of its work into a log."""
 
@@ -284,12 +293,7 @@ class AcpClient:
         path = _absolute_path(params)
         await self._require(FileRead(path=path))
         text = str((await self.connection.order("read", path=path)).get("text", ""))
-        first, limit = count_at(params, "line"), count_at(params, "limit")
-        if first is None and limit is None:
-            return {"content": text}
-        start = max(0, (first or 1) - 1)
-        lines = text.splitlines(keepends=True)[start:]
-        return {"content": "".join(lines if limit is None else lines[:limit])}
+        return {"content": lines_of(text, first=count_at(params, "line"), limit=count_at(params, "limit"))}
 
     async def _create_terminal(self, params: Mapping[str, Any]) -> Any:
         command, arguments = text_at(params, "command"), params.get("args") or []

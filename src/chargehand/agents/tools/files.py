@@ -163,7 +163,9 @@ class SandboxFiles:
         result = await self.run('ls -1Ap -- "$1"', word)
         if result.exit_code != 0:
             raise Mistake(f"{word} cannot be listed: {last_words(result)}")
-        return sorted(shown_path(name) for name in result.stdout.decode("utf-8", "surrogateescape").splitlines())
+        # At line feeds alone, which `ls` ends names with: a name may hold other line breaks.
+        names = result.stdout.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
+        return sorted(map(shown_path, filter(None, names)))
 
     async def write(self, changes: Sequence[PendingWrite]) -> None:
         """Write all changes or, unless the last step itself fails half-way, none; raises `Mistake` when it cannot.

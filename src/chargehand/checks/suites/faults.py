@@ -7,6 +7,7 @@ means anything is not asked here: what no version of the tests notices says noth
 from __future__ import annotations
 
 import ast
+import io
 import itertools
 import keyword
 import re
@@ -286,7 +287,8 @@ def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new:
 def _token_faults(path: str, source: str) -> Iterator[Mutant]:
     begin = end = 0
     around: list[tuple[int, str]] = []
-    for number, line in enumerate(source.splitlines(keepends=True), 1):
+    # At line feeds alone, as compilers count: a form feed stands in many a source.
+    for number, line in enumerate(io.StringIO(source, newline="\n"), 1):
         begin, end = end, end + len(line.encode())
         if line.strip():
             indent = len(line) - len(line.lstrip())
