@@ -266,6 +266,17 @@ def test_a_command_does_there_what_it_does_here(
         )
 
 
+def test_alerts_are_those_that_the_server_watches_for(desk: Desk, repo: Path, remote: Remote) -> None:
+    # It may look between the two.
+    local, told, short = (
+        {key: value for key, value in said.document.items() if key not in ("looked", "watched")}
+        for said in (desk.say("alerts", "list", cwd=repo), remote.say("alerts", "list"), remote.say("alerts"))
+    )
+    assert told == short == local
+    assert told.keys() == {"raised", "ended", "channels"}
+    assert remote.say("alerts", "--prometheus").error["code"] == "option_local"
+
+
 def test_every_command_with_a_route_is_tried() -> None:
     tried = {words[0] for words, _ in LOOKS} | {words[0] for words in CHANGES}
-    assert served_commands() - tried == {"user password"}
+    assert served_commands() - tried == {"user password", "alerts list"}

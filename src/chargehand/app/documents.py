@@ -230,7 +230,6 @@ class MissionDetails(Document, frozen=True):
     attempts: list[AttemptDetails]
     cost_usd: float | None
     cost_known: bool
-    budget_usd: float | None
     seconds: float | None
     reasons: tuple[Reason, ...]
     cause: CauseDocument | None
@@ -240,6 +239,7 @@ class MissionDetails(Document, frozen=True):
     tasks: TaskTally | None
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
+    budget_usd: float | None
     project: str
     repository: str
     created: str
@@ -382,9 +382,9 @@ def mission_details(
     }
     return MissionDetails(
         **known,
-        budget_usd=None if state.config is None else state.config.limits.budget_usd,
         failures=failures,
         next=next_commands(state, failures),
+        budget_usd=None if state.config is None else state.config.limits.budget_usd,
         project=state.project,
         repository=state.repository,
         created=state.created,

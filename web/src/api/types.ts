@@ -2469,7 +2469,6 @@ export interface components {
             attempts: components["schemas"]["AttemptDetails"][];
             cost_usd: number | null;
             cost_known: boolean;
-            budget_usd: number | null;
             seconds: number | null;
             reasons: components["schemas"]["Reason"][];
             cause: components["schemas"]["CauseDocument"] | null;
@@ -2479,6 +2478,7 @@ export interface components {
             tasks: components["schemas"]["TaskTally"] | null;
             failures: components["schemas"]["FailureDocument"][];
             next: string[];
+            budget_usd: number | null;
             project: string;
             repository: string;
             created: string;

@@ -34,6 +34,8 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
     `ServerConnection` does.
     """
     command = context.command_path.partition(" ")[2]
+    if isinstance(context.command, click.Group):  # by itself it is its `list`
+        command += " list"
     out: Output = parameters["out"]
     if command in LOCAL_COMMANDS:
         raise UsageError(

@@ -80,7 +80,10 @@ def json_option(function: _F) -> _F:
     def run_where_wanted(*words: Any, **options: Any) -> Any:
         context = click.get_current_context()
         elsewhere: RunElsewhere | None = context.meta.get(_ELSEWHERE)
-        return function(*words, **options) if elsewhere is None else elsewhere(context, options)
+        # A group that leads on to a command is none itself.
+        if elsewhere is None or context.invoked_subcommand is not None:
+            return function(*words, **options)
+        return elsewhere(context, options)
 
     return click.option(
         "--json", "out", is_flag=True, callback=open_output, help="Print JSON on stdout and nothing else."

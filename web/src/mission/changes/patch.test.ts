@@ -36,5 +36,7 @@ it("says what has no lines", () => {
   expect(readPatch("diff --git a/x b/x\nBinary files a/x and b/x differ\n").map(({ text }) => text)).toEqual([
     "Binary files a/x and b/x differ",
   ]);
+  const encoded = "diff --git a/x b/x\nindex 1..2 100644\nGIT binary patch\nliteral 3\nKcmZQ\n\nliteral 0\nHcmV?\n\n";
+  expect(readPatch(encoded).map(({ text }) => text)).toEqual(["Binary files differ"]);
   expect(readPatch("")).toEqual([]);
 });

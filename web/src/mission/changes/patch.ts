@@ -28,7 +28,8 @@ export function readPatch(patch: string): DiffLine[] {
     } else if (!inHunk || row.startsWith("diff --git ")) {
       inHunk = false;
       // What git says before the first hunk stands in the head of the file, but for what only stands there.
-      if (/^(Binary files|GIT binary|old mode|new mode|rename |similarity )/.test(row)) lines.push({ kind: "note", old: null, new: null, text: row });
+      const text = row.startsWith("GIT binary") ? "Binary files differ" : row;
+      if (/^(Binary files|old mode|new mode|rename |similarity )/.test(text)) lines.push({ kind: "note", old: null, new: null, text });
     } else if (row.startsWith("+")) lines.push({ kind: "added", old: null, new: after++, text: row.slice(1) });
     else if (row.startsWith("-")) lines.push({ kind: "removed", old: before++, new: null, text: row.slice(1) });
     else if (row.startsWith("\\")) lines.push({ kind: "note", old: null, new: null, text: row.slice(2) });
