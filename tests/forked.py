@@ -212,7 +212,7 @@ def fork_detached(*, forked: bool = True) -> None:
 
     forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": ForkedPopen})
     for module in (actions, worker):
-        module.subprocess = forking if forked else subprocess  # type: ignore[attr-defined]
+        vars(module)["subprocess"] = forking if forked else subprocess
 
 
 def run(

@@ -17,6 +17,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -465,11 +466,15 @@ def test_the_server_watches_and_shows_alerts_over_restarts(tmp_path: Path, hook:
         "CHARGEHAND_ALERTS_DISK_PERCENT": "100",
         "CHARGEHAND_ALERTS_WEBHOOK": hook.url,
     }
+
+    def is_low(reader: StateReader) -> int:
+        return alert_metrics(reader).raised["disk_low"]
+
     for _ in range(2):
         with serving(environ, tmp_path) as served:
             client = served.token("read")
             with served.reader() as reader:
-                _wait(lambda reader=reader: alert_metrics(reader).raised["disk_low"])  # type: ignore[misc]
+                _wait(partial(is_low, reader))
             document = client.get(f"{API}/alerts").json()
             assert [alert["rule"] for alert in document["raised"]] == ["disk_low"]
             assert document["watched"] is True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from chargehand.core.records import Alert
-from chargehand.policy.alerts import AlertNotice, Reading, Threshold, decide_alerts
+from chargehand.policy.alerts import AlertNotice, AlertRule, Reading, Threshold, decide_alerts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CALM, REPEAT = 300.0, 3600.0
@@ -42,10 +42,10 @@ class AlertMachine(RuleBasedStateMachine):
         values=st.lists(VALUES, max_size=4),
         seconds=st.integers(0, 1000),
     )
-    def look(self, rule: str, subject: str, values: list[float], seconds: int) -> None:
+    def look(self, rule: AlertRule, subject: str, values: list[float], seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
         key, threshold = (rule, subject), THRESHOLDS[rule]
-        readings = [Reading(rule=rule, subject=subject, value=each, time=self.now) for each in values]  # type: ignore[arg-type]
+        readings = [Reading(rule=rule, subject=subject, value=each, time=self.now) for each in values]
         before = dict(self.raised)
         decided = decide_alerts(self.raised.values(), readings, THRESHOLDS, now=self.now, repeat=REPEAT)
         for alert in decided.changed:

@@ -28,7 +28,7 @@ from chargehand.core.clock import SystemClock
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import MissionFinished
 from chargehand.policy.access import SCOPES
-from chargehand.server._terminal import Terminals
+from chargehand.server._terminal import TerminalSockets
 
 MISSION = "m-00000"
 UPGRADE = {
@@ -240,7 +240,7 @@ async def test_it_ends_once_its_session_counts_no_more_or_nothing_is_taken(tmp_p
         async def in_thread(work: Callable[[], Any]) -> Any:
             return work()
 
-        async def closed_with(terminals: Terminals, *, takes: bool) -> int:
+        async def closed_with(terminals: TerminalSockets, *, takes: bool) -> int:
             codes: list[int] = []
 
             async def receive() -> Message:
@@ -262,7 +262,7 @@ async def test_it_ends_once_its_session_counts_no_more_or_nothing_is_taken(tmp_p
             await terminals.serve(WebSocket(scope, receive, send))
             return codes[0]
 
-        make = partial(Terminals, reader, authorise=authorise, in_thread=in_thread)
+        make = partial(TerminalSockets, reader, authorise=authorise, in_thread=in_thread)
         assert await closed_with(make(beat=0.0), takes=True) == 4401
         asked = iter((True,))
         assert await closed_with(make(patience=0.0), takes=False) == 4408

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -41,12 +42,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config" / "chargehand" / "secrets.json"
 
 
-def say(*words: str, stdin: str = "", code: int = 0) -> dict[str, object]:
+def say(*words: str, stdin: str = "", code: int = 0) -> dict[str, Any]:
     done = CliRunner().invoke(chargehand, ["--json", *words], input=stdin)
     assert done.exit_code == code, done.output
     assert "chg_" not in done.output
-    found: dict[str, object] = json.loads(done.stdout if code == 0 else done.stderr)
-    return found if code == 0 else dict(found["error"])  # type: ignore[call-overload]
+    found: dict[str, Any] = json.loads(done.stdout if code == 0 else done.stderr)
+    return found if code == 0 else dict(found["error"])
 
 
 def test_a_server_works_from_login_to_logout(served: Served, token: str, elsewhere: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_server_works_from_login_to_logout(served: Served, token: str, elsewhe
     }
     assert list(json.loads(elsewhere.read_text())["secrets"].values()) == [token]
     assert elsewhere.stat().st_mode & 0o077 == 0
-    assert len(say("--server", served.url, "mission", "list")["missions"]) == 1  # type: ignore[arg-type]
+    assert len(say("--server", served.url, "mission", "list")["missions"]) == 1
     assert say("logout", served.url) == {"server": served.url, "removed": True}
     assert say("logout", served.url, code=2)["code"] == "not_logged_in"
     assert say("--server", served.url, "mission", "list", code=1)["code"] == "login_needed"
@@ -81,7 +82,7 @@ def test_the_environment_names_server_and_token(
 ) -> None:
     monkeypatch.setenv("CHARGEHAND_SERVER", served.url)
     monkeypatch.setenv("CHARGEHAND_TOKEN", token)
-    assert len(say("mission", "list")["missions"]) == 1  # type: ignore[arg-type]
+    assert len(say("mission", "list")["missions"]) == 1
     assert say("login", served.url, stdin=token)["hidden_by"] == "CHARGEHAND_TOKEN"
     error = say("gc", "--dry-run", code=2)
     assert error["code"] == "command_local"

@@ -136,7 +136,7 @@ def test_the_server_logs_each_request_and_no_query(tmp_path: Path, caplog: pytes
             served.stranger().get("/health", headers={"Host": f"{SECRET}.example"})
     finally:
         logging.getLogger("chargehand.access").setLevel(logging.NOTSET)
-    lines = [each.fields for each in caplog.records if each.name == "chargehand.access"]  # type: ignore[attr-defined]
+    lines = [vars(each)["fields"] for each in caplog.records if each.name == "chargehand.access"]
     found = {(line["method"], line["route"], line["status"], line["account"]) for line in lines}
     owner = next(line["account"] for line in lines if line["route"] == f"{API}/system")
     assert owner.startswith("os:")

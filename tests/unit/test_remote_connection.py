@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -291,3 +292,8 @@ def test_a_request_with_a_key_is_done_once(tmp_path: Path) -> None:
         assert (again.status_code, again.json()["error"]["code"]) == (409, "key_used")
         with made.reader() as reader:
             assert len(reader.mission_state("m-00000").messages) == 3
+            keys = list((reader.home / "server" / "keys").iterdir())
+    for each in keys:
+        os.utime(each, (0, 0))
+    with serving(environ, tmp_path) as made:  # after a day a key is free again
+        assert send(made.token("steer"), "k", "once").json()["messages"] == 4

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.server_kit import environment, record_missions
@@ -62,17 +63,17 @@ async def test_a_fault_of_ours_ends_the_streams_and_not_the_feed(
         whole = _feed.events_after
         failed: list[int] = []
 
-        def fail_once(*given: object, **more: object) -> object:
+        def fail_once(*given: Any, **more: Any) -> object:
             if not failed:
                 failed.append(1)
                 raise ZeroDivisionError
-            return whole(*given, **more)  # type: ignore[arg-type]
+            return whole(*given, **more)
 
         async with running(reader) as feed:
             seen = asyncio.Event()
             monkeypatch.setattr(_feed, "events_after", fail_once)
             assert await read_to_end(feed, None, seen) == [b": connected\n\n"]
-            again = feed.follow(0, FeedFilter(), is_valid=valid)
+            again: Any = feed.follow(0, FeedFilter(), is_valid=valid)
             assert await anext(again) == b": connected\n\n"
             assert b"mission.created" in await anext(again)
-            await again.aclose()  # type: ignore[attr-defined]
+            await again.aclose()

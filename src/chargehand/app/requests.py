@@ -234,16 +234,15 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     asked: str
 
 
-def client_request(given: msgspec.Struct, repo: Path | None) -> RunRequest:
+def client_request(given: msgspec.Struct, *, text: str, repo: Path | None) -> RunRequest:
     """Return what a client's record asks for: its fields mean what those of `RunRequest` of the same names do.
 
-    Its `request` is the text. Numbers become the texts that a person would write.
+    Numbers become the texts that a person would write.
     """
     fields = {name: getattr(given, name) for name in RunRequest.__struct_fields__ if hasattr(given, name)}
     numbers = {name: repr(fields[name]) for name in ("budget", "attempts") if fields.get(name) is not None}
     # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
-    more = {"text": getattr(given, "request"), "repo": repo, "yes": True}  # noqa: B009 -- of any such record
-    return RunRequest(**(fields | numbers | more))
+    return RunRequest(**(fields | numbers | {"text": text, "repo": repo, "yes": True}))
 
 
 def record_once(

@@ -210,7 +210,7 @@ def run_mission(app: App, call: RunMission) -> Started:
     # Sorted, without defaults and by the real path: the digest is the same in any later version of this program.
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
     asked = hashlib.sha256(content).hexdigest()
-    request = client_request(call, None if call.repo is None else Path(call.repo))
+    request = client_request(call, text=call.request, repo=None if call.repo is None else Path(call.repo))
     if call.key is None:
         return Started(created=True, mission=mission_view(app, record_mission(app, request)))
     mission, created = record_once(app, request, IdempotencyKey("mcp", call.key, asked))

@@ -15,7 +15,7 @@ from chargehand.core.errors import InfrastructureError, RefusedError
 
 # Answers that are remembered, and for how long a key is known to have been used.
 _ANSWERS, _KEPT_SECONDS = 1000, 86_400.0
-_LONGEST = 200
+_SWEEP_SECONDS = 3600.0
 
 
 class KeyedAnswer(NamedTuple):
@@ -35,6 +35,7 @@ class KeyedRequests:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._answers: dict[str, KeyedAnswer] = {}
+        self._swept: float | None = None
 
     def begin(self, key: str, asked: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
         """Return the work that answers a request, begun now unless it was before.
@@ -74,6 +75,9 @@ class KeyedRequests:
         await asyncio.gather(*(answer.task for answer in self._answers.values()), return_exceptions=True)
 
     def _note(self, name: str) -> None:
+        if self._swept is None or time.monotonic() - self._swept > _SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            self._forget_old()
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(self._directory / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -90,8 +94,7 @@ class KeyedRequests:
                 hint="free some space, or make the state directory writable",
             ) from error
 
-    def sweep(self) -> None:
-        """Forget keys that are older than a day."""
+    def _forget_old(self) -> None:
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._directory):
                 if entry.stat().st_mtime < time.time() - _KEPT_SECONDS:

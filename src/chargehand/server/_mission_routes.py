@@ -211,7 +211,8 @@ def _mission_result(app: App, state: MissionState) -> MissionDocument:
 
 def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
     repository = app.store.projects.find(call.repo).path
-    asked = replace(client_request(call, repository), break_at=",".join(call.break_at) or None)
+    asked = client_request(call, text=call.request, repo=repository)
+    asked = replace(asked, break_at=",".join(call.break_at) or None)
     request, plan = plan_request(app, asked)
     if call.key is None:
         mission = record_mission(app, request, plan=plan)

@@ -32,7 +32,7 @@ ENDED, AWAY, NOT_TAKEN, REFUSED, TOO_MANY, NO_SESSION, UNKNOWN, TOO_SLOW = (
 )
 
 
-class Terminals:
+class TerminalSockets:
     """Serves terminals; each reads by itself, a bounded part at a time, and holds no more than that."""
 
     def __init__(

@@ -35,7 +35,7 @@ from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
 from chargehand.server._sessions import Sessions
-from chargehand.server._terminal import Terminals
+from chargehand.server._terminal import TerminalSockets
 from chargehand.server.openapi import ROUTES, openapi_document
 
 _T = TypeVar("_T")
@@ -73,7 +73,7 @@ class ChargehandServer:
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._keyed = KeyedRequests(self._shared.home / "server" / "keys")
-        self._terminals = Terminals(self._shared, authorise=self._authorise, in_thread=self._in_thread)
+        self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
         self.application = self._starlette(hosts)
 
     def _starlette(self, hosts: Hosts) -> ASGIApp:
@@ -100,7 +100,6 @@ class ChargehandServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
-        await asyncio.to_thread(self._keyed.sweep)
         following = asyncio.create_task(self._feed.run())
         try:
             yield

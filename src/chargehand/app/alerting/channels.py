@@ -56,7 +56,7 @@ class ChannelFailedError(Exception):
     """A way did not take a notice; the message holds no secret."""
 
 
-class Channel(Protocol):
+class NoticeChannel(Protocol):
     """One way that notices take."""
 
     @property
@@ -191,9 +191,9 @@ class MailChannel:
 
 def open_channels(
     config: AlertsConfig, *, keys: KeySource, environ: Mapping[str, str], stopping: threading.Event
-) -> tuple[Channel, ...]:
+) -> tuple[NoticeChannel, ...]:
     """Return the ways that are configured, and can be gone on this machine."""
-    found: list[Channel] = []
+    found: list[NoticeChannel] = []
     program = shutil.which("notify-send", path=environ.get("PATH"))
     # Without a session's bus nobody sits at this machine.
     if config.desktop and program is not None and environ.get("DBUS_SESSION_BUS_ADDRESS"):

@@ -11,8 +11,8 @@ from datetime import datetime
 import msgspec
 
 from chargehand.app.alerting.channels import (
-    Channel,
     ChannelFailedError,
+    NoticeChannel,
     NoticeDocument,
     host_name,
     open_channels,
@@ -97,12 +97,12 @@ class AlertWatch:
         self._tell(decided.notices, channels)
         return decided.notices
 
-    def _channels(self) -> tuple[Channel, ...]:
+    def _channels(self) -> tuple[NoticeChannel, ...]:
         reader = self._reader
         config = reader.user_configuration().config.alerts
         return open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=self._stopping)
 
-    def _tell(self, notices: Sequence[AlertNotice], channels: Sequence[Channel]) -> None:
+    def _tell(self, notices: Sequence[AlertNotice], channels: Sequence[NoticeChannel]) -> None:
         self._outcomes = {}
         if not notices:
             return
@@ -134,7 +134,7 @@ def send_trial(reader: StateReader) -> dict[str, str]:
     return outcomes
 
 
-def send_safely(channel: Channel, notices: Sequence[NoticeDocument]) -> str:
+def send_safely(channel: NoticeChannel, notices: Sequence[NoticeDocument]) -> str:
     """Send notices one way; return why that failed, "" where it did not."""
     try:
         channel.send(notices)
