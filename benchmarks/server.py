@@ -24,9 +24,11 @@ from chargehand.core.mission_events import MessageSent, MissionCreated
 from chargehand.core.records import MissionRequest
 
 AIM = 0.030
-_MISSIONS, _EVENTS = 1000, 100
+_MISSIONS, _EVENTS = 1000, 1000
 _CLIENTS, _FED = 100, 2000
 _REPEAT = 20
+# The server takes a hundred requests a second from one caller.
+_PAUSE = 0.011
 _API = "/api/v1"
 _ROUTES = {
     "a page of 50 missions": "/missions",
@@ -84,6 +86,7 @@ def _asking(client: httpx.AsyncClient, path: str) -> Callable[[], Awaitable[floa
         answer = await client.get(path)
         took = time.perf_counter() - began
         answer.raise_for_status()
+        await asyncio.sleep(_PAUSE)
         return took
 
     return ask
