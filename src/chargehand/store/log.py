@@ -32,10 +32,12 @@ from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.store.chain import (
     LINE_COLUMNS,
+    LINE_SHAPES,
     AuditProblem,
     ChainLine,
     as_event,
     is_moment,
+    is_whole_chain,
     line_problems,
 )
 from chargehand.store.database import summaries
@@ -49,6 +51,7 @@ from chargehand.store.rows import (
     OwnerLiveness,
     read_listing,
     read_row,
+    select_listings,
 )
 
 _SHOWN = 8
@@ -63,7 +66,6 @@ _SLEEPING = "wakes IS NOT NULL AND runnable = 0"
 _WITH_NEWS = "news = 1"
 _ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
-_SHAPES = {(str, int, str, str, payload, str, str, str) for payload in (bytes, type(None))}
 _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
 _NO_TIME = "1970-01-01T00:00:00+00:00"
 
@@ -156,7 +158,7 @@ class EventLog:
         with self._database.read() as connection:
             rows = connection.execute(query, (mission, after, *types, limit)).fetchall()
             # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
-            if all(tuple(map(type, row)) in _SHAPES and is_moment(row[2]) for row in rows):
+            if all(tuple(map(type, row)) in LINE_SHAPES and is_moment(row[2]) for row in rows):
                 return tuple(Event(*row) for row in rows)
             lines, before = [], _NO_TIME
             for line in _read_lines(connection, mission):
@@ -172,9 +174,12 @@ class EventLog:
         Raises `StoreError`.
         """
         with self._database.read() as connection:
+            query = f"SELECT {_LINE} FROM events WHERE mission = ? ORDER BY seq"
+            if is_whole_chain(mission, connection.execute(query, (mission,))):
+                return ()
             lines = list(_read_lines(connection, mission))
-            rows = connection.execute("SELECT mission, seq FROM erasures WHERE mission = ?", (mission,))
-            erased = {(name, seq) for name, seq in rows}
+            erasures = connection.execute("SELECT mission, seq FROM erasures WHERE mission = ?", (mission,))
+            erased = {(name, seq) for name, seq in erasures}
         return tuple(line_problems(mission, lines, hashes={}, erased=erased))
 
     def check(self, mission: str) -> None:
@@ -319,7 +324,6 @@ class EventLog:
         measures: bool = False,
     ) -> tuple[MissionListing, ...]:
         """Return missions as lists show them, oldest first, without folding their logs.
-
 
         `since` is an ISO 8601 moment in UTC, `before` and `after` are ids of missions to go on from: with `after`
         the first `limit` behind it come, else the last `limit` of all or of those before `before`. `text` is in
@@ -468,10 +472,7 @@ class EventLog:
         measures: bool = False,
     ) -> list[MissionListing]:
         self._refresh()
-        query = (
-            f"SELECT form, summary, {'measures' if measures else 'NULL'}, {ROW_COLUMNS} FROM mission_summaries"
-            f" JOIN missions ON missions.id = mission WHERE {where}"
-        )
+        query = f"{select_listings(measures=measures)} WHERE {where}"
         owners = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
         alive = OwnerLiveness(is_live)
         while True:

@@ -32,7 +32,8 @@ _SHAPES = frozenset(
 IsLive = Callable[[str], bool]
 
 
-class MissionRow(Struct, frozen=True, kw_only=True):
+# Its fields are in the order of the columns.
+class MissionRow(Struct, frozen=True):
     """A mission and where its log ends; `created` is ISO 8601 in UTC.
 
     `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
@@ -88,6 +89,13 @@ class OwnerLiveness:
         return self._known[owner]
 
 
+def select_listings(*, measures: bool) -> str:
+    """Return the query for rows that `read_listing` takes, up to its `WHERE`."""
+    measured = "measures" if measures else "NULL"
+    columns = ", ".join(("form", "summary", measured, *(f"missions.{name}" for name in _OWN), "user"))
+    return f"SELECT {columns} FROM mission_summaries JOIN missions ON missions.id = mission"
+
+
 def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness) -> MissionListing:
     """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines."""
     form, content, measured, *columns = row
@@ -107,9 +115,9 @@ def read_row(row: Sequence[Any]) -> MissionRow:
     """Return a row of `ROW_COLUMNS`; values that no program of ours wrote become empty ones."""
     # Thousands of rows are read at once, and hardly one is damaged.
     if tuple(map(type, row)) in _SHAPES and (row[8] is None or is_moment(row[8])):
-        kept = dict(zip(_NAMES, row, strict=True))
-        kept["runnable"], kept["news"] = bool(kept["runnable"]), bool(kept["news"])
-        return MissionRow(**kept)
+        kept = list(row)
+        kept[7], kept[10] = bool(kept[7]), bool(kept[10])
+        return MissionRow(*kept)
     values = dict(zip(_NAMES, row, strict=True))
     for name in ("last_seq", "epoch"):  # a damaged file can hold values of any type
         values[name] = values[name] if isinstance(values[name], int) else 0
