@@ -16,37 +16,37 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.measure import Result, Side, compare
+from benchmarks.measure import Result, Side, compare, spend
 from benchmarks.shop import Shop
 from chargehand.app.accounts import create_token, owner
 from chargehand.app.reading import StateReader
 from chargehand.core.mission_events import MessageSent, MissionCreated
 from chargehand.core.records import MissionRequest
+from chargehand.server.openapi import ROUTES
 
 AIM = 0.030
 _MISSIONS, _EVENTS = 1000, 1000
 _CLIENTS, _FED = 100, 2000
-_REPEAT = 20
+_REPEAT = 10
 # The server takes a hundred requests a second from one caller.
 _PAUSE = 0.011
 _API = "/api/v1"
-_ROUTES = {
-    "a page of 50 missions": "/missions",
-    "a search": "/missions?q=mend%20it%207",
-    "one mission": "/missions/m-00500",
-    "a page of its log": "/missions/m-00500/events",
-    "workers, queue, disk": "/system",
-    "statistics": "/stats",
-}
+# A long mission of words alone, which most routes are asked for, and what only one has that ran.
+_LONG = "m-00500"
+_OF_A_CHANGE = tuple(
+    ["review", "rollback", "diff", "checkpoints", "artifacts", "report", "judgements", "audit/provenance"],
+)
+_PROGRAM = Path(sys.executable).with_name("chargehand")
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Fill a state directory, serve it by `up`, and ask each route in turn."""
+    """Fill a state directory, serve it by `up`, ask each route in turn, and run missions beside it."""
     place = shop.place / "server"
     place.mkdir()
-    environ = {**os.environ, "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
+    environ = {**shop.environ, "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
     token = await asyncio.to_thread(_fill, environ, place)
-    command = [sys.executable, "-m", "chargehand", "up", "--no-worker", "--port", "0", "--json"]
+    ran = json.loads(subprocess.run(_mission(), cwd=shop.repository, env=environ, capture_output=True).stdout)
+    command = [str(_PROGRAM), "up", "--no-worker", "--port", "0", "--json"]
     process = subprocess.Popen(command, cwd=place, env=environ, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -55,21 +55,61 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             floor = Side(name="/health", sample=_asking(client, "/health"), repeat=_REPEAT)
             results = []
-            for case, path in _ROUTES.items():
+            for path in _paths(ran["mission"]):
+                if (await client.get(_API + path)).status_code != 200:
+                    continue  # it needs more than a mission, as a question or a plan
                 side = Side(name=f"GET {path}", sample=_asking(client, _API + path), repeat=_REPEAT)
-                found = await compare("server", case, [side, floor], rounds=rounds, aim=AIM)
-                note = f"95th percentile {1000 * _percentile(found.sides[0].samples):.1f} ms"
+                found = await compare("server", path, [side, floor], rounds=rounds, aim=AIM, seconds=20)
+                note = f"{path}: 95th percentile {1000 * _percentile(found.sides[0].samples):.1f} ms"
                 results.append(
                     replace(found, note=f"{note}; {_MISSIONS:,} missions, {_MISSIONS * _EVENTS:,} events")
                 )
-        return [*results, await _fan_out(url, token, environ, place)]
+        fed = await _fan_out(url, token, environ, place)
+        return [*results, fed, await _beside(shop, environ, url, token, rounds)]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
 
 
+def _paths(ran: str) -> list[str]:
+    """Return the routes that only read and need no other name than a mission's."""
+    found = ["/missions?q=mend%20it%207"]
+    for route in ROUTES:
+        if route.method == "GET":
+            mission = ran if route.path.endswith(_OF_A_CHANGE) else _LONG
+            path = route.path.replace("{mission}", mission)
+            named = "mission" in route.takes.__struct_fields__ and "{mission}" not in route.path
+            found.append(f"{path}?mission={mission}" if named else path)
+    return [path for path in found if "{" not in path]
+
+
+def _mission() -> list[str]:
+    agent = "command:sh -c 'echo more >> changed.txt'"
+    return [str(_PROGRAM), "run", "change a file", "--agent", agent, "--only-check", "true", "--json"]
+
+
+async def _beside(shop: Shop, environ: dict[str, str], url: str, token: str, rounds: int) -> Result:
+    """Run missions with one client that follows them, and with the server as idle as it gets: processor time."""
+
+    async def alone() -> float:
+        return spend(_mission(), cwd=shop.repository, environment=environ).cpu
+
+    async def followed() -> float:
+        process = await asyncio.create_subprocess_exec(
+            "curl", "-sN", "-H", f"Authorization: Bearer {token}", f"{url}{_API}/events", stdout=subprocess.DEVNULL
+        )
+        try:
+            return (await asyncio.to_thread(spend, _mission(), cwd=shop.repository, environment=environ)).cpu
+        finally:
+            process.kill()
+            await process.wait()
+
+    sides = [Side(name="a mission that is followed", sample=followed), Side(name="by nobody", sample=alone)]
+    return await compare("server", "a mission's own processor time", sides, rounds=2 * rounds, seconds=120)
+
+
 def _fill(environ: dict[str, str], place: Path) -> str:
-    """Make missions with long logs, and return a token that reads them."""
+    """Make missions with long logs, and return a token of an administrator that only reads."""
     with StateReader.open(environ=environ, cwd=place) as reader:
         project = reader.store.projects.register(place)
         for number in range(_MISSIONS):
