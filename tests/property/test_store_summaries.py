@@ -27,7 +27,7 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionMeasures, MissionState, MissionSummary
-from chargehand.store.log import PositionedEvent
+from chargehand.store.chain import PositionedEvent
 from chargehand.store.rows import MissionListing
 from chargehand.store.store import Store, open_store
 

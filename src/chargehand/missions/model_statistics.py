@@ -12,7 +12,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from chargehand.core.attempt_events import ModelCalled
-from chargehand.core.fold import fold, read_payload
+from chargehand.core.fold import read_payload
 from chargehand.core.state import AttemptState
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.statistics import Cost, Percentiles, Sample
@@ -58,17 +58,17 @@ def gather_model_statistics(
 
     `since` (timezone-aware) leaves out what was called before. Raises `StoreError`.
     """
+    log, position, called = reader.store.log, 0, dict[str, list[ModelCalled]]()
+    while page := log.after(position, project=project, types=(ModelCalled.type,)):
+        position = page[-1].position
+        for line in (each.event for each in page):
+            new = since is None or datetime.fromisoformat(line.time) >= since
+            if new and isinstance(call := read_payload(line), ModelCalled):
+                called.setdefault(line.mission, []).append(call)
     tally = ModelTally()
-    for row in reader.store.log.missions(project=project):
-        # Its calls alone at first: of most missions of agents of other programs there are none.
-        called = [
-            call
-            for line in reader.store.log.read(row.id, types=(ModelCalled.type,))
-            if (since is None or datetime.fromisoformat(line.time) >= since)
-            and isinstance(call := read_payload(line), ModelCalled)
-        ]
-        if called:
-            tally.add(called, fold(reader.store.log.read(row.id), live=False).attempts)
+    # Without a call no row is read: of most missions of agents of other programs there are none.
+    for listing in log.summaries(project=project) if called else ():
+        tally.add(called.pop(listing.row.id, []), listing.summary.attempts)
     return tally.stats()
 
 

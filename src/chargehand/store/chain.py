@@ -62,6 +62,13 @@ class AuditProblem(Struct, frozen=True, kw_only=True):
     message: str
 
 
+class PositionedEvent(Struct, frozen=True):
+    """A line of any log with its place among the lines of all logs, counted from 1 in the order of appending."""
+
+    position: int
+    event: Event
+
+
 class ChainLine(Struct, frozen=True):
     """A line as it is kept, whatever it claims to be; the columns are those of `LINE_COLUMNS`."""
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import astuple
 
 from chargehand.core.actions import ActionCreated
+from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.clock import Clock
 from chargehand.core.errors import FencedError, NotFoundError, RefusedError, StoreError, UsageError, nearest
 from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
@@ -35,6 +35,7 @@ from chargehand.store.chain import (
     LINE_SHAPES,
     AuditProblem,
     ChainLine,
+    PositionedEvent,
     as_event,
     is_moment,
     is_whole_chain,
@@ -61,20 +62,13 @@ _LOG_HINT = "`chargehand mission log` lists them"
 # Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
 _QUEUE = "SELECT id, owner FROM missions WHERE runnable = 1 ORDER BY created, id"
-_OWNERS = "SELECT owner, count(*) FROM missions WHERE owner IS NOT NULL GROUP BY owner"
 _SLEEPING = "wakes IS NOT NULL AND runnable = 0"
 _WITH_NEWS = "news = 1"
+_MODEL_CALLS = "type = 'model.called'"
 _ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
 _NO_TIME = "1970-01-01T00:00:00+00:00"
-
-
-class PositionedEvent(Struct, frozen=True):
-    """A line of any log with its place among the lines of all logs, counted from 1 in the order of appending."""
-
-    position: int
-    event: Event
 
 
 class EventLog:
@@ -221,7 +215,8 @@ class EventLog:
         """
         wheres = {"events.mission = ?": mission, "missions.project = ?": project}
         given = {where: value for where, value in wheres.items() if value is not None}
-        join = " JOIN missions ON missions.id = events.mission" if project is not None else ""
+        # A cross join keeps this order of loops: else all lines of the project are read, and sorted, for one page.
+        join = " CROSS JOIN missions ON missions.id = events.mission" if project is not None else ""
         where = "".join(f" AND {each}" for each in given)
         query = (
             f"SELECT position, {_RAW_LINE} FROM events{join}"
@@ -270,7 +265,8 @@ class EventLog:
     def owners(self) -> dict[str, int]:
         """Return who holds how many missions. Raises `StoreError`."""
         with self._database.read() as connection:
-            return dict(connection.execute(_OWNERS))
+            query = "SELECT owner, count(*) FROM missions WHERE owner IS NOT NULL GROUP BY owner"
+            return dict(connection.execute(query))
 
     def sleeping(self) -> tuple[MissionRow, ...]:
         """Return the missions that go on by themselves at a moment, the first one first. Raises `StoreError`."""
@@ -508,7 +504,8 @@ def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
 
 
 def _only_types(types: Collection[str]) -> str:
-    return f" AND type IN ({', '.join('?' * len(types))})" if types else ""
+    indexed = f" AND {_MODEL_CALLS}" if set(types) == {ModelCalled.type} else ""
+    return f"{indexed} AND type IN ({', '.join('?' * len(types))})" if types else ""
 
 
 def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:

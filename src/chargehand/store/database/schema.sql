@@ -42,6 +42,8 @@ CREATE TABLE events (
     FOREIGN KEY (mission) REFERENCES missions (id)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX events_by_position ON events (position);
+-- Calls to models: what they took and cost is asked over all missions.
+CREATE INDEX events_of_models ON events (position) WHERE type = 'model.called';
 
 CREATE TABLE erasures (
     mission TEXT NOT NULL,

@@ -1,0 +1,13 @@
+"""Calls to models, found among all lines."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+
+
+def upgrade() -> None:
+    """Make the index."""
+    op.execute("CREATE INDEX events_of_models ON events (position) WHERE type = 'model.called'")
