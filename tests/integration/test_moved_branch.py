@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from desk import Desk, Said, finish, repository
 from msgspec.structs import replace
 from tests.conftest import git, write_files
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.integration.workshop import REQUEST, Workshop
 
 from chargehand.app.composition import App
@@ -39,7 +38,6 @@ FILES = {
 MINE = "sed -i s/two/mine/ f.txt"
 THEIRS = "sed -i s/two/theirs/ f.txt"
 SOLVE = "python3 solve.py"
-LIMIT = 60.0
 
 
 @pytest.fixture
@@ -61,22 +59,17 @@ def mission(script: str, *words: str, check: str = "sh check.sh", apply: bool = 
 def overtaken(desk: Desk, repo: Path, first: str, then: str, *words: str, **how: Any) -> Said:
     """Run a mission; a person commits to the branch meanwhile. `then` is what the agent does once it is told."""
     process = desk.start(*mission(_script(first, then), *words, **how), cwd=repo)
-    _until(lambda: desk.home.exists() and desk.missions(repo))
+    wait_until(sleepers)
     write_files(repo, {"f.txt": "one\ntheirs\nthree\n", "new.txt": "new\n"})
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "theirs")
+    wake()
     return finish(process)
 
 
 def _script(first: str, then: str) -> str:
-    return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep 2; else {then}; fi"
-
-
-def _until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    """Return what an agent does, which waits to be woken in the middle of its first attempt."""
+    return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep {MARK} || true; else {then}; fi"
 
 
 def order(desk: Desk, mission: str, what: str) -> None:
@@ -93,11 +86,12 @@ def scopes(state: MissionState) -> list[tuple[str, str]]:
 def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(desk: Desk, repo: Path) -> None:
     base = git(repo, "rev-parse", "main")
     process = desk.start(*mission(_script(f"{MINE}; sed -i s/a/A/ g.txt", SOLVE), "--attempts", "2"), cwd=repo)
-    _until(lambda: desk.home.exists() and any(state.attempts for state in desk.missions(repo)))
+    wait_until(sleepers)
     second = desk.missions(repo)[0].id
     order(desk, second, "pause")
     assert desk.run(repo, "--apply", agent=f'command:sh -c "{THEIRS}; echo new > new.txt"').code == 0
     order(desk, second, "resume")
+    wake()
     said = finish(process)
     assert (said.code, said.document["status"]) == (0, "promoted"), said
     state = desk.state(said)
@@ -353,7 +347,7 @@ async def test_who_waits_for_another_ones_merge_says_so_and_goes_on(tmp_path: Pa
             known = session.missions.create(wanted, repository=str(shop.repository), base=session.base, config={})
             async with turns.place():
                 going = asyncio.create_task(session.missions.run(known))
-                await asyncio.to_thread(_until, lambda: app.mission_reader.state(known).queued)
+                await asyncio.to_thread(wait_until, lambda: app.mission_reader.state(known).queued)
                 queued = app.mission_reader.state(known).queued
                 assert queued is not None
                 assert (queued.waits_for, f"merged into {session.base.branch}" in queued.reason.message) == (
