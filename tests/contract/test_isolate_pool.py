@@ -262,7 +262,7 @@ async def run_flat(count: int, temporary: Path) -> None:
             print(pid, size >> 10, resident(pid) >> 10)
             assert resident(pid) - size < 2 << 20
     await until(lambda: not set(descendants(os.getpid())) & running)
-    assert our_mounts() == mounts
+    await until(lambda: our_mounts() == mounts)
     assert not [group for group in our_cgroups() if group.name.startswith(f"chargehand-{os.getpid()}-")]
     assert list(temporary.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) <= open_before + 1

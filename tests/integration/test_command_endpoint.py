@@ -348,6 +348,9 @@ async def _rested(shop: EndpointShop, end: str) -> str:
             if end == "the client leaves":
                 with pytest.raises(TimeoutError):
                     await asyncio.to_thread(_post, endpoint, seconds=0.5)
+                async with asyncio.timeout(60):
+                    while not endpoint.meter().fault:
+                        await asyncio.sleep(0.01)
             else:
                 assert (await asyncio.to_thread(_post, endpoint))[0] == 502
             return endpoint.meter().fault

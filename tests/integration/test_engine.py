@@ -484,4 +484,4 @@ async def test_an_engine_closes_while_its_database_is_away(own_postgres: Postgre
         await asyncio.to_thread(own_postgres.stop)
         stage.go.set()
         start = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - start < 10
+    assert asyncio.get_running_loop().time() - start < 60

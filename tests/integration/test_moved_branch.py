@@ -16,6 +16,7 @@ from tests.integration.workshop import REQUEST, Workshop
 
 from chargehand.app.composition import App
 from chargehand.app.story import describe
+from chargehand.app.wiring.session import Session
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions
 
@@ -284,6 +285,22 @@ def commit(repository: Path, name: str, content: str) -> str:
     return git(repository, "rev-parse", "HEAD")
 
 
+async def _merged_together(app: App, session: Session, missions: list[str]) -> list[MissionState]:
+    """Run missions at once; the first is merged when all of them have been judged and wait for that."""
+    assert session.base.branch is not None
+    turns = session.missions._services.merges(
+        app.mission_reader.state(missions[0]).repository, session.base.branch
+    )
+
+    def all_wait() -> bool:
+        return all(app.mission_reader.state(mission).queued for mission in missions)
+
+    async with turns.place():
+        going = [asyncio.create_task(session.missions.run(mission)) for mission in missions]
+        await asyncio.to_thread(wait_until, all_wait)
+    return [await each for each in going]
+
+
 async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Path) -> None:
     shop = Workshop(tmp_path, FILES)
     names = ["a", "b", "c", "d"]
@@ -291,16 +308,14 @@ async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Pa
     try:
         async with app.session() as session:
 
-            async def run(name: str) -> MissionState:
+            def made(name: str) -> str:
                 agent = f'command:sh -c "echo {name} > made-{name}.txt"'
-                # Long enough that all are judged before the first one is applied.
-                wanted = replace(REQUEST, text=name, agent=agent, only_checks=("sleep 0.5",), apply=True)
-                known = session.missions.create(
+                wanted = replace(REQUEST, text=name, agent=agent, only_checks=("true",), apply=True)
+                return session.missions.create(
                     wanted, repository=str(shop.repository), base=session.base, config={}
                 )
-                return await session.missions.run(known)
 
-            states = await asyncio.gather(*map(run, names))
+            states = await _merged_together(app, session, [made(name) for name in names])
     finally:
         app.close()
     assert {state.status for state in states} == {"promoted"}
@@ -319,16 +334,15 @@ async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Pat
     try:
         async with app.session() as session:
 
-            async def run(script: str) -> MissionState:
+            def made(script: str) -> str:
                 told = f"if test -z $CHARGEHAND_REPORT; then {script}; else {SOLVE}; fi"
                 agent = f"command:sh -c {shlex.quote(told)}"
-                wanted = replace(REQUEST, agent=agent, only_checks=("sleep 0.5",), apply=True, attempts=2)
-                known = session.missions.create(
+                wanted = replace(REQUEST, agent=agent, only_checks=("true",), apply=True, attempts=2)
+                return session.missions.create(
                     wanted, repository=str(shop.repository), base=session.base, config={}
                 )
-                return await session.missions.run(known)
 
-            states = await asyncio.gather(run(MINE), run(THEIRS))
+            states = await _merged_together(app, session, [made(MINE), made(THEIRS)])
     finally:
         app.close()
     assert [state.applied.state if state.applied else None for state in states] == ["done", "done"]
