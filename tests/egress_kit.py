@@ -57,7 +57,7 @@ class Proxy:
 
     async def logged(self, count: int = 1) -> Sequence[EgressRequest]:
         """Wait for that many records."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.log) < count:
                 await asyncio.sleep(0.005)
         return self.log

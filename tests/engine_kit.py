@@ -20,7 +20,7 @@ from chargehand.durable.engine import Engine
 from chargehand.durable.workers import LocalWorkers
 
 ROOT = Path(__file__).parents[1]
-WAIT = 30.0
+WAIT = 120.0
 
 
 class Worker:

@@ -402,7 +402,7 @@ def _run_mission() -> None:
     # What another thread holds at a fork would be held for ever.
     gc.collect()
     for thread in set(threading.enumerate()) - {threading.current_thread()}:
-        thread.join(10)
+        thread.join(120)
     assert threading.active_count() == 1, threading.enumerate()
 
 

@@ -166,10 +166,9 @@ class Desk:
 
     async def settled(self) -> CallRecord:
         """Wait for the only call's record."""
-        for _ in range(1000):
-            if self.records:
-                break
-            await asyncio.sleep(0.002)
+        async with asyncio.timeout(60):
+            while not self.records:
+                await asyncio.sleep(0.002)
         (record,) = self.records
         return record
 

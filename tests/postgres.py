@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -41,7 +42,7 @@ class Postgres:
         self._data = directory / "data"
         self._directory = directory
         self._settings = (*_SETTINGS, *(_QUICK if quick else ()))
-        self.port = _free_port()
+        self.port = free_port()
         if os.geteuid() == 0:
             shutil.chown(directory, _USER)
         self._run("initdb", "--no-sync", "-A", "trust", "-U", "chargehand", "-E", "UTF8", "--locale=C")
@@ -129,10 +130,15 @@ def cluster(*, quick: bool = True) -> Iterator[Postgres]:
             server.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on, and that stays free while its user is away.
+
+    Not one of those that the kernel gives out: any connection that begins meanwhile may be given it.
+    """
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _runs(pid: int) -> bool:

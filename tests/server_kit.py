@@ -122,14 +122,14 @@ def serving(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert answering.wait(30)
+        assert answering.wait(120)
         if not failed:
             with beside, contextlib.closing(Served(url_at(*listening.getsockname()[:2]), environ, cwd)) as served:
                 yield served
     finally:
         if ends and not failed:
             loops[0].call_soon_threadsafe(ends[0])
-        thread.join(60)
+        thread.join(120)
         listening.close()
     assert not failed, failed
     assert not thread.is_alive()

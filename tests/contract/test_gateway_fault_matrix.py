@@ -122,7 +122,7 @@ CASES: dict[str, Case] = {
         rests="address",
     ),
     "silent, and at work": Case(
-        behave=silence, one=Seen(status=504, code="upstream_timeout"), chain=NEXT, kept=True, seconds=0.2
+        behave=silence, one=Seen(status=504, code="upstream_timeout"), chain=NEXT, kept=True, seconds=0.8
     ),
     "silent, and gone": Case(
         behave=silence,
@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
         chain=NEXT,
         kept=True,
         alive=False,
-        seconds=0.2,
+        seconds=0.8,
     ),
     "closed without a word": Case(
         behave=broken(), one=Seen(status=502, code="upstream_cut", asked=4, waits=3), chain=NEXT, kept=True
@@ -333,7 +333,7 @@ async def test_the_silent_are_probed_and_those_at_work_are_waited_for(tmp_path: 
     alone = await run(CASES["silent, and gone"], tmp_path, chain=False)
     quick = await run(CASES["500"], tmp_path, chain=True)
     assert at_work.provider.probes >= 1
-    assert "sent nothing for 0.2 seconds" in at_work.records[0].reason
+    assert "sent nothing for 0.8 seconds" in at_work.records[0].reason
     assert gone.provider.probes == 2
     assert "not even a probe" in gone.records[0].reason
     assert (alone.provider.probes, quick.provider.probes) == (0, 0)

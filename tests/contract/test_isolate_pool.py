@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from chargehand.core.errors import InfrastructureError, TierUnavailableError
 from chargehand.sandbox.inside import snippet as _isolate_child
 from chargehand.sandbox.snippet_pool import SnippetPool, probe_snippets, run_snippet
 from chargehand.sandbox.snippets import ConsoleLine, SnippetEngineError, SnippetSpec, language_of
+from chargehand.testing.sandbox.kit import until
 
 pytestmark = [
     pytest.mark.needs_bwrap,
@@ -30,6 +33,13 @@ ADD: dict[Any, str] = {"python": "input['a'] + input['b']", "javascript": "input
 
 def spec(language: Any, source: str, **more: Any) -> SnippetSpec:
     return SnippetSpec(language=language, source=source, **more)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, of which one may end with another."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def resident(pid: int) -> int:
@@ -134,7 +144,7 @@ async def test_cancelling_kills_the_snippet_and_leaves_the_pool_fit() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await waiting).value == 2
-        assert set(descendants(os.getpid())) <= before
+        await until(lambda: set(descendants(os.getpid())) <= before)
 
 
 async def test_a_snippet_runs_again_where_its_sandbox_died() -> None:
@@ -144,8 +154,7 @@ async def test_a_snippet_runs_again_where_its_sandbox_died() -> None:
         assert sandboxes
         task = asyncio.create_task(pool.run(spec("python", "import time\ntime.sleep(0.5)\n7", seconds=20.0)))
         await asyncio.sleep(0.2)
-        for pid in sandboxes:
-            os.kill(pid, signal.SIGKILL)
+        kill(sandboxes)
         assert (await task).value == 7
 
 
@@ -153,8 +162,7 @@ async def test_a_killed_launcher_is_replaced() -> None:
     async with SnippetPool(size=2) as pool:
         await asyncio.gather(*(pool.run(spec("javascript", "1")) for _ in range(2)))
         launchers = [pid for pid, command in descendants(os.getpid()).items() if "_launcher.py" in command]
-        for pid in launchers:
-            os.kill(pid, signal.SIGKILL)
+        kill(launchers)
         results = await asyncio.gather(*(pool.run(spec("python", "1 + 1")) for _ in range(3)))
         assert [result.value for result in results] == [2, 2, 2]
 
@@ -163,12 +171,10 @@ async def test_sandboxes_that_die_again_and_again_are_no_end_of_the_snippet() ->
     async with SnippetPool(size=1) as pool:
         task = asyncio.create_task(pool.run(spec("python", "import time\ntime.sleep(30)", seconds=40.0)))
         while not task.done():
-            for pid, command in descendants(os.getpid()).items():
-                if _isolate_child.BOOTSTRAP[:20] in command and "bwrap" in command:
-                    os.kill(pid, signal.SIGKILL)
-            for pid, command in descendants(os.getpid()).items():
-                if command.startswith(shutil.which("bwrap") or "bwrap"):
-                    os.kill(pid, signal.SIGKILL)
+            bwrap, inner = shutil.which("bwrap") or "bwrap", _isolate_child.BOOTSTRAP[:20]
+            ours = descendants(os.getpid())
+            kill(pid for pid, command in ours.items() if inner in command and "bwrap" in command)
+            kill(pid for pid, command in descendants(os.getpid()).items() if command.startswith(bwrap))
             await asyncio.sleep(0.05)
         with pytest.raises((InfrastructureError, TierUnavailableError)):
             await task
@@ -228,7 +234,7 @@ async def test_an_open_pool_has_no_files(tmp_path: Path, monkeypatch: pytest.Mon
         assert (await pool.run(spec("python", "2"))).value == 2
 
 
-async def run_flat(count: int) -> None:
+async def run_flat(count: int, temporary: Path) -> None:
     """Run snippets of every end and compare memory, processes, mounts, groups and files before and after."""
     ends = [
         spec("python", "sum(range(1000))"),
@@ -241,7 +247,7 @@ async def run_flat(count: int) -> None:
         spec("javascript", "for (let i = 0; i < 100; i++) console.log(i)"),
     ]
     mounts, others = our_mounts(), set(descendants(os.getpid()))
-    files, open_before = set(os.listdir(tempfile.gettempdir())), len(os.listdir("/proc/self/fd"))
+    open_before = len(os.listdir("/proc/self/fd"))
     async with SnippetPool(size=2) as pool:
         for wanted in ends * 2:
             await pool.run(wanted)
@@ -251,24 +257,30 @@ async def run_flat(count: int) -> None:
         for number in range(count):
             await pool.run(ends[number % len(ends)])
         print(f"{count} snippets in {time.monotonic() - started:.1f} s")
-        assert set(descendants(os.getpid())) - others == running
+        await until(lambda: set(descendants(os.getpid())) - others == running)
         for pid, size in held.items():
             print(pid, size >> 10, resident(pid) >> 10)
             assert resident(pid) - size < 2 << 20
-    assert not set(descendants(os.getpid())) & running
-    assert our_mounts() == mounts
+    await until(lambda: not set(descendants(os.getpid())) & running)
+    await until(lambda: our_mounts() == mounts)
     assert not [group for group in our_cgroups() if group.name.startswith(f"chargehand-{os.getpid()}-")]
-    assert {name for name in set(os.listdir(tempfile.gettempdir())) - files if "snippets" in name} == set()
+    assert list(temporary.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) <= open_before + 1
 
 
-async def test_100_snippets_leave_nothing_and_memory_is_flat() -> None:
-    await run_flat(100)
+async def test_100_snippets_leave_nothing_and_memory_is_flat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    await run_flat(100, tmp_path)
 
 
 @pytest.mark.soak
-async def test_1000_snippets_leave_nothing_and_memory_is_flat() -> None:
-    await run_flat(1000)
+async def test_1000_snippets_leave_nothing_and_memory_is_flat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    await run_flat(1000, tmp_path)
 
 
 def test_a_suffix_tells_the_language() -> None:

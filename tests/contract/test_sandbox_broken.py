@@ -80,7 +80,8 @@ class FreezesAllButOne(Wrapped):
     async def thaw(self) -> None:
         for pid, words in descendants(os.getpid()).items():
             if "thread-" in words:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
 
 class NeverCloses(Wrapped):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -42,7 +43,8 @@ class TestProcessTier(SandboxContract):
 
                 def kill() -> None:
                     for pid in mine:
-                        os.kill(pid, signal.SIGKILL)
+                        with contextlib.suppress(ProcessLookupError):  # one ends with another
+                            os.kill(pid, signal.SIGKILL)
 
                 return OpenedSandbox(sandbox, root / "upper", kill)
 
@@ -55,7 +57,6 @@ class TestWithoutControlGroups(LimitContract):
     """What limits the sandboxes of a user who may make no control group."""
 
     groups = False
-    bomb_seconds = 6.0
     open_sandbox = TestProcessTier.open_sandbox
 
     async def test_memory_of_many_processes_together(self, open_sandbox: Open) -> None:

@@ -19,7 +19,7 @@ from chargehand.sandbox.container_tier import ContainerTier
 from chargehand.sandbox.contract import Sandbox
 from chargehand.sandbox.process_tier import ProcessTier
 
-IN_TIME = 20.0
+IN_TIME = 120.0
 """Far below the time limit of what runs: nobody waited for that."""
 
 
@@ -113,8 +113,8 @@ async def test_whatever_ends_a_container_from_outside(how: str, tmp_path: Path) 
             def kill() -> None:
                 if how == "client":
                     clients = [p for p, words in descendants(os.getpid()).items() if f"--name {name}" in words]
-                    for pid in clients[:1]:
-                        os.kill(pid, signal.SIGKILL)
+                    assert clients
+                    os.kill(clients[0], signal.SIGKILL)
                     return
                 words = ["kill", name] if how == "kill" else ["rm", "-f", "-t", "0", name]
                 subprocess.run([*engine.argv, *words], check=True, capture_output=True)

@@ -49,7 +49,7 @@ def watching(yard: Yard, workspace: Workspace, **options: object) -> Iterator[Wa
 
 
 def taken(watcher: Watcher) -> Batch:
-    assert watcher.sync()
+    assert watcher.sync(seconds=120)
     return watcher.take()
 
 
@@ -63,7 +63,7 @@ def told(yard: Yard, workspace: Workspace, script: str) -> list[tuple[str, str]]
         return seen(taken(watcher))
 
 
-def until(met: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(met: Callable[[], bool], seconds: float = 120.0) -> None:
     limit = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < limit
@@ -360,7 +360,7 @@ def collected(watcher: Watcher) -> list[tuple[str, str]]:
     """Take until nothing comes and no gap is left to be told."""
     events: list[tuple[str, str]] = []
     quiet = 0
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 120
     while quiet < 3 or not watcher.complete:
         assert time.monotonic() < limit
         watcher.sync()

@@ -487,7 +487,7 @@ def test_the_server_watches_and_shows_alerts_over_restarts(tmp_path: Path, hook:
 
 def _wait(ready: Any) -> None:
     passed = threading.Event()
-    for _ in range(600):
+    for _ in range(2400):
         if ready():
             return
         passed.wait(0.05)

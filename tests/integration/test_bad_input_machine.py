@@ -19,6 +19,7 @@ from desk import MEND, PASSES, Desk, Said, finish, repository, shell
 from test_crashes import descendants, survivors, wait_until
 from tests import forked
 from tests.conftest import git, repository_state, write_files
+from tests.crash_kit import MARK, sleepers, wake
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -108,16 +109,19 @@ class TestKilled:
     @pytest.mark.parametrize("where", ["agent", "check"])
     def test_while_it_works(self, desk: Desk, tmp_path: Path, victim: str, where: str) -> None:
         repo = repository(tmp_path / "repo")
-        wait = "cat *.txt | grep -q aaa || sleep 3.01"
+        wait = f"cat *.txt | grep -q aaa || sleep {MARK} || true"
         agent = shell(f"sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
         check = "true" if where == "agent" else wait
         process = desk.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)
-        wait_until(lambda: any("3.01" in words(pid) for pid in descendants(process.pid)))
+        wait_until(sleepers)
         below = descendants(process.pid)
         sandboxes = [pid for pid in below if is_bubblewrap(pid)]
-        target = min(sandboxes) if victim == "bwrap" else parent(min(sandboxes))
+        (outer,) = [pid for pid in sandboxes if parent(pid) not in sandboxes]
+        target = outer if victim == "bwrap" else parent(outer)
         assert target in below
         os.kill(target, signal.SIGKILL)
+        wait_until(lambda: not sleepers())
+        wait_until(wake)
         said = finish(process)
         assert (said.code, said.document["status"]) == (0, "promoted"), said
         shown = desk.say("mission", "log", said.document["mission"], cwd=repo)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.conftest import git, write_files
+from tests.crash_kit import MARK, wait_until, wake
 from tests.integration.workshop import GOLD, REQUEST
 from tests.native_kit import MENDS, NativeShop, scripted
 
@@ -147,11 +148,14 @@ def test_refused_work_says_nothing_against_an_agent(shop: Shop) -> None:
 def test_one_of_two_missions_probes(shop: Shop) -> None:
     shop.mission(attempts=3)
     shop.clock.advance(301)
-    shop.program(f"sleep 1; {GOLD}")
+    shop.program(f"sleep {MARK}; {GOLD}")
 
     async def both() -> list[MissionState]:
         with contextlib.closing(shop.app()) as one, contextlib.closing(shop.app()) as two:
-            return list(await asyncio.gather(begin(one), begin(two)))
+            both = [asyncio.create_task(begin(app)) for app in (one, two)]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.to_thread(wait_until, wake)
+            return [await each for each in both]
 
     async def begin(app: App) -> MissionState:
         async with app.session() as session:

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.conftest import git, make_repository, repository_state, write_files
+from tests.crash_kit import sleepers
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
@@ -181,19 +182,6 @@ def mark() -> str:
 
 def agent(script: str) -> str:
     return f"command:sh -c {shlex.quote(script)}"
-
-
-def sleepers(mark: str) -> list[int]:
-    """Return the processes of this machine whose command line holds a mark."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (place / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"sleep\0{mark}".encode() in words:
-            found.append(int(place.name))
-    return found
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -42,7 +42,7 @@ def ask(token=None, path="/chat/completions", base=None, **more):
         {"authorization": "Bearer " + (token or os.environ["OPENAI_API_KEY"]), "content-type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         with error:
@@ -112,7 +112,7 @@ first, wrong, other = ask(), ask("cht-wrong"), ask(model="gpt-none")
 body = {"model": "served", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=20) as reply:
+with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as reply:
     stream = reply.read().decode()
 told(first=first, wrong=wrong, other=other, stream=stream)
 """
@@ -348,6 +348,9 @@ async def _rested(shop: EndpointShop, end: str) -> str:
             if end == "the client leaves":
                 with pytest.raises(TimeoutError):
                     await asyncio.to_thread(_post, endpoint, seconds=0.5)
+                async with asyncio.timeout(60):
+                    while not endpoint.meter().fault:
+                        await asyncio.sleep(0.01)
             else:
                 assert (await asyncio.to_thread(_post, endpoint))[0] == 502
             return endpoint.meter().fault

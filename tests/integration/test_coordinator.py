@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from desk import repository, shell
 from tests import forked
 from tests.conftest import git
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 
 from chargehand.app.composition import App
 from chargehand.app.missions import answer_question, cancel_mission, pause_mission, report_mission, resume_mission
@@ -154,9 +156,20 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
 def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
     """Each is green by itself; the check, which names neither, fails where three files are there and not four."""
     check = f"{READS}; test $(ls sub | wc -l) != 3"
-    careful = shell("sleep 1; echo x > sub/b.txt; test ! -e sub/a.txt || echo x > sub/mended.txt")
+    # It waits for the other one to be merged; then it is its own turn to mend.
+    careful = shell(
+        f"test -e sub/a.txt || sleep {MARK}; echo x > sub/b.txt; test ! -e sub/a.txt || echo x > sub/mended.txt"
+    )
     mission = crew.record([task("a"), task("b", careful)], check)
-    state = crew.work(mission)
+
+    def wake_after_the_first() -> None:
+        wait_until(lambda: crew.events(mission, TaskMerged))
+        wait_until(wake)
+
+    with ThreadPoolExecutor(1) as pool:
+        woken = pool.submit(wake_after_the_first)
+        state = crew.work(mission)
+        woken.result()
     assert state.status == "promoted"
     backs = crew.events(mission, TaskReturned)
     assert {back.reason.code for back in backs} == {"merged_red"}
@@ -264,21 +277,16 @@ def test_tasks_that_were_paused_at_work_go_on_with_their_plan(crew: Crew) -> Non
         with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
             worker = Worker(app, slots=4)
             working = asyncio.create_task(worker.work(until_idle=True))
-
-            def running() -> int:
-                states = [each for each in app.mission_reader.all() if each.parent]
-                return sum(each.status == "running" and bool(each.attempts) for each in states)
-
-            while running() < 2:
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(wait_until, lambda: len(sleepers()) == 2)
             with App.open(environ=crew.environ, cwd=crew.repo) as other:
                 await asyncio.to_thread(pause_mission, other, mission, reason="lunch")
                 assert set(crew.children(mission).values()) == {"paused"}
                 await asyncio.to_thread(resume_mission, other, mission)
+            assert wake()
             await working
             return app.mission_reader.state(mission)
 
-    slow = {name: shell(f"sleep 3; echo x > sub/{name}.txt") for name in ("a", "b")}
+    slow = {name: shell(f"sleep {MARK}; echo x > sub/{name}.txt") for name in ("a", "b")}
     mission = crew.record([task(name, agent) for name, agent in slow.items()])
     state = asyncio.run(paused_and_resumed())
     assert state.status == "promoted"

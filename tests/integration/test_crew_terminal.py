@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from test_cli_terminal import Desk, Terminal, agent, wait_for
+from tests.crash_kit import MARK, wake
 
 pytestmark = pytest.mark.needs_bwrap
 SHOWN, HIDDEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
@@ -63,7 +64,7 @@ def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) ->
     shown = desk.terminal(
         *plan(
             desk,
-            task("first", "sleep 8; echo x > same.txt", change=["same.txt"]),
+            task("first", f"sleep {MARK}; echo x > same.txt", change=["same.txt"]),
             task("second", "echo y > same.txt", change=["same.txt"]),
             task("broken", "exit 3"),
             task("last", "echo z > last.txt", after=["broken", "second"]),
@@ -73,6 +74,7 @@ def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) ->
     mission = re.findall(r"mission   (m-\S+)", shown.shown)[0]
     shown.until(f"chargehand mission answer {mission} --task broken retry")
     shown.until("held")
+    assert wake()
     shown.until("broken needs you")
     assert desk.json("mission", "answer", mission, "--task", "broken", "skip")["mission"] == mission
     shown.until("3 of 4 merged, 1 left out")

@@ -266,6 +266,17 @@ class TestGoingBack:
         # What was there is kept, and can be gone back to by hand.
         assert Path(done["before"], "store.db").is_file()
 
+    def test_what_a_mission_takes_away_meanwhile_is_not_missed(self, saved: Path, tmp_path: Path) -> None:
+        state, copy = saved / "state", tmp_path / "copy"
+        (state / "calls").mkdir(exist_ok=True)
+        (state / "calls/a-1.jsonl").write_text("one\n")
+        depot = next(state.glob("projects/*/depot.git"))
+        # To who listed the directory before: a name, and no file of that name any more.
+        (state / "calls/a-2.jsonl").symlink_to("nowhere")
+        assert ask("store", "backup", str(copy))["missions"] == 17
+        assert [path.name for path in (copy / "calls").iterdir()] == ["a-1.jsonl"]
+        assert sorted((copy / depot.relative_to(state) / "refs").rglob("w-*"))
+
     def test_a_state_directory_that_is_gone_comes_back_and_goes_on(self, saved: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy"
         ask("store", "backup", str(copy))

@@ -46,6 +46,7 @@ def printing(served: Served) -> Iterator[OutputWriter]:
 def screen(page: Page) -> str:
     """Return what is copied from the terminal: all that is there."""
     page.get_by_role("button", name="Copy").click()
+    page.wait_for_function("navigator.clipboard.readText().then(text => text !== '')")
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 

@@ -10,12 +10,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import MEND, PASSES, Desk, Said, repository, shell
+from desk import MEND, PASSES, Desk, Said, finish, repository, shell
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.unit.older_stores import as_of_version_6
 
 from chargehand.app import worker
@@ -24,15 +24,7 @@ from chargehand.app.worker import start_worker
 from chargehand.cli.terminal.logs import LARGEST_FILE
 
 pytestmark = pytest.mark.needs_bwrap
-WAIT = 90.0
-TWO_TRIES = "case x$CHARGEHAND_REPORT in x) sleep 5; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+TWO_TRIES = f"case x$CHARGEHAND_REPORT in x) sleep {MARK}; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"
 
 
 @pytest.fixture
@@ -49,10 +41,12 @@ def repo(tmp_path: Path) -> Path:
 
 def is_open(file: Path) -> bool:
     """Tell whether any process that this user may look at has a file open."""
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
+    for process in [entry for entry in os.listdir("/proc") if entry.isdigit()]:
         with contextlib.suppress(OSError):  # it ended just now, or is somebody else's
-            if os.readlink(link) == str(file):
-                return True
+            for number in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):  # it was closed just now
+                    if os.readlink(f"/proc/{process}/fd/{number}") == str(file):
+                        return True
     return False
 
 
@@ -175,6 +169,7 @@ def test_a_message_reaches_the_next_attempt(desk: Desk, repo: Path) -> None:
     wait_until(lambda: bool(desk.state(said).attempts))
     sent = desk.say("mission", "send", said.document["mission"], "mind the f", cwd=repo)
     assert (sent.code, sent.document["messages"]) == (0, 1), sent
+    wait_until(wake)
     watched(desk, said, repo)
     state = desk.state(said)
     assert len(state.attempts) == 2
@@ -240,19 +235,31 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Des
         "from chargehand.cli.main import main; sys.argv[0] = 'chargehand'; main()"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", other, "run", "mend", "--agent", shell("sleep 2; sed -i s/a/b/ f.txt"), *PASSES],
+        [
+            sys.executable,
+            "-c",
+            other,
+            "run",
+            "mend",
+            "--agent",
+            shell(f"sleep {MARK}; sed -i s/a/b/ f.txt"),
+            *PASSES,
+        ],
         cwd=repo,
         env=desk.environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     with process:
-        wait_until(lambda: any(state.attempts for state in desk.missions(repo)))
+        wait_until(sleepers)
         process.kill()
+    wait_until(lambda: not sleepers())
     wait_until(lambda: desk.missions(repo)[0].status == "paused")
     (lost,) = desk.missions(repo)
     assert (lost.status, lost.program, lost.attempts[0].status) == ("paused", "0.0.9", "lost")
-    assert desk.say("worker", "--until-idle", cwd=repo).code == 0
+    working = desk.start("worker", "--until-idle", cwd=repo)
+    wait_until(wake)
+    assert finish(working).code == 0
     (state,) = desk.missions(repo)
     assert (state.status, state.claims, len(state.attempts)) == ("promoted", 2, 1)
     assert state.program != "0.0.9"

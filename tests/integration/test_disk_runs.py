@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,7 @@ def repo(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("agent", [FOREVER, AT_ONCE])
 def test_an_agent_that_writes_too_much_is_stopped_and_told(tmp_path: Path, repo: Path, agent: str) -> None:
     desk = Desk(tmp_path / "desk", CHARGEHAND_SANDBOX_DISK_MB="20")
-    since = time.monotonic()
     said = desk.run(repo, agent=agent)
-    assert time.monotonic() - since < 20
     assert (said.code, said.document["status"], said.reasons) == (1, "failed", {"disk"}), said
     assert "ignored files included" in said.document["reasons"][0]["message"]
     assert desk.state(said).attempts[0].reasons[0].code == "disk"

@@ -97,10 +97,10 @@ async def test_curl_reaches_the_allowed_host_and_no_other(tmp_path: Path, root: 
 
 _PYTHON = """
 import sys, urllib.error, urllib.request
-print(urllib.request.urlopen("http://allowed.test:%d/file", timeout=20).read().decode().strip())
+print(urllib.request.urlopen("http://allowed.test:%d/file", timeout=60).read().decode().strip())
 for url in ("http://other.test/", "https://other.test/"):
     try:
-        urllib.request.urlopen(url, timeout=20)
+        urllib.request.urlopen(url, timeout=60)
     except urllib.error.HTTPError as error:
         print(error.code)
     except urllib.error.URLError as error:

@@ -169,7 +169,7 @@ async def test_the_rows_are_json_and_carry_our_version(url: str) -> None:
 
 
 async def test_closing_waits_for_what_runs_and_takes_nothing_more(url: str) -> None:
-    closed = asyncio.Event()
+    closing, closed = asyncio.Event(), asyncio.Event()
     stage = Stage()
 
     async def hold() -> None:
@@ -177,9 +177,11 @@ async def test_closing_waits_for_what_runs_and_takes_nothing_more(url: str) -> N
             await engine.trigger("m-1", 1)
             await stage.next()
             await engine.trigger("m-2", 1)
+            closing.set()
         closed.set()
 
     holder = asyncio.create_task(hold())
+    await asyncio.wait_for(closing.wait(), WAIT)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(closed.wait(), 1)
     stage.go.set()
@@ -217,8 +219,13 @@ async def test_closing_that_is_cancelled_cancels_what_runs_and_still_ends(url: s
             await engine.trigger("m-1", 1)
             await started.wait()
 
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(hold(), 3)
+    holder = asyncio.create_task(hold())
+    await asyncio.wait_for(started.wait(), WAIT)
+    await asyncio.wait([holder], timeout=1)
+    assert not holder.done(), "it waits for what runs"
+    holder.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(holder, WAIT)
     assert cancelled.is_set()
     async with staged(url):
         pass
@@ -283,14 +290,14 @@ async def test_nothing_is_left_of_a_closed_engine(url: str) -> None:
         threads = {thread.name for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
         return threads, len(os.listdir("/proc/self/fd"))
 
+    earlier, _ = held()  # the test runner's, and those of earlier tests until they are collected
     await once()
     before = held()
     for _ in range(3):
         await once()
     threads, files = held()
     assert (threads - before[0], files) == (set(), before[1])
-    others = ("timeout", "inspection")  # of the test runner, and of earlier tests until they are collected
-    assert all(name == "MainThread" or name.startswith(others) or "execnet" in name for name in threads)
+    assert {name for name in threads - earlier if not name.startswith("timeout")} == set()
     assert await asyncio.to_thread(lambda: 1) == 1, "the loop's own threads still work"
 
 
@@ -477,4 +484,4 @@ async def test_an_engine_closes_while_its_database_is_away(own_postgres: Postgre
         await asyncio.to_thread(own_postgres.stop)
         stage.go.set()
         start = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - start < 10
+    assert asyncio.get_running_loop().time() - start < 60

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
 import pytest
 from desk import MEND, PASSES, Desk, repository
-from tests.postgres import cluster
+from tests.postgres import cluster, free_port
 
 RUN = ("run", "mend", "--agent", MEND, *PASSES, "--detach")
 
@@ -16,9 +15,7 @@ RUN = ("run", "mend", "--agent", MEND, *PASSES, "--detach")
 @pytest.fixture
 def url() -> str:
     """Return the URL of a server that is not there."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    return f"postgresql://nobody@127.0.0.1:{port}/engine"
+    return f"postgresql://nobody@127.0.0.1:{free_port()}/engine"
 
 
 @pytest.mark.needs_bwrap

@@ -10,7 +10,7 @@ import pytest
 from desk import PASSES, Desk, finish, repository, shell
 from msgspec.structs import replace
 from tests.conftest import git
-from tests.crash_kit import command_line, descendants, wait_until
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
 
 from chargehand.app.requests import FollowUp, follow_up_mission
@@ -116,14 +116,17 @@ class TestCommands:
     def test_killed_in_the_middle_another_worker_goes_on(self, desk: Desk, repo: Path, first: str) -> None:
         """Both ways: in the mission itself, and in a new one on what was promoted."""
         told = "echo $CHARGEHAND_REQUEST > sub/told; cat $CHARGEHAND_REPORT >> sub/told"
-        agent = shell(f"{told}; grep -q wait sub/told && sleep 3.03; true")
+        agent = shell(f"{told}; grep -q wait sub/told && sleep {MARK}; true")
         check = f"cat sub/* | grep -q wait || {first}"
         desk.say("run", "begin", "--agent", agent, "--only-check", check, cwd=repo)
         process = desk.start("mission", "continue", "last", "wait", cwd=repo)
-        wait_until(lambda: any("3.03" in command_line(pid) for pid in descendants(process.pid)))
+        wait_until(sleepers)
         process.kill()
         finish(process)
-        assert desk.say("worker", "--until-idle", cwd=repo).code == 0
+        wait_until(lambda: not sleepers())
+        working = desk.start("worker", "--until-idle", cwd=repo)
+        wait_until(wake)
+        assert finish(working).code == 0
         ended = desk.say("mission", "show", "last", cwd=repo).document
         assert (ended["status"], len(ended["attempts"])) == ("promoted", 2), ended
         log = [json.loads(line) for line in desk.say("mission", "log", "last", cwd=repo).stdout.splitlines()]
@@ -141,7 +144,7 @@ class TestCommands:
         ):
             error = desk.say("mission", "continue", *words, cwd=repo)
             assert (error.code, error.stdout) == (2, ""), words
-        detached = desk.say("run", "later", "--agent", shell("sleep 3.04"), *PASSES, "--detach", cwd=repo).document
+        detached = desk.say("run", "later", "--agent", shell("sleep 304"), *PASSES, "--detach", cwd=repo).document
         running = detached["mission"]
         error = desk.refused("not_continuable", 1, "mission", "continue", running, "x", cwd=repo)
         assert f"mission send {running}" in error["hint"]

@@ -49,7 +49,7 @@ class Served:
         base = urlsplit(self.place["openai_base_url" if dialect == "openai" else "anthropic_base_url"])
         path = f"{base.path}/chat/completions" if dialect == "openai" else "/v1/messages"
         body = {"model": model, "max_tokens": 50, "messages": [{"role": "user", "content": text}]}
-        connection = http.client.HTTPConnection(base.hostname or "", base.port, timeout=20)
+        connection = http.client.HTTPConnection(base.hostname or "", base.port, timeout=60)
         try:
             connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {self.place['token']}"})
             response = connection.getresponse()
@@ -65,7 +65,7 @@ def serving(desk: Desk, *words: str) -> Iterator[Served]:
         try:
             yield Served(process)
             process.send_signal(signal.SIGINT)
-            rest, errors = process.communicate(timeout=20)
+            rest, errors = process.communicate(timeout=60)
             assert (process.returncode, errors) == (0, ""), (rest, errors)
         finally:
             process.kill()
@@ -124,7 +124,7 @@ def test_people_read_where_it_is_and_what_each_call_cost(desk: Desk) -> None:
             assert re.search(r"^budget +unlimited$", head, re.M)
         finally:
             process.terminate()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(desk: Desk) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     before = repository_state(shop.repository, without="\0")
-    began = time.monotonic()
-    state = shop.run(f"{GOLD}; ln -s /etc/passwd leak; sleep 60; rm leak")
-    assert time.monotonic() - began < 40, "the agent was not waited for"
+    # Had it been waited for, it would have come to the end of its time.
+    state = shop.run(f"{GOLD}; ln -s /etc/passwd leak; sleep 600; rm leak")
     assert (state.status, codes(state)) == ("refused", {"entry_link_out"})
     assert state.base is not None
     last = state.checkpoints[-1]

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, repository, shell
+from tests.crash_kit import MARK, wait_until, wake
 
 pytestmark = pytest.mark.needs_bwrap
-SLOW = shell("echo first words; sleep 2; echo last words >&2; echo right > f.txt")
+SLOW = shell(f"echo first words; sleep {MARK}; echo last words >&2; echo right > f.txt")
 
 
 def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
     desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
     mission = desk.run(repo, "--detach", agent=SLOW).document["mission"]
-    watching = subprocess.run(
-        [sys.executable, "-m", "chargehand", "mission", "watch", mission],
-        cwd=repo,
-        env=desk.environ,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=True,
-    )
-    lines = [line.strip() for line in watching.stdout.splitlines()]
+    words = [sys.executable, "-m", "chargehand", "mission", "watch", mission]
+    with subprocess.Popen(words, cwd=repo, env=desk.environ, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        lines: list[str] = []
+        for line in watching.stdout:
+            lines.append(line.strip())
+            if line.strip() == "first words":
+                wait_until(wake)
+    assert watching.returncode == 0
     begun = next(number for number, line in enumerate(lines) if line == "attempt 1")
     ended = next(number for number, line in enumerate(lines) if line == "attempt 1 succeeded")
     assert begun < lines.index("first words") < lines.index("last words") < ended

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from test_coordinator import branch, task
 from test_steering_tasks import Steered, crew
 from tests.conftest import git
+from tests.crash_kit import MARK, wait_until, wake
 
 from chargehand.app.composition import App
 from chargehand.app.requests import change_plan, start_held_task
@@ -84,7 +85,7 @@ def test_a_sleeping_coordinator_goes_on_with_the_plan_it_is_given(crew: Steered)
 
 def test_a_coordinator_that_is_held_takes_the_plan_by_order(crew: Steered) -> None:
     """Its worker looks at a condition, for seconds: the task in hand stays, all others may change."""
-    looks = task("looks", done_when="sleep 3; false")
+    looks = task("looks", done_when=f"sleep {MARK}; false")
     mission = crew.record([looks, task("b", after=["looks"])])
     new = plan_file(crew, "new", looks, task("c", after=["looks"]), task("d"))
     busy: list[str] = []
@@ -100,6 +101,7 @@ def test_a_coordinator_that_is_held_takes_the_plan_by_order(crew: Steered) -> No
         busy.append(error.value.code)
         change_plan(app, mission, new)
         assert app.store.log.get(mission).epoch == row.epoch, "nobody else claimed it"
+        wait_until(wake)
 
     state = meanwhile(crew, mission, held, do=change)
     assert busy == ["task_busy"]
@@ -199,15 +201,16 @@ def held_by(app: App, mission: str, name: str) -> bool:
 
 
 def test_a_person_lets_a_held_task_begin_beside_what_it_collides_with(crew: Steered) -> None:
-    a = task("a", shell("sleep 6; echo x > sub/log-a.txt"), change=["sub/log.txt"])
+    a = task("a", shell(f"sleep {MARK}; echo x > sub/log-a.txt"), change=["sub/log.txt"])
     b = task("b", shell("echo x > sub/log-b.txt"), change=["sub/log.txt"])
     mission = crew.record([a, b])
-    state = meanwhile(
-        crew,
-        mission,
-        lambda app: held_by(app, mission, "b"),
-        do=lambda app: start_held_task(app, mission, "b"),
-    )
+
+    def start(app: App) -> None:
+        start_held_task(app, mission, "b")
+        wait_until(lambda: "b" in [each.task for each in crew.events(mission, TaskStarted)])
+        wait_until(wake)
+
+    state = meanwhile(crew, mission, lambda app: held_by(app, mission, "b"), do=start)
     assert state.status == "promoted"
     [allowed] = crew.events(mission, TaskAllowed)
     assert (allowed.task, tuple(allowed.beside)) == ("b", ("a",))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract._places import running_with
+from tests.crash_kit import wait_until
 from tests.integration.workshop import FILES
 from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
 
@@ -18,7 +20,7 @@ from chargehand.core.state import MissionState
 from chargehand.missions.transcript import read_transcript
 
 pytestmark = pytest.mark.needs_bwrap
-MARK = "a-server-of-the-mission-tests"
+MARK = f"a-server-of-the-mission-tests-{os.getpid()}"
 SERVER = """
 import json, os, sys
 log = open("/workspace/build/calls", "a") if os.path.isdir("/workspace/build") else sys.stderr
@@ -94,7 +96,7 @@ def test_a_tool_of_a_server_mends_the_tree_and_leaves_nothing_behind(tmp_path: P
     assert ("launch", "launch-agent") in judged
     steps = [each.step for each in happened if isinstance(each, StepFinished)]
     assert steps.index("attempt/1/work/mcp/1") < steps.index("attempt/1/work/turn/1/reply")
-    assert running_with(MARK) == []
+    wait_until(lambda: running_with(MARK) == [])
 
 
 def test_a_question_about_a_call_is_answered_and_what_was_done_is_not_done_again(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from test_cli_terminal import Desk, agent
+from tests.crash_kit import MARK, wake
 from workshop import GOLD
 
 from chargehand.app.composition import App
 from chargehand.core.mission_events import MessageSent, MissionPaused, MissionResumed
 
 pytestmark = pytest.mark.needs_bwrap
-SLOW = f"echo began; sleep 6; {GOLD}"
+SLOW = f"echo began; sleep {MARK}; {GOLD}"
 OFFER = "p pause, t TEXT"
 
 
@@ -49,6 +50,7 @@ def test_a_run_is_paused_told_and_resumed_from_its_menu(desk: Desk) -> None:
     shown.until(OFFER)
     shown.say("t be quick\n")
     shown.until("Sent")
+    assert wake()
     assert shown.end() == 0, shown.shown
     assert (len(told(desk, MissionPaused)), len(told(desk, MissionResumed))) == (1, 1)
     assert [each["text"] for each in told(desk, MessageSent)] == ["be quick"]
@@ -80,6 +82,7 @@ def test_who_watches_may_stop_watching_and_the_mission_goes_on(desk: Desk) -> No
     shown.say("q\n")
     assert shown.end() == 130, shown.shown
     again = desk.terminal("mission", "watch", "last")
+    assert wake()
     assert again.end() == 0
     assert "promoted" in again.shown
     assert [each["text"] for each in told(desk, MessageSent)] == ["hello"]

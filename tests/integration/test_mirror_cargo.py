@@ -11,13 +11,13 @@ from mirror_packages import crate, serve_crate
 from test_mirror_support import (
     Answer,
     forwarded_mirror,
-    free_port,
     registry,
     run,
     running,
     self_signed,
     user_config,
 )
+from tests.postgres import free_port
 
 TOKEN = "t0ken-of-the-user"
 needs_cargo = pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not installed")

@@ -14,13 +14,13 @@ from test_mirror_support import (
     USER,
     Answer,
     forwarded_mirror,
-    free_port,
     registry,
     run,
     running,
     self_signed,
     user_config,
 )
+from tests.postgres import free_port
 
 ZIP = f"/go/{ESCAPED}/@v/v1.0.0.zip"
 LIST = f"/go/{ESCAPED}/@v/list"

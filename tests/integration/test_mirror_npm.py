@@ -12,7 +12,6 @@ from test_mirror_support import (
     LocalRegistry,
     document,
     forwarded_mirror,
-    free_port,
     registry,
     run,
     running,
@@ -20,6 +19,7 @@ from test_mirror_support import (
     tarball,
     user_config,
 )
+from tests.postgres import free_port
 
 INSTALL = "application/vnd.npm.install-v1+json"
 TOKEN = "t0ken-of-the-user"

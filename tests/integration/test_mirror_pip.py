@@ -15,7 +15,6 @@ from test_mirror_support import (
     Answer,
     LocalRegistry,
     forwarded_mirror,
-    free_port,
     registry,
     run,
     running,
@@ -24,6 +23,7 @@ from test_mirror_support import (
     user_config,
     wheel,
 )
+from tests.postgres import free_port
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ABSENT = "/pypi/files/" + "0" * 24

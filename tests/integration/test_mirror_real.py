@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_mirror_support import forwarded_mirror, free_port, run
+from test_mirror_support import forwarded_mirror, run
+from tests.postgres import free_port
 
 from chargehand.network.registries import RegistryConfig
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from test_mirror_support import FORWARDER, Answer, forwarded_mirror, free_port, registry, running, user_config
+from test_mirror_support import FORWARDER, Answer, forwarded_mirror, registry, running, user_config
+from tests.postgres import free_port
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.network.contract import MirrorLimits, MirrorRequest

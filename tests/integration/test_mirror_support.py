@@ -7,7 +7,6 @@ import base64
 import hashlib
 import io
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -201,14 +200,6 @@ async def running(
             transport = httpx.AsyncHTTPTransport(uds=str(path))
             async with httpx.AsyncClient(transport=transport, base_url="http://mirror.invalid") as client:
                 yield Reached(mirror, client, log)
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,12 @@ import pytest
 from desk import Desk, Said, finish, repository
 from msgspec.structs import replace
 from tests.conftest import git, write_files
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.integration.workshop import REQUEST, Workshop
 
 from chargehand.app.composition import App
 from chargehand.app.story import describe
+from chargehand.app.wiring.session import Session
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions
 
@@ -39,7 +39,6 @@ FILES = {
 MINE = "sed -i s/two/mine/ f.txt"
 THEIRS = "sed -i s/two/theirs/ f.txt"
 SOLVE = "python3 solve.py"
-LIMIT = 60.0
 
 
 @pytest.fixture
@@ -61,22 +60,17 @@ def mission(script: str, *words: str, check: str = "sh check.sh", apply: bool = 
 def overtaken(desk: Desk, repo: Path, first: str, then: str, *words: str, **how: Any) -> Said:
     """Run a mission; a person commits to the branch meanwhile. `then` is what the agent does once it is told."""
     process = desk.start(*mission(_script(first, then), *words, **how), cwd=repo)
-    _until(lambda: desk.home.exists() and desk.missions(repo))
+    wait_until(sleepers)
     write_files(repo, {"f.txt": "one\ntheirs\nthree\n", "new.txt": "new\n"})
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "theirs")
+    wake()
     return finish(process)
 
 
 def _script(first: str, then: str) -> str:
-    return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep 2; else {then}; fi"
-
-
-def _until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    """Return what an agent does, which waits to be woken in the middle of its first attempt."""
+    return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep {MARK} || true; else {then}; fi"
 
 
 def order(desk: Desk, mission: str, what: str) -> None:
@@ -93,11 +87,12 @@ def scopes(state: MissionState) -> list[tuple[str, str]]:
 def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(desk: Desk, repo: Path) -> None:
     base = git(repo, "rev-parse", "main")
     process = desk.start(*mission(_script(f"{MINE}; sed -i s/a/A/ g.txt", SOLVE), "--attempts", "2"), cwd=repo)
-    _until(lambda: desk.home.exists() and any(state.attempts for state in desk.missions(repo)))
+    wait_until(sleepers)
     second = desk.missions(repo)[0].id
     order(desk, second, "pause")
     assert desk.run(repo, "--apply", agent=f'command:sh -c "{THEIRS}; echo new > new.txt"').code == 0
     order(desk, second, "resume")
+    wake()
     said = finish(process)
     assert (said.code, said.document["status"]) == (0, "promoted"), said
     state = desk.state(said)
@@ -290,6 +285,22 @@ def commit(repository: Path, name: str, content: str) -> str:
     return git(repository, "rev-parse", "HEAD")
 
 
+async def _merged_together(app: App, session: Session, missions: list[str]) -> list[MissionState]:
+    """Run missions at once; the first is merged when all of them have been judged and wait for that."""
+    assert session.base.branch is not None
+    turns = session.missions._services.merges(
+        app.mission_reader.state(missions[0]).repository, session.base.branch
+    )
+
+    def all_wait() -> bool:
+        return all(app.mission_reader.state(mission).queued for mission in missions)
+
+    async with turns.place():
+        going = [asyncio.create_task(session.missions.run(mission)) for mission in missions]
+        await asyncio.to_thread(wait_until, all_wait)
+    return [await each for each in going]
+
+
 async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Path) -> None:
     shop = Workshop(tmp_path, FILES)
     names = ["a", "b", "c", "d"]
@@ -297,16 +308,14 @@ async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Pa
     try:
         async with app.session() as session:
 
-            async def run(name: str) -> MissionState:
+            def made(name: str) -> str:
                 agent = f'command:sh -c "echo {name} > made-{name}.txt"'
-                # Long enough that all are judged before the first one is applied.
-                wanted = replace(REQUEST, text=name, agent=agent, only_checks=("sleep 0.5",), apply=True)
-                known = session.missions.create(
+                wanted = replace(REQUEST, text=name, agent=agent, only_checks=("true",), apply=True)
+                return session.missions.create(
                     wanted, repository=str(shop.repository), base=session.base, config={}
                 )
-                return await session.missions.run(known)
 
-            states = await asyncio.gather(*map(run, names))
+            states = await _merged_together(app, session, [made(name) for name in names])
     finally:
         app.close()
     assert {state.status for state in states} == {"promoted"}
@@ -325,16 +334,15 @@ async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Pat
     try:
         async with app.session() as session:
 
-            async def run(script: str) -> MissionState:
+            def made(script: str) -> str:
                 told = f"if test -z $CHARGEHAND_REPORT; then {script}; else {SOLVE}; fi"
                 agent = f"command:sh -c {shlex.quote(told)}"
-                wanted = replace(REQUEST, agent=agent, only_checks=("sleep 0.5",), apply=True, attempts=2)
-                known = session.missions.create(
+                wanted = replace(REQUEST, agent=agent, only_checks=("true",), apply=True, attempts=2)
+                return session.missions.create(
                     wanted, repository=str(shop.repository), base=session.base, config={}
                 )
-                return await session.missions.run(known)
 
-            states = await asyncio.gather(run(MINE), run(THEIRS))
+            states = await _merged_together(app, session, [made(MINE), made(THEIRS)])
     finally:
         app.close()
     assert [state.applied.state if state.applied else None for state in states] == ["done", "done"]
@@ -353,7 +361,7 @@ async def test_who_waits_for_another_ones_merge_says_so_and_goes_on(tmp_path: Pa
             known = session.missions.create(wanted, repository=str(shop.repository), base=session.base, config={})
             async with turns.place():
                 going = asyncio.create_task(session.missions.run(known))
-                await asyncio.to_thread(_until, lambda: app.mission_reader.state(known).queued)
+                await asyncio.to_thread(wait_until, lambda: app.mission_reader.state(known).queued)
                 queued = app.mission_reader.state(known).queued
                 assert queued is not None
                 assert (queued.waits_for, f"merged into {session.base.branch}" in queued.reason.message) == (

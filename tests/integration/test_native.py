@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import git
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.integration.workshop import CHECK
 from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call, edit, says, scripted
 
@@ -286,16 +287,14 @@ class TestQuestions:
             assert not app.store.log.get(state.id).runnable
 
     def test_what_is_said_reaches_the_next_reply(self, shop: NativeShop) -> None:
-        shop.model("scripted", scripted((says("", call("bash", command="sleep 1")), *MENDS)))
+        shop.model("scripted", scripted((says("", call("bash", command=f"sleep {MARK}")), *MENDS)))
 
         async def meanwhile(app: Any, mission: str) -> None:
-            import asyncio
-
-            while not any(event.type == "model.called" for event in app.store.log.read(mission)):
-                await asyncio.sleep(0.02)
+            await asyncio.to_thread(wait_until, sleepers)
             await app.controls.take(
                 {"mission": mission, "order": "send", "identity": "os:me", "text": "mind the gap"}
             )
+            assert wake()
 
         wanted = {"agent": "native", "model": "scripted", "only_checks": (CHECK,), "attempts": 1}
         state = shop.work(lambda session: shop.create(session, **wanted), meanwhile)

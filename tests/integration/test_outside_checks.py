@@ -175,7 +175,7 @@ server = subprocess.Popen(["under-test", "--listen", "8123", "python3", "-B", "s
 def ask(n):
     for attempt in range(50):
         try:
-            return urllib.request.urlopen(f"http://127.0.0.1:8123/{n}/1", timeout=20).read()
+            return urllib.request.urlopen(f"http://127.0.0.1:8123/{n}/1", timeout=60).read()
         except OSError:
             if attempt == 49:
                 raise

@@ -83,11 +83,7 @@ def state_of(yard: Yard, site: Site) -> MissionState:
 def test_nothing_is_written_between_pause_and_resume(yard: Yard, site: Site) -> None:
     worker = began(yard)
     with yard.app() as app:
-        begun = time.monotonic()
         assert app.order(yard.mission(site), "pause")
-        acknowledged = time.monotonic() - begun
-    print(f"pause acknowledged after {acknowledged * 1000:.0f} ms")
-    assert acknowledged < 10
     before = written(yard)
     assert state_of(yard, site).status == "paused"
     time.sleep(1.0)  # the time in which nothing may happen

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import git
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.native_kit import NativeShop, says, scripted
 
 from chargehand.app.story import describe
@@ -22,7 +23,10 @@ GARBLES = (
     'echo x > f.txt; test -n "$CHARGEHAND_REPORT" && cp $CHARGEHAND_REPORT said.json || '
     "echo '{' > $CHARGEHAND_MESSAGE"
 )
-WORKS = 'if [ -n "$CHARGEHAND_REPORT" ]; then cp $CHARGEHAND_REPORT said.json; else echo x > f.txt; sleep 4; fi'
+WORKS = (
+    'if [ -n "$CHARGEHAND_REPORT" ]; then cp $CHARGEHAND_REPORT said.json; '
+    f"else echo x > f.txt; sleep {MARK} || true; fi"
+)
 
 
 class MessageShop(NativeShop):
@@ -83,10 +87,11 @@ def test_a_message_for_the_next_attempt_makes_one_or_is_told_as_undelivered(
                 await asyncio.sleep(0.02)
 
         order = {"mission": mission, "identity": "os:me"}
-        await until("attempt.started")
+        await asyncio.to_thread(wait_until, sleepers)
         await app.controls.take({**order, "order": "send", "text": "mind the f", "critical": True})
         await until("question.asked")
         await app.controls.take({**order, "order": "answer", "text": NEXT})
+        assert wake()
 
     state = shop.shell(WORKS, send, attempts=attempts)
     assert (state.status, len(state.attempts)) == ("promoted", attempts), state.reasons

@@ -121,7 +121,7 @@ def mounts() -> list[str]:
     return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "chargehand" in line]
 
 
-def gone(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+def gone(condition: Callable[[], object], *, seconds: float = 120.0) -> None:
     """Wait until nothing is left; the kernel takes a moment to end what was killed."""
     limit = time.monotonic() + seconds
     while condition():
@@ -144,7 +144,7 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     monkeypatch.setattr("tempfile.tempdir", None)
     yield
     gone(lambda: orphaned_cgroups() - before)
-    assert mounts() == mounted
+    gone(lambda: set(mounts()) ^ set(mounted))
     assert list(temporary.iterdir()) == []
 
 
@@ -305,7 +305,7 @@ async def test_an_owner_killed_with_9(tmp_path: Path, state: str, also_launcher:
         argv = [sys.executable, "-c", OWNER, str(root), state, HUNG]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
             assert owner.stdout is not None
-            assert select.select([owner.stdout], [], [], 30)[0]
+            assert select.select([owner.stdout], [], [], 120)[0]
             assert owner.stdout.readline() == b"ready\n"
             ours = descendants(owner.pid)
             launcher = next(pid for pid, command in ours.items() if "_launcher" in command)
@@ -318,7 +318,7 @@ async def test_an_owner_killed_with_9(tmp_path: Path, state: str, also_launcher:
             async with ProcessTier(toolchain()):
                 pass  # the next start sweeps what nobody was left to remove
         gone(lambda: [pid for pid in ours if pid in processes()])
-        assert bearing(f"MARK-{root.name}") == []
+        gone(lambda: bearing(f"MARK-{root.name}"))
         gone(lambda: [name for name in cgroups() if f"-{owner.pid}-" in name])
 
 

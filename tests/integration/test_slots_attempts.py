@@ -21,7 +21,7 @@ from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 
-LIMIT = 60.0
+LIMIT = 200.0
 
 
 class Gang:

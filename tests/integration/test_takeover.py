@@ -11,14 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash_kit import SCENES, Scene, Site, Yard, nothing_survives, undisturbed_run, wait_until
+from tests.crash_kit import (
+    MARK,
+    SCENES,
+    Scene,
+    Site,
+    Yard,
+    nothing_survives,
+    sleepers,
+    undisturbed_run,
+    wait_until,
+    wake,
+)
 
 from chargehand.core.state import MissionState
 from chargehand.store.audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 
-HELD = Scene(name="held", script="touch begun; sleep 3; rm begun; sed -i s/a/b/ f.txt")
+HELD = Scene(name="held", script=f"touch begun; sleep {MARK}; rm begun; sed -i s/a/b/ f.txt")
 
 
 @pytest.fixture
@@ -35,7 +46,7 @@ def begun(yard: Yard, site: Site) -> subprocess.Popen[bytes]:
     """Start a worker on a mission and wait until its agent works."""
     yard.detach(site)
     worker = yard.worker()
-    wait_until(lambda: agent_began(yard))
+    wait_until(lambda: agent_began(yard) and sleepers())
     return worker
 
 
@@ -67,6 +78,7 @@ def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
         assert (row.owner, row.runnable) == (None, True)
     second = yard.worker()
     wait_until(lambda: state_of(yard, site).status == "running" and agent_began(yard))
+    wait_until(wake)
     assert second.wait(60) == 0, yard.said()
     assert promoted_once(yard, site).claims == 2
 
@@ -81,6 +93,7 @@ def test_a_worker_that_stands_still_keeps_its_mission(yard: Yard) -> None:
         assert state_of(yard, site).status == "running"
     finally:
         worker.send_signal(signal.SIGCONT)
+    assert wake()
     assert worker.wait(60) == 0, yard.said()
     assert promoted_once(yard, site).claims == 1
 

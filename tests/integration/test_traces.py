@@ -266,7 +266,7 @@ def test_the_server_sends_what_was_settled_while_it_was_down(tmp_path: Path, col
 
 def _wait(ready: Callable[[], Any]) -> None:
     passed = threading.Event()
-    for _ in range(600):
+    for _ in range(2400):
         if ready():
             return
         passed.wait(0.05)

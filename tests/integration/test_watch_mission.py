@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.crash_kit import MARK, wake
 from tests.integration.workshop import GOLD, Workshop
 
 import chargehand.missions.attempt.watching as watching
+from chargehand.app.composition import App
 from chargehand.app.story import describe
 from chargehand.core.attempt_events import CheckpointMade, FilesSeen
 from chargehand.core.events import Payload, decode
@@ -22,7 +26,7 @@ QUICK = replace(watching.PACE, quiet=0.1, settle=0.5, note=0.1, seconds=60.0)
 def ran(
     place: Path, script: str, pace: watching.CheckpointPacing, monkeypatch: pytest.MonkeyPatch
 ) -> list[Payload]:
-    """Run a mission to its end and return its log."""
+    """Run a mission to its end and return its log; its first checkpoint wakes what sleeps for `MARK` seconds."""
     made = watching.WorkspaceWatch.__init__
     monkeypatch.setattr(
         watching.WorkspaceWatch,
@@ -30,12 +34,17 @@ def ran(
         lambda self, *given, **more: made(self, *given, **{**more, "pace": pace}),
     )
     workshop = Workshop(place)
-    state: MissionState = workshop.run(script, checks=("true",))
-    app = workshop.app()
-    try:
-        lines = app.store.log.read(state.id)
-    finally:
-        app.close()
+
+    async def work(app: App) -> MissionState:
+        running = asyncio.create_task(workshop.run_async(script, checks=("true",)))
+        while not running.done():
+            if any(state.checkpoints for state in app.mission_reader.all()):
+                wake()
+            await asyncio.sleep(0.05)
+        return await running
+
+    with contextlib.closing(workshop.app()) as app:
+        lines = app.store.log.read(asyncio.run(work(app)).id)
     return [decode(line.type, line.payload or b"{}") for line in lines]
 
 
@@ -56,7 +65,8 @@ def files(count: int) -> str:
 def test_fifty_files_make_a_checkpoint_and_no_fewer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    log = ran(tmp_path, f"{files(count)}; sleep 1.2; {GOLD}", QUICK, monkeypatch)
+    wait = f"sleep {MARK}" if count == 50 else "sleep 1.2"
+    log = ran(tmp_path, f"{files(count)}; {wait}; {GOLD}", QUICK, monkeypatch)
     expected = [("count", 50), ("end", 1)] if count == 50 else [("end", 50)]
     assert triggers(log) == expected
     assert {path for _, path in changes(log)} == {*(f"f{i}" for i in range(1, count + 1)), "calc/core.py"} | {
@@ -67,8 +77,8 @@ def test_fifty_files_make_a_checkpoint_and_no_fewer(
 def test_a_change_is_in_a_checkpoint_in_time_and_nothing_makes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pace = replace(QUICK, seconds=0.4)
-    log = ran(tmp_path, f"sleep 0.8; {GOLD}; sleep 1.5", pace, monkeypatch)
+    pace = replace(QUICK, seconds=0.8)
+    log = ran(tmp_path, f"sleep 1.2; {GOLD}; sleep {MARK} || true", pace, monkeypatch)
     assert triggers(log) == [("time", 1)]
 
 
@@ -92,7 +102,7 @@ def test_without_a_watcher_the_log_says_so_once_and_checkpoints_come(
         raise OSError(24, "none is left")
 
     monkeypatch.setattr(_watch_inotify.Inotify, "__init__", none)
-    log = ran(tmp_path, f"{files(60)}; sleep 1.5; {GOLD}", replace(QUICK, look=0.3), monkeypatch)
+    log = ran(tmp_path, f"{files(60)}; sleep {MARK}; {GOLD}", replace(QUICK, look=0.3), monkeypatch)
     seen = [line for line in log if isinstance(line, FilesSeen)]
     assert [(line.gap, line.reasons, line.changes) for line in seen] == [(True, ("no_watcher",), ())]
     assert triggers(log)[0][0] == "count"

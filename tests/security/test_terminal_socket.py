@@ -85,7 +85,7 @@ def status_of(served: Served, client: httpx.Client, **options: Any) -> int:
 def received(socket: ClientConnection, kind: str = "line") -> dict[str, Any]:
     """Return the next record of a kind."""
     while True:
-        record: dict[str, Any] = json.loads(socket.recv(timeout=20))
+        record: dict[str, Any] = json.loads(socket.recv(timeout=60))
         if record["kind"] == kind:
             return record
 
@@ -94,7 +94,7 @@ def code_at_end(socket: ClientConnection) -> int:
     """Read to the end, and return the code that it was closed with."""
     try:
         while True:
-            socket.recv(timeout=20)
+            socket.recv(timeout=60)
     except ConnectionClosed as closed:
         return closed.rcvd.code if closed.rcvd else 0
 

@@ -153,9 +153,9 @@ def test_of_this_repository_or_of_all(desk: Desk, tmp_path: Path, monkeypatch: p
 
 def test_since(desk: Desk) -> None:
     desk.mission("promoted", "succeeded")
-    tomorrow = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
+    later = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()  # in every time zone
     assert desk.json("--since", "1d")["missions"]["total"] == 1
-    assert desk.json("--since", tomorrow)["missions"]["total"] == 0
+    assert desk.json("--since", later)["missions"]["total"] == 0
     error = json.loads(desk("--json", "--since", "soon", code=2))["error"]
     assert (error["code"], "'soon'" in error["message"], "7d" in error["hint"]) == ("since_invalid", True, True)
 

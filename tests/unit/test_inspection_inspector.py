@@ -38,7 +38,7 @@ class HungTrees(MemoryTrees):
     def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
         self.reads += 1
         if self.hangs.is_set():
-            self.let_go.wait(20)
+            self.let_go.wait(200)
         return super().read_blob(id, limit=limit)
 
 
@@ -79,7 +79,7 @@ async def test_a_disk_that_hangs_holds_nobody_and_makes_no_green(store: Store, t
     began = time.monotonic()
     full = await slow.inspect_all(changes)
     again = await slow.inspect_sample(changes, tree=tree)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 100
     assert (full.degraded, full.looked, again.degraded) == (True, 0, True)
     assert full.reason == "the disk or the store did not answer within 0.2 s"
     trees.hangs.clear()
@@ -112,16 +112,16 @@ async def test_a_scan_ends_with_whoever_waits_for_it() -> None:
 
         def scan(self, *, trust_cache: bool, stop: threading.Event) -> None:
             self.began.set()
-            if stop.wait(20):
+            if stop.wait(200):
                 self.ended.set()
 
     endless: Any = Endless()
     scanning = asyncio.create_task(scan_workspace(endless))
-    assert await asyncio.to_thread(endless.began.wait, 20)
+    assert await asyncio.to_thread(endless.began.wait, 120)
     scanning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scanning
-    assert await asyncio.to_thread(endless.ended.wait, 10)
+    assert await asyncio.to_thread(endless.ended.wait, 120)
 
 
 async def test_a_locked_store_costs_a_moment_and_no_finding(store: Store, trees: HungTrees, monkeypatch: Any):

@@ -194,16 +194,17 @@ async def test_a_hash_of_today_stands_in_the_reply(path: Path) -> None:
         return replace(call(said=words, stream=True), turn=1)
 
     upstream = ScriptUpstream(Script.of(f"I look at what the commit {long} says, and at {long[:7]}."))
-    recording, _ = await recorded(path, upstream, asks(long, date.today()))
+    day = datetime.now(UTC).date()
+    recording, _ = await recorded(path, upstream, asks(long, day))
     today = "d2da67a" + "0" * 33
     later = SteppedClock(datetime.now(UTC) + timedelta(days=40))
     replay = ReplayUpstream(recording, clock=later)
-    status, _, body = await outcome(replay, asks(today, date.today() + timedelta(days=40)))
+    status, _, body = await outcome(replay, asks(today, day + timedelta(days=40)))
     assert status == 200
     assert streamed(body) == f"I look at what the commit {today} says, and at d2da67a."
     # A day that is neither then's nor now's is a difference.
     elsewhere = ReplayUpstream(recording, clock=later)
-    assert (await elsewhere.send(asks(today, date.today() + timedelta(days=400)))).status == 409
+    assert (await elsewhere.send(asks(today, day + timedelta(days=400)))).status == 409
 
 
 def streamed(body: bytes) -> str:

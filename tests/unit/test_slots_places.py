@@ -58,7 +58,7 @@ def told(tmp_path: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-def until(condition: object, seconds: float = 20.0) -> None:
+def until(condition: object, seconds: float = 120.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not come"
@@ -70,7 +70,7 @@ def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> Non
         # One that came while another was about to go in waits a moment too.
         until(lambda: told(tmp_path).count("in") == 2 and told(tmp_path).count("wait") >= 4)
         (tmp_path / "log.go").touch()
-        assert [process.wait(30) for process in processes] == [0] * 6
+        assert [process.wait(120) for process in processes] == [0] * 6
     assert 4 <= told(tmp_path).count("wait") <= 6
     words, inside = [word for word in told(tmp_path) if word != "wait"], 0
     for word in words:
@@ -90,7 +90,7 @@ def test_the_place_and_the_ticket_of_the_killed_block_nobody(tmp_path: Path) -> 
         with others(tmp_path, 1, places=1, seconds=0) as (last,):
             until(lambda: told(tmp_path).count("wait") == 2)
             holder.send_signal(signal.SIGKILL)
-            assert last.wait(20) == 0
+            assert last.wait(120) == 0
     assert not list((tmp_path / "slots").glob("*.wait"))
 
 
@@ -160,12 +160,13 @@ async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_pa
     await first
     holder = asyncio.create_task(take("holder", seconds=60))
     waiter = asyncio.create_task(take("waiter"))
-    await asyncio.sleep(0.15)
+    while served[-1] != "holder" or not list(tmp_path.glob("*.wait")):
+        await asyncio.sleep(0.001)
     for task in (waiter, holder):
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    await asyncio.wait_for(take("last"), 1)
+    await asyncio.wait_for(take("last"), 60)
     assert served == ["other", "paused", "holder", "last"]
     assert not list(tmp_path.glob("*.wait"))
 
@@ -186,7 +187,7 @@ async def test_the_urgent_come_first_and_the_rest_in_order(tmp_path: Path) -> No
     assert served == ["a"]
     assert told == [("b", 0), ("c", 0), ("d", 2), ("e", 1)]
     free.set()
-    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert served == ["a", "c", "e", "b", "d"]
 
 

@@ -219,7 +219,8 @@ def back_up(reader: StateReader, target: Path) -> Backup:
         store.backup(part)
         with _disk_errors(target):
             if (reader.home / "calls").is_dir():
-                shutil.copytree(reader.home / "calls", part / "calls", dirs_exist_ok=True)
+                kept, copied = reader.home / "calls", part / "calls"
+                shutil.copytree(kept, copied, dirs_exist_ok=True, copy_function=_copy_unless_gone)
             roots = [each for each in sorted((reader.home / _PROJECTS).glob("*/")) if (each / _DEPOT).is_dir()]
             for root in roots:
                 _copy_depot(root / _DEPOT, part / _PROJECTS / root.name / _DEPOT)
@@ -238,10 +239,17 @@ def _copy_depot(source: Path, target: Path) -> None:
     for name in ("HEAD", "config", "packed-refs"):
         if (source / name).exists():
             shutil.copy2(source / name, target / name)
-    for name in ("refs", "objects"):
-        # What is written meanwhile is in files of git's own temporary names until it is whole.
+    # What is written meanwhile is in files of git's own temporary names until it is whole. A ref may be deleted
+    # meanwhile, while an object that is missed would make the copy a damaged one.
+    for name, copy in (("refs", _copy_unless_gone), ("objects", shutil.copy2)):
         ignored = shutil.ignore_patterns("tmp_*", "*.lock")
-        shutil.copytree(source / name, target / name, symlinks=True, ignore=ignored)
+        shutil.copytree(source / name, target / name, symlinks=True, ignore=ignored, copy_function=copy)
+
+
+def _copy_unless_gone(source: str, target: str) -> None:
+    """Copy a file, unless a mission took it away since its directory was listed, as each does at its end."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]) -> Restored:

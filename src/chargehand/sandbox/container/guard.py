@@ -57,25 +57,27 @@ def _monitors(prefix: str) -> dict[str, int]:
     an engine that has not noted them yet: `rm` ends neither.
     """
     found = {}
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    # Not by glob: it fails on processes that end while it looks.
+    for pid in [entry for entry in os.listdir("/proc") if entry.isdigit()]:
         try:
-            words = [os.fsdecode(word) for word in place.read_bytes().split(b"\0")]
+            words = [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
         except OSError:  # it ended
             continue
         if os.path.basename(words[0]) == "conmon" and "-n" in words[:-1]:
             name = words[words.index("-n") + 1]
             if name.startswith(prefix):
-                found[name] = int(place.parent.name)
+                found[name] = int(pid)
     return found
 
 
 def _below(pid: int) -> list[int]:
     """Return the processes that a process started, and those that they started."""
     found: list[int] = []
-    for place in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, place.read_text().split()):
-                found += [child, *_below(child)]
+    with contextlib.suppress(OSError):  # it ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()):
+                    found += [child, *_below(child)]
     return found
 
 

@@ -297,7 +297,7 @@ def ask_model(messages: Any = ({"role": "user", "content": "go on"},)) -> tuple[
         json.dumps(body).encode(),
         {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=60) as reply:
         answer = json.load(reply)
     usage = answer["usage"]
     return str(answer["choices"][0]["message"]["content"]), usage["prompt_tokens"], usage["completion_tokens"]

@@ -68,7 +68,7 @@ class FreezeContract(SandboxFixtures):
         await sandbox.thaw()
         before = sandbox.usage()
         assert len(before.freezes) == 1
-        assert 0 < before.freezes[0] < 10
+        assert 0 < before.freezes[0] < 60
         await sandbox.exec(python("held = bytearray(96 << 20)"))
         await sandbox.close()
         after = sandbox.usage()
@@ -92,18 +92,17 @@ class FreezeContract(SandboxFixtures):
         assert b"T\n" in (await opened.sandbox.exec(look)).stdout
 
     async def test_frozen_time_does_not_count(self, sandbox: Sandbox) -> None:
-        task = asyncio.create_task(
-            sandbox.exec(["sh", "-c", "sleep 0.3; sleep 0.3; echo end"], timeout=1.5 * self.pace)
-        )
-        # Each pause alone is as long as the limit.
+        limit = 3.0 * self.pace
+        task = asyncio.create_task(sandbox.exec(["sh", "-c", "sleep 0.3; sleep 0.3; echo end"], timeout=limit))
+        # Both pauses together are longer than the limit.
         for _ in range(2):
             await asyncio.sleep(0.1)
             await sandbox.freeze()
-            await asyncio.sleep(1.5 * self.pace)
+            await asyncio.sleep(0.55 * limit)
             await sandbox.thaw()
         result = await task
         assert (result.stdout, result.timed_out) == (b"end\n", False)
-        assert result.seconds < 1.5 * self.pace, result
+        assert result.seconds < limit, result
 
     async def test_a_command_given_while_frozen_runs_after_the_thaw(self, opened: OpenedSandbox) -> None:
         await opened.sandbox.freeze()
