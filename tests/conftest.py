@@ -16,13 +16,18 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
+from chargehand.app.access import passwords
 from tests import container_kit, forked, vm_kit
 from tests.postgres import Postgres, cluster
+
+if TYPE_CHECKING:
+    from pwdlib import PasswordHash
 
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
@@ -185,6 +190,8 @@ def loop_run() -> Callable[..., object]:
     return asyncio.run
 
 
+_HASHES = {name: getattr(passwords, name) for name in ("NOBODY", "_hasher")}
+_LIGHT_NOBODY = "$argon2id$v=19$m=8,t=1,p=1$0loWEK5xbvhD4AV7+JUzxA$5HqRSpy8pJvbYYuHvOBybEl8pv5jQZckGANH/5su8YI"
 _create_trust_once = functools.cache(ssl.create_default_context)
 
 
@@ -192,6 +199,30 @@ _create_trust_once = functools.cache(ssl.create_default_context)
 def shared_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all clients trust by one context: each would load the machine's authorities, most of what it costs."""
     monkeypatch.setattr(ssl, "create_default_context", _create_trust_once)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_hashes() -> Iterator[None]:
+    """Hash passwords with next to no work in this process: hundreds of tests log in."""
+
+    @functools.cache
+    def hasher() -> PasswordHash:
+        from pwdlib import PasswordHash
+        from pwdlib.hashers.argon2 import Argon2Hasher
+
+        return PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "_hasher", hasher)
+        patch.setattr(passwords, "NOBODY", _LIGHT_NOBODY)
+        yield
+
+
+@pytest.fixture
+def real_hashes(light_hashes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash passwords as the product does."""
+    for name, value in _HASHES.items():
+        monkeypatch.setattr(passwords, name, value)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -27,7 +28,6 @@ import sys
 import tempfile
 import termios
 import threading
-import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +77,6 @@ _IMPORTED_FOR = {
     ),
     "mcp": ("chargehand.mcp.http", "chargehand.mcp.server"),
 }
-_LOOKS = 0.004
 _ABOVE = 512
 
 
@@ -121,11 +120,11 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; raises `subprocess.TimeoutExpired`."""
-        limit = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if limit is not None and time.monotonic() > limit:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            time.sleep(_LOOKS)
+        if (code := self.poll()) is None:
+            self._server.await_end(self.pid, timeout)
+            code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -199,11 +198,10 @@ class ForkedPopen(subprocess.Popen[Any]):
         return self.returncode
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        while (status := self._server.status(self.pid)) is None:
-            if wait_flags & os.WNOHANG:
-                return 0, 0
-            time.sleep(_LOOKS)
-        return self.pid, status
+        if (status := self._server.status(self.pid)) is None and not wait_flags & os.WNOHANG:
+            self._server.await_end(self.pid)
+            status = self._server.status(self.pid)
+        return (0, 0) if status is None else (self.pid, status)
 
 
 def fork_detached(*, forked: bool = True) -> None:
@@ -264,6 +262,19 @@ class _ForkServer:
         """Return how a program ended, as waitpid(2) tells it, or `None` while it runs."""
         status = self._ask(f"poll {pid}")
         return int(status) if status else None
+
+    def await_end(self, pid: int, timeout: float | None = None) -> None:
+        """Sleep until a program has ended, no longer than the timeout: seconds."""
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                # Until its status is known no other process can have its number.
+                if self.status(pid) is None:
+                    waiting = select.poll()
+                    waiting.register(descriptor, select.POLLIN)
+                    waiting.poll(None if timeout is None else max(0, timeout) * 1000)
+            finally:
+                os.close(descriptor)
 
     def _ask(self, words: str, *descriptors: int) -> str:
         with self._lock:

@@ -470,6 +470,7 @@ def test_a_damaged_hash_fits_no_password(opened: Opened, kept: str) -> None:
     opened.fails(password=PASSWORD)
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_a_password_of_an_older_form_is_hashed_anew_at_login(opened: Opened) -> None:
     from pwdlib.hashers.argon2 import Argon2Hasher
 
@@ -483,6 +484,7 @@ def test_a_password_of_an_older_form_is_hashed_anew_at_login(opened: Opened) -> 
     assert opened.log_in()
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_nobody_costs_as_much_as_somebody() -> None:
     """The work follows from the hash's own parameters, so those of nobody's have to be the present ones."""
     hashed = hash_password("ﬁve words in a row", user="ann")  # a ligature, as some keyboards write it

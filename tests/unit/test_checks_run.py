@@ -54,7 +54,9 @@ class Run:
             target.write_text(content)
         plan = CheckPlan(commands=(command,), seconds_each=seconds, directory=directory)
         cwd = f"{WORKSPACE}/{directory}".rstrip("/")
-        sandbox = LocalSandbox(self.place, environment=environment, cwd=cwd)
+        # Plugins that are installed here for other tests take pytest longer to load than its own.
+        given = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(environment or {})}
+        sandbox = LocalSandbox(self.place, environment=given, cwd=cwd)
         coroutine = run_checks(
             plan, sandbox, keep=self.kept, mission="m-1", on_result=lambda r, o: self.outputs.update({r.name: o})
         )
