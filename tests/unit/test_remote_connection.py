@@ -20,10 +20,10 @@ from chargehand import __version__
 from chargehand.app.accounts import create_token, owner
 from chargehand.cli.remote.connection import ServerConnection, check_url
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
-from chargehand.server.commands import route_named
+from chargehand.server.commands import known_routes
 
 SHOW, PAUSE, LIST = (
-    route_named(f"{name}") for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
+    known_routes()[name] for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
 )
 VERSION = {"Chargehand-Version": __version__, "Content-Type": "application/json"}
 
@@ -158,7 +158,7 @@ def test_what_answers_is_no_server_of_ours_or_another_one(
 
 
 def test_a_report_is_taken_from_a_server_of_ours_alone() -> None:
-    report = route_named("get_missions_mission_report")
+    report = known_routes()["get_missions_mission_report"]
     for headers, is_ours in (
         ({"Content-Type": "text/html"}, False),
         (VERSION | {"Content-Type": "text/markdown"}, True),

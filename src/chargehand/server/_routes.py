@@ -13,8 +13,9 @@ from msgspec import Meta, Struct
 from chargehand.app.accounts import Caller
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError
+from chargehand.server.commands import PREFIX as PREFIX
+from chargehand.server.commands import RouteSignature
 
-PREFIX = "/api/v1"
 _Kind = TypeVar("_Kind", bound="RestArguments")
 
 # Bounds of what a client may send; the use cases have closer ones of their own.
@@ -118,6 +119,27 @@ class Route(Struct, frozen=True, kw_only=True):
     def path_names(self) -> tuple[str, ...]:
         """The arguments that stand in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    @property
+    def signature(self) -> RouteSignature:
+        """What a client has to know of the route."""
+        return RouteSignature(
+            name=self.name,
+            method=self.method,
+            path=self.path,
+            commands=self.commands,
+            raw=bool(self.raw),
+            arguments={field.name: _json_type(field.type) for field in msgspec.structs.fields(self.takes)},
+        )
+
+
+def _json_type(kind: Any) -> Any:
+    """Return the JSON type of an argument, which is one besides null."""
+    schema = msgspec.json.schema(kind)
+    choices = schema.get("anyOf", [schema])
+    # An enumeration and its values are texts.
+    (found,) = {each.get("type", "string") for each in choices} - {"null"}
+    return found
 
 
 def read_arguments(

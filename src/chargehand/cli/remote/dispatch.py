@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.app.configuration import find_server_token
+from chargehand.app.config.server_tokens import find_server_token
 from chargehand.app.reading import StateReader
 from chargehand.cli.remote import following, rendering
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection, check_url
