@@ -15,9 +15,9 @@ from chargehand.app.config.locations import user_config_path
 from chargehand.app.config.policy_files import add_override
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.values import format_key_value, format_value
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import StateReader, server_secret
 from chargehand.core.attempt_events import ActionJudged
-from chargehand.core.errors import UsageError
+from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.credentials.credentials import Origin
 from chargehand.policy.actions import (
@@ -158,6 +158,41 @@ def remove_secret(reader: StateReader, name: str) -> SecretRemoved:
     """Remove a secret from where it is kept; raises `NotFoundError`."""
     reader.credentials.remove(name)
     return SecretRemoved(name=name, removed=True, origin=reader.credentials.describe(name))
+
+
+class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """`login`: who a token is for a server, and where it is kept; with `hidden_by` a variable goes before it."""
+
+    server: str
+    user: str
+    role: str
+    kept_in: str
+    hidden_by: str | None
+
+
+class ServerLogout(msgspec.Struct, frozen=True, kw_only=True):
+    """`logout`: the server whose token is not kept any more; there it counts until it is revoked."""
+
+    server: str
+    removed: bool
+
+
+def keep_server_token(reader: StateReader, server: str, token: str) -> str:
+    """Keep a token for a server in place of an earlier one, and return where; raises as `Credentials.set`."""
+    return reader.credentials.set(server_secret(server), token)
+
+
+def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
+    """Forget the token for a server; raises `NotFoundError` (`not_logged_in`)."""
+    try:
+        reader.credentials.remove(server_secret(server))
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"no token for {server} is kept here",
+            code="not_logged_in",
+            hint="`chargehand secret list` names what is kept",
+        ) from error
+    return ServerLogout(server=server, removed=True)
 
 
 class RuleSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chargehand.app.accounts import Caller
-from chargehand.core.codec import convert_to
+from chargehand.core.codec import convert_to, json_schema
 from chargehand.core.errors import UsageError
 from chargehand.server.commands import PREFIX as PREFIX
 from chargehand.server.commands import RouteSignature
@@ -135,10 +135,9 @@ class Route(Struct, frozen=True, kw_only=True):
 
 def _json_type(kind: Any) -> Any:
     """Return the JSON type of an argument, which is one besides null."""
-    schema = msgspec.json.schema(kind)
-    choices = schema.get("anyOf", [schema])
+    schema, _ = json_schema(kind)
     # An enumeration and its values are texts.
-    (found,) = {each.get("type", "string") for each in choices} - {"null"}
+    (found,) = {each.get("type", "string") for each in schema.get("anyOf", [schema])} - {"null"}
     return found
 
 

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, defstruct
+import msgspec
+from msgspec import Struct
 
-from chargehand.core.codec import decode_as
+from chargehand.core.codec import convert_to, decode_as
+from chargehand.core.errors import UsageError
 
 PREFIX = "/api/v1"
 _ROUTES = Path(__file__).with_name("routes.json")
@@ -62,10 +64,21 @@ class RouteSignature(Struct, frozen=True, kw_only=True):
         """The arguments that stand in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
-    def takes(self) -> type[Struct]:
-        """Return a record of the arguments, none of them needed: what one has to be is the server's to say."""
-        fields = [(name, _TYPES[kind] | None, None) for name, kind in self.arguments.items()]
-        return defstruct(self.name, fields, kw_only=True, forbid_unknown_fields=True)
+    def read_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as they are sent: on a command line a number may be a text.
+
+        Raises `UsageError` (`arguments_invalid`); what an argument has to be beyond its type the server says.
+        """
+        read = {}
+        for name, value in given.items():
+            try:
+                read[name] = convert_to(value, _TYPES[self.arguments[name]] | None, strict=False)
+            except (KeyError, msgspec.ValidationError) as error:
+                what = f"{name} = {value!r}: {error}" if name in self.arguments else f"there is no {name!r}"
+                raise UsageError(
+                    what, code="arguments_invalid", hint="`--help` says what the command takes"
+                ) from error
+        return read
 
 
 class CommandCall(Struct, frozen=True, kw_only=True):

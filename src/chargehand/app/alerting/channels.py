@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from chargehand.app.alerting.words import NoticeDocument
-from chargehand.app.providers.served import is_loopback
+from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AlertsConfig
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import KeySource

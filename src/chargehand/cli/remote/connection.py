@@ -15,8 +15,8 @@ import httpx
 import msgspec
 
 from chargehand import __version__
-from chargehand.app.providers.served import is_loopback
-from chargehand.core.codec import convert_to, decode_as
+from chargehand.core.addresses import is_loopback
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import (
     ChargehandError,
     ExhaustedError,
@@ -137,14 +137,7 @@ class ServerConnection:
         A change is sent with a key of its own, so that it is done once however often it has to be sent. Raises
         `UsageError` (`arguments_invalid`) before anything is sent too.
         """
-        try:
-            # A command line has only texts. What is left out stays as the server has it.
-            taken = convert_to(dict(arguments), route.takes(), strict=False)
-        except msgspec.ValidationError as error:
-            raise UsageError(
-                str(error), code="arguments_invalid", hint="`--help` says what the command takes"
-            ) from error
-        values = {name: value for name, value in msgspec.to_builtins(taken).items() if name in arguments}
+        values = route.read_arguments(arguments)
         path = PREFIX + route.path
         for name in route.path_names:
             path = path.replace(f"{{{name}}}", quote(str(values.pop(name)), safe=""))

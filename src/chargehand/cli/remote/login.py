@@ -29,7 +29,7 @@ def login(url: str, insecure_http: bool, out: Output) -> int:
     Example:
       chargehand login https://chargehand.example.org < token.txt
     """
-    from chargehand.app.config.server_tokens import ServerLogin, keep_server_token
+    from chargehand.app.configuration import ServerLogin, keep_server_token
     from chargehand.app.reading import StateReader
     from chargehand.cli.remote.connection import ServerConnection, check_url
     from chargehand.credentials.credentials import check_value
@@ -57,7 +57,7 @@ def login(url: str, insecure_http: bool, out: Output) -> int:
 @json_option
 def logout(url: str, out: Output) -> int:
     """Forget the token for a server. There it counts until it is revoked: chargehand token revoke."""
-    from chargehand.app.config.server_tokens import remove_server_token
+    from chargehand.app.configuration import remove_server_token
     from chargehand.app.reading import StateReader
     from chargehand.cli.remote.connection import check_url
 
