@@ -85,7 +85,7 @@ class Route(Struct, frozen=True, kw_only=True):
     `call` takes an `App` (for GET one that all share, and that changes nothing), a `takes` and who calls, and
     returns a `gives`; a coroutine is a piece of work that may take minutes. `action` is what the caller has to be
     allowed, `commands` are those of the command line that do the same. A route that takes a `format` may also give
-    `RawContent` of the kind `raw`.
+    `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -98,6 +98,7 @@ class Route(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     status: int = 200
     raw: str = ""
+    is_secret: bool = False
 
     @property
     def pattern(self) -> str:
