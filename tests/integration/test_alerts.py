@@ -7,8 +7,10 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import re
 import shutil
+import signal
 import socketserver
 import sqlite3
 import ssl
@@ -31,7 +33,8 @@ from tests.unit.older_stores import as_of_version_9
 from tests.unit.test_gateway_upstream import self_signed
 
 from chargehand.app.alerting.channels import ChannelFailedError, WebhookChannel, signature
-from chargehand.app.alerting.watch import AlertWatch, trial_notice
+from chargehand.app.alerting.readings import decode_memo
+from chargehand.app.alerting.watch import AlertWatch, send_safely, trial_notice
 from chargehand.app.config.locations import UserFile
 from chargehand.app.config.resolve import resolve
 from chargehand.app.reading import StateReader
@@ -311,6 +314,82 @@ def test_of_two_that_look_one_tells(watched: Watched, hook: Hook) -> None:
             look.join()
     watched.look(1)
     assert hook.kinds == ["raised checkpoint_slow"]
+
+
+@pytest.mark.parametrize(
+    ("store", "moment", "times"),
+    [("alerts", "before", 1), ("alerts", "after", 1), ("followers", "before", 2), ("followers", "after", 1)],
+)
+def test_a_notice_arrives_whatever_moment_a_kill_comes_at(
+    watched: Watched, hook: Hook, store: str, moment: str, times: int
+) -> None:
+    watched.checkpoint(2.0)
+    watched.reader.close()  # no process that is forked takes a database along
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            watched.reader = StateReader(environ=watched.environ, cwd=watched.place, clock=watched.clock)
+            part: Any = getattr(watched.reader.store, store)
+            save = part.save
+
+            def save_and_die(*arguments: Any) -> None:
+                if moment == "after":
+                    save(*arguments)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            part.save = save_and_die
+            AlertWatch(watched.reader).look()
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    watched.restart()
+    for _ in range(4):
+        watched.look(30)
+    assert hook.kinds == ["raised checkpoint_slow"] * times
+    assert len({json.loads(body)["id"] for _, _, body in hook.got}) == 1
+    assert watched.raised == ["checkpoint_slow"]
+
+
+def test_a_notice_that_no_way_takes_is_tried_for_hours_and_given_up(
+    watched: Watched, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    def untold() -> int:
+        return len(decode_memo(watched.reader.store.followers.load("alerts").content).untold)
+
+    hook.answers = [400] * 3
+    watched.checkpoint(2.0)
+    watched.look(1)
+    for seconds in (30, 31):  # a minute after the first failure, and no sooner
+        assert (untold(), len(hook.got)) == (1, 1)
+        watched.look(seconds)
+    assert len(hook.got) == 2
+    hook.answers = [400]
+    watched.look(300)
+    hook.answers = []
+    watched.restart()
+    watched.look(1800)
+    assert untold() == 0
+    told = [json.loads(body)["id"] for _, _, body in hook.got if b"checkpoint_slow/" in body]
+    assert [each for each in told if "/raised/" in each] == [told[0]] * 4
+    assert "given up" not in caplog.text
+    hook.answers = [400] * 100
+    watched.checkpoint(2.0)
+    watched.look(1)
+    for _ in range(8):
+        watched.look(7200)
+    assert "was given up for webhook: the answer was 400" in caplog.text
+    # Those of a way that is away for a day, too; and of one that is configured no more nobody speaks.
+    watched.look(86_400)
+    (watched.place / ".config/chargehand/config.toml").write_text("[alerts]\n")
+    watched.restart()
+    watched.look(1)
+    assert untold() == 0
+
+
+def test_a_webhook_that_takes_some_is_asked_for_the_others_alone(watched: Watched, hook: Hook) -> None:
+    hook.answers = [204, 400]
+    notices = [replace(trial_notice(SteppedClock().now()), id=name) for name in "abc"]
+    delivery = send_safely(channel(hook), notices)
+    assert (delivery.taken, delivery.problem) == ({"a"}, "the answer was 400")
 
 
 def test_a_damaged_memo_begins_with_the_next_line(watched: Watched) -> None:

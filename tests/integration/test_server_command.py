@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import signal
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 from desk import Desk
 from test_cli_terminal import wait_for
 from tests.server_kit import API, PASSWORD, environment, serving
 
 from chargehand.app.accounts import create_user, owner, require_accounts
 from chargehand.app.composition import App
+from chargehand.app.config.locations import user_config_path
+
+
+def workers(desk: Desk) -> list[int]:
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        return [member.pid for member in app.workers.members() if member.role == "worker"]
 
 
 def roles(desk: Desk) -> list[str]:
@@ -38,9 +49,14 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
         assert client.post(f"{API}/session", json={"code": again.partition("#")[2]}).status_code == 200
         refused = desk.refused("port_taken", 2, "up", "--port", port, cwd=tmp_path)
         assert "--link" in refused["hint"]
+    # A worker that is killed says nothing of the next one.
+    (killed,) = workers(desk)
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: set(workers(desk)) - {killed})
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (0, "")
+    assert (process.returncode, stderr.count("\n")) == (0, 1)
+    assert "another one starts" in stderr
     wait_for(lambda: not roles(desk))
 
 
@@ -52,6 +68,70 @@ def test_beyond_loopback_accounts_are_needed(tmp_path: Path) -> None:
     with App.open(environ=desk.environ, cwd=tmp_path) as app:
         create_user(app, "ada", role="admin", password=PASSWORD, by=owner(app))
         require_accounts(app, "0.0.0.0")
+
+
+def break_nothing(desk: Desk) -> None:
+    """The options are what is wrong."""
+
+
+def break_version(desk: Desk) -> None:
+    with App.open(environ=desk.environ, cwd=desk.place) as app, app.store.database.write() as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+
+
+def break_home(desk: Desk) -> None:
+    shutil.rmtree(desk.home)
+    desk.home.write_text("no directory")
+
+
+def break_configuration(desk: Desk) -> None:
+    file = user_config_path(desk.environ)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("[alerts]\ndisk_percent = 'much'\n")
+
+
+def break_engine(desk: Desk) -> None:
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        (app.store.home / "engine.db").mkdir()
+
+
+def break_worker(desk: Desk) -> None:
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        (app.store.home / "logs").write_text("no directory")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words", "code", "exit_code"),
+    [
+        (break_nothing, ("--proxy", "proxy.example.org"), "listen_invalid", 2),
+        (break_nothing, ("--name", "https://chargehand.example.org"), "listen_invalid", 2),
+        (break_nothing, ("--host", "nowhere.invalid"), "listen_invalid", 2),
+        (break_version, (), "store_newer", 6),
+        (break_home, (), "store_not_writable", 6),
+        (break_configuration, (), "config_invalid", 2),
+        (break_engine, (), "worker_failed", 6),
+        (break_worker, (), "worker_failed", 6),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_a_start_that_fails_says_why_once_and_leaves_nothing(
+    tmp_path: Path, break_it: Callable[[Desk], None], words: tuple[str, ...], code: str, exit_code: int
+) -> None:
+    desk = Desk(tmp_path)
+    break_it(desk)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    process = desk.start("up", "--port", str(port), *words, cwd=tmp_path)
+    _, stderr = process.communicate(timeout=60)
+    error = json.loads(stderr)["error"]  # the whole of it
+    assert (process.returncode, error["code"]) == (exit_code, code)
+    assert error["message"]
+    assert error["hint"]
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # nobody listens any more
+    if break_it not in (break_version, break_home):
+        assert roles(desk) == []
 
 
 async def test_more_pages_follow_than_are_served_at_once(tmp_path: Path) -> None:

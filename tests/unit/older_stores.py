@@ -7,7 +7,7 @@ import sqlite3
 
 def as_of_version_9(raw: sqlite3.Connection) -> None:
     raw.execute("DROP INDEX events_of_models")
-    for table in ("alerts", "followers"):
+    for table in ("alerts", "followers", "keyed_requests", "reviews"):
         raw.execute(f"DROP TABLE {table}")
     raw.execute("UPDATE alembic_version SET version_num = '0009'")
 

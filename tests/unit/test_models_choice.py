@@ -15,13 +15,13 @@ from chargehand.app.providers.probe import ModelProbe, probe_model
 from chargehand.app.providers.served import (
     address_of,
     has_key,
-    is_loopback,
     key_name,
     model_config,
     ollama_address,
     served_model,
 )
 from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, choose_agent
+from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.models.catalogue import find_price

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import socket
 import ssl
 import threading
@@ -19,11 +19,14 @@ from tests.server_kit import API, Served, environment, record_missions, serving
 from chargehand import __version__
 from chargehand.app.accounts import create_token, owner
 from chargehand.cli.remote.connection import ServerConnection, check_url
+from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
-from chargehand.server.commands import route_named
+from chargehand.server.commands import known_routes
+from chargehand.store.idempotency import IdempotencyKeys
+from chargehand.store.store import open_store
 
 SHOW, PAUSE, LIST = (
-    route_named(f"{name}") for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
+    known_routes()[name] for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
 )
 VERSION = {"Chargehand-Version": __version__, "Content-Type": "application/json"}
 
@@ -158,7 +161,7 @@ def test_what_answers_is_no_server_of_ours_or_another_one(
 
 
 def test_a_report_is_taken_from_a_server_of_ours_alone() -> None:
-    report = route_named("get_missions_mission_report")
+    report = known_routes()["get_missions_mission_report"]
     for headers, is_ours in (
         ({"Content-Type": "text/html"}, False),
         (VERSION | {"Content-Type": "text/markdown"}, True),
@@ -289,11 +292,84 @@ def test_a_request_with_a_key_is_done_once(tmp_path: Path) -> None:
         assert send(made.user("ada", "operator"), "k", "of another").json()["messages"] == 3
     with serving(environ, tmp_path) as made:
         again = send(made.token("steer"), "k", "once")
-        assert (again.status_code, again.json()["error"]["code"]) == (409, "key_used")
+        assert (again.status_code, again.json()) == (200, first[0])
+        other = send(made.token("steer"), "k", "another")
+        assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
         with made.reader() as reader:
             assert len(reader.mission_state("m-00000").messages) == 3
-            keys = list((reader.home / "server" / "keys").iterdir())
-    for each in keys:
-        os.utime(each, (0, 0))
-    with serving(environ, tmp_path) as made:  # after a day a key is free again
+            with reader.store.database.write() as database:  # after a day a key is free again
+                database.execute("UPDATE keyed_requests SET begun = '2020-01-01T00:00:00+00:00'")
+    with serving(environ, tmp_path) as made:
         assert send(made.token("steer"), "k", "once").json()["messages"] == 4
+
+
+def test_a_request_that_a_restart_broke_off_is_not_done_again(tmp_path: Path) -> None:
+    def send(client: httpx.Client, key: str, path: str, **body: object) -> tuple[int, str]:
+        answer = client.post(f"{API}/{path}", json=body, headers={"Idempotency-Key": key})
+        return answer.status_code, answer.text
+
+    def refused(client: httpx.Client, key: str, path: str, **body: object) -> tuple[int, str]:
+        status, text = send(client, key, path, **body)
+        error = json.loads(text)["error"]
+        assert error["hint"]
+        return status, error["code"]
+
+    environ = environment(tmp_path)
+    with serving(environ, tmp_path) as made:
+        with made.reader() as reader:
+            record_missions(reader, 1)
+        client = made.owner()
+        told = ("missions/m-00000/send", {"text": "once"})
+        new = {"name": "t", "scopes": ["read"], "days": 1}
+        assert send(client, "done", told[0], **told[1])[0] == 200
+        refusal = send(client, "no", "missions/m-none/pause")
+        assert refusal[0] == 404
+        status, secret = send(client, "token", "tokens", **new)
+        assert status == 201
+        assert send(client, "token", "tokens", **new) == (201, secret)  # this server has it in memory
+        with made.reader() as reader, reader.store.database.read() as database:
+            kept = database.execute("SELECT answer FROM keyed_requests ORDER BY status").fetchall()
+        assert [row[0] is None for row in kept] == [False, True, False]
+        with made.reader() as reader, reader.store.database.write() as database:
+            # As a kill between the work and its answer leaves it.
+            database.execute("UPDATE keyed_requests SET status = 0, answer = NULL WHERE status = 200")
+    with serving(environ, tmp_path) as made:
+        client = made.owner()
+        assert refused(client, "done", told[0], **told[1]) == (409, "key_unfinished")
+        assert refused(client, "token", "tokens", **new) == (409, "key_used")
+        assert send(client, "no", "missions/m-none/pause") == refusal
+        with made.reader() as reader:
+            assert len(reader.mission_state("m-00000").messages) == 1
+            assert len(reader.store.grants.tokens()) == 1
+
+
+def test_keys_and_answers_are_bounded_by_number_and_an_erasure_takes_answers(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    with open_store(tmp_path, clock=clock) as store:
+        with store.database.write() as database:
+            database.executemany(
+                "INSERT INTO keyed_requests VALUES (?, 'ada', 'a', ?, 200, '', x'00')",
+                [(f"k{number}", clock.advance(0.1) or clock.now().isoformat()) for number in range(10_050)],
+            )
+            database.execute(
+                "INSERT INTO keyed_requests VALUES ('o', 'bob', 'a', ?, 200, '', x'00')",
+                (clock.now().isoformat(),),
+            )
+        keys = IdempotencyKeys(store.database, clock=clock)
+        assert keys.begin("new", user="ada", asked="a") is None
+        keys.finish("new", status=200, exit_code="", answer=b"x" * 70_000)
+
+        def count(where: str) -> int:
+            with store.database.read() as database:
+                return int(database.execute(f"SELECT count(*) FROM keyed_requests WHERE {where}").fetchone()[0])
+
+        assert (count("user = 'ada'"), count("user = 'ada' AND answer IS NOT NULL")) == (10_001, 500)
+        assert keys.begin("k0", user="ada", asked="a") is None  # forgotten
+        known = keys.begin("new", user="ada", asked="a")
+        assert known is not None
+        assert (known.status, known.answer) == (200, None)
+        keys.drop_answers()
+        assert count("answer IS NOT NULL") == 0
+        clock.advance(90_000)
+        assert IdempotencyKeys(store.database, clock=clock).begin("new", user="ada", asked="b") is None
+        assert count("1 = 1") == 1

@@ -18,7 +18,7 @@ from chargehand.core.mission_events import MissionCreated, QuestionAsked, StepFi
 from chargehand.core.records import MissionRequest
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.server._routes import NamedMission, RestArguments, read_arguments
-from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, served_commands
+from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, known_routes, served_commands
 from chargehand.server.openapi import ROUTES, openapi_document
 
 
@@ -39,7 +39,7 @@ def test_a_commands_parameters_lead_to_arguments_of_its_routes(command: str) -> 
         route, call = find_call(command, given)
         assert command in route.commands
         arguments, untaken = call_arguments(route, call, parameters)
-        assert arguments.keys() <= set(route.takes.__struct_fields__)
+        assert arguments.keys() <= route.arguments.keys()
         taken |= set(parameters) - set(untaken)
         needed |= set(route.path_names) - arguments.keys()
     assert not needed
@@ -71,6 +71,11 @@ REFUSED = {
 }
 
 
+def test_what_a_client_knows_of_the_routes_is_what_they_are() -> None:
+    # python -m chargehand.server.openapi --routes > src/chargehand/server/routes.json
+    assert list(known_routes().values()) == [route.signature for route in ROUTES]
+
+
 def test_routes_have_names_and_actions_of_their_own() -> None:
     assert len({route.name for route in ROUTES}) == len(ROUTES)
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
@@ -78,6 +83,8 @@ def test_routes_have_names_and_actions_of_their_own() -> None:
         assert route.action in ACCESS_RULES
         fields = {field.name for field in msgspec.structs.fields(route.takes)}
         assert set(route.path_names) <= fields
+        # What is answered once more by its key is a document.
+        assert route.method == "GET" or not route.raw
 
 
 def test_the_document_describes_every_route_and_leads_nowhere_else() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +15,7 @@ from chargehand.app.config.locations import user_config_path
 from chargehand.app.config.policy_files import add_override
 from chargehand.app.config.records import ResolvedConfig, UntrustedKey
 from chargehand.app.config.values import format_key_value, format_value
-from chargehand.app.reading import StateReader
+from chargehand.app.reading import StateReader, server_secret
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.fold import read_payload
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
     from chargehand.workspace.depot import Depot
 
 __all__ = ["check_user_value", "set_user_values"]
-
-_TOKEN = "CHARGEHAND_TOKEN"
 
 
 class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,20 +177,15 @@ class ServerLogout(msgspec.Struct, frozen=True, kw_only=True):
     removed: bool
 
 
-def find_server_token(reader: StateReader, server: str) -> str | None:
-    """Return the token for a server: of `CHARGEHAND_TOKEN`, else the one that is kept, `None` without any."""
-    return reader.environ.get(_TOKEN, "").strip() or reader.credentials.get(_server_secret(server))
-
-
 def keep_server_token(reader: StateReader, server: str, token: str) -> str:
     """Keep a token for a server in place of an earlier one, and return where; raises as `Credentials.set`."""
-    return reader.credentials.set(_server_secret(server), token)
+    return reader.credentials.set(server_secret(server), token)
 
 
 def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
     """Forget the token for a server; raises `NotFoundError` (`not_logged_in`)."""
     try:
-        reader.credentials.remove(_server_secret(server))
+        reader.credentials.remove(server_secret(server))
     except NotFoundError as error:
         raise NotFoundError(
             f"no token for {server} is kept here",
@@ -202,12 +193,6 @@ def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
             hint="`chargehand secret list` names what is kept",
         ) from error
     return ServerLogout(server=server, removed=True)
-
-
-def _server_secret(server: str) -> str:
-    """Return the name of a server's token among secrets: readable, and another one for every server."""
-    words = re.sub(r"[^A-Z0-9]+", "_", server.partition("://")[2].upper()).strip("_")[:32]
-    return f"{_TOKEN}_{words}_{hashlib.sha256(server.encode()).hexdigest()[:8].upper()}"
 
 
 class RuleSource(msgspec.Struct, frozen=True, kw_only=True):

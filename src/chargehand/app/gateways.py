@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.app.providers.served import (
-    is_loopback,
     key_name,
     model_config,
     open_probe_reports,
@@ -23,6 +22,7 @@ from chargehand.app.providers.served import (
     with_fallbacks,
 )
 from chargehand.app.wiring.gateways import ledger_by_hand
+from chargehand.core.addresses import is_loopback
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
 from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel

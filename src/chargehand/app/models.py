@@ -21,7 +21,6 @@ from chargehand.app.providers.served import (
     model_config,
     open_probe_reports,
 )
-from chargehand.app.providers.served import is_loopback as is_loopback
 from chargehand.app.reading import StateReader
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.core.config import Config

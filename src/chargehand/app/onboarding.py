@@ -24,10 +24,11 @@ from chargehand.app.config.records import REPOSITORY_FILE
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
-from chargehand.app.providers.served import USUAL_KEYS, is_loopback
+from chargehand.app.providers.served import USUAL_KEYS
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_project
+from chargehand.core.addresses import is_loopback
 from chargehand.core.config import Config, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource

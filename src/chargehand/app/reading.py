@@ -7,6 +7,7 @@ of sandboxes, models, agents, checks or pygit2: they cost half a second before t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pwd
 import re
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from chargehand.workspace.depot import Depot
     from chargehand.workspace.space import StateQuota
 
+_TOKEN = "CHARGEHAND_TOKEN"
 _AGO = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 # The name that stands for the newest mission.
@@ -134,6 +136,10 @@ class StateReader:
         from chargehand.credentials.credentials import open_credentials
 
         return open_credentials(self.environ, user_config_path(self.environ).parent)
+
+    def server_token(self, server: str) -> str | None:
+        """Return the token for a server: of `CHARGEHAND_TOKEN`, else the one that is kept, `None` without any."""
+        return self.environ.get(_TOKEN, "").strip() or self.credentials.get(server_secret(server))
 
     def has_work(self) -> bool:
         """Tell whether any mission should go on that no living worker holds."""
@@ -237,6 +243,12 @@ class StateReader:
         from chargehand.app.wiring.disk import StillNeeded
 
         return StillNeeded(self.mission_reader.summaries())
+
+
+def server_secret(server: str) -> str:
+    """Return the name of a server's token among secrets: readable, and another one for every server."""
+    words = re.sub(r"[^A-Z0-9]+", "_", server.partition("://")[2].upper()).strip("_")[:32]
+    return f"{_TOKEN}_{words}_{hashlib.sha256(server.encode()).hexdigest()[:8].upper()}"
 
 
 def repository_of(state: MissionState) -> Path:

@@ -146,7 +146,6 @@ def chargehand(context: click.Context, as_json: bool, server: str | None, insecu
         return
 
     def run(command: click.Context, parameters: dict[str, Any]) -> int:
-        # Imported here: it loads the table of routes, and all that they do.
         from chargehand.cli.remote.dispatch import run_remotely
 
         return run_remotely(command, parameters, server=server, insecure=insecure_http)

@@ -119,15 +119,14 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
     import contextlib
     import os
 
-    from chargehand.app.accounts import create_login_code, require_accounts
+    from chargehand.app.accounts import create_login_code
     from chargehand.app.composition import App
     from chargehand.app.reading import working_directory
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
-    from chargehand.server.serving import ServeOptions, bind, serve, url_at
+    from chargehand.server.serving import ServeOptions, open_server, serve, url_at
 
-    set_up_logs()
     asked = ServeOptions(host=host, port=port, worker=not no_worker, **options)
 
     def show_link(app: App, url: str, more: str = "") -> None:
@@ -140,8 +139,8 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
         with App.open() as app:
             show_link(app, url_at(host, port))
         return 0
-    with App.open() as app, contextlib.closing(bind(host, port)) as listening:
-        require_accounts(app, host)
+    with App.open() as app, contextlib.closing(open_server(app, asked)) as listening:
+        set_up_logs()
 
         def announce() -> None:
             show_link(app, url_at(*listening.getsockname()[:2]), " Ctrl-C stops the server.")

@@ -3,99 +3,115 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import os
-import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from chargehand.core.errors import InfrastructureError, RefusedError
+from chargehand.core.errors import RefusedError, StoreError
+from chargehand.store.idempotency import IdempotencyKeys, KnownRequest
 
-# Answers that are remembered, and for how long a key is known to have been used.
-_ANSWERS, _KEPT_SECONDS = 1000, 86_400.0
-_SWEEP_SECONDS = 3600.0
+# Answers that are remembered whole, those with secrets too.
+_ANSWERS = 1000
 
 
-class KeyedAnswer(NamedTuple):
+class KeyedReply(NamedTuple):
+    """What a request was answered: status, body, and the exit code of a command that is refused so."""
+
+    status: int
+    content: bytes
+    exit_code: str = ""
+
+
+class KeyedWork(NamedTuple):
     """What was asked for with a key, and the work that answers it."""
 
     asked: str
-    task: asyncio.Task[Any]
+    task: asyncio.Task[KeyedReply]
 
 
 class KeyedRequests:
-    """The requests that had a key, and their answers as long as the server runs.
+    """The requests that had a key, and their answers.
 
-    An answer may hold a secret, and so is in memory alone. That there was a request is in a file before it is
-    done: one that comes again after a restart is refused, since nobody can say how far it came.
+    Those of this server are in memory. The store knows from before the work began that there was a request, and
+    once it is answered what it was answered: one that comes again after a restart gets that. Nobody can say how
+    far a request came that a restart broke off, and it is refused.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._answers: dict[str, KeyedAnswer] = {}
-        self._swept: float | None = None
+    def __init__(self, keys: Callable[[], IdempotencyKeys]) -> None:
+        self._keys = keys
+        self._known: dict[str, KeyedWork] = {}
 
-    def begin(self, key: str, asked: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
+    def begin(
+        self, key: str, *, user: str, asked: str, is_secret: bool, work: Callable[[], Awaitable[KeyedReply]]
+    ) -> asyncio.Task[KeyedReply]:
         """Return the work that answers a request, begun now unless it was before.
 
-        `key` is the client's with who it is, `asked` all that tells this request from others. Raises
-        `RefusedError` (`key_reused`); the work raises it too (`key_used`, where the key came before this server
-        started), and `InfrastructureError`.
+        `asked` is all that tells this request from others; an answer that `is_secret` is never written down.
+        Raises `RefusedError` (`key_reused`); the work raises it too, `key_unfinished` and `key_used` where the key
+        came before this server started, and `StoreError`.
         """
-        name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-        known = self._answers.get(name)
+        # With the key, which is not written down: what is asked may hold a password.
+        name, asked = _digest(f"{user} {key}"), _digest(f"{user} {key} {asked}")
+        known = self._known.get(name)
         if known is None:
 
-            async def do() -> Any:
+            async def do() -> KeyedReply:
                 try:
-                    await asyncio.to_thread(self._note, name)
-                except InfrastructureError:
-                    del self._answers[name]  # nothing was done: the next try begins anew
+                    before = await asyncio.to_thread(self._keys().begin, name, user=user, asked=asked)
+                except StoreError:
+                    del self._known[name]  # nothing was done: the next try begins anew
                     raise
-                return await work()
+                if before is not None:
+                    return _reply_again(before, asked)
+                reply = await work()
+                kept = None if is_secret else reply.content
+                await asyncio.to_thread(
+                    self._keys().finish, name, status=reply.status, exit_code=reply.exit_code, answer=kept
+                )
+                return reply
 
             # A task of its own: it goes on where its client leaves, and answers the same one later. Known before
             # it begins, so that of two requests at once the second waits for the first one's answer.
-            known = self._answers[name] = KeyedAnswer(asked, asyncio.create_task(do()))
+            known = self._known[name] = KeyedWork(asked, asyncio.create_task(do()))
             known.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            for old in [each for each, answer in self._answers.items() if answer.task.done()][:-_ANSWERS]:
-                del self._answers[old]
+            for old in [each for each, work in self._known.items() if work.task.done()][:-_ANSWERS]:
+                del self._known[old]
         elif known.asked != asked:
-            raise RefusedError(
-                "this key belongs to another request", code="key_reused", hint="use a new key for a new request"
-            )
+            raise _key_reused()
         return known.task
 
     async def close(self) -> None:
         """Break off what is being done, in good order."""
-        for answer in self._answers.values():
-            answer.task.cancel()
-        await asyncio.gather(*(answer.task for answer in self._answers.values()), return_exceptions=True)
+        for known in self._known.values():
+            known.task.cancel()
+        await asyncio.gather(*(known.task for known in self._known.values()), return_exceptions=True)
 
-    def _note(self, name: str) -> None:
-        if self._swept is None or time.monotonic() - self._swept > _SWEEP_SECONDS:
-            self._swept = time.monotonic()
-            self._forget_old()
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self._directory / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        except FileExistsError as error:
-            raise RefusedError(
-                "a request with this key came before, and what became of it is not known any more",
-                code="key_used",
-                hint="look at how things stand (`chargehand mission show`); then ask with a new key",
-            ) from error
-        except OSError as error:
-            raise InfrastructureError(
-                f"cannot note the request in {self._directory}: {error.strerror}",
-                code="store_io",
-                hint="free some space, or make the state directory writable",
-            ) from error
 
-    def _forget_old(self) -> None:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self._directory):
-                if entry.stat().st_mtime < time.time() - _KEPT_SECONDS:
-                    os.unlink(entry.path)
+def _reply_again(known: KnownRequest, asked: str) -> KeyedReply:
+    """Return what was answered before a restart, or say why that is not known."""
+    if known.asked != asked:
+        raise _key_reused()
+    if not known.status:
+        raise RefusedError(
+            "a request with this key was begun and not finished: the server may have been stopped in the middle",
+            code="key_unfinished",
+            hint="look at how things stand (`chargehand mission show`); to have it done, ask with a new key",
+        )
+    if known.answer is None:
+        how = "was done" if known.status < 400 else "was refused"
+        raise RefusedError(
+            f"a request with this key {how}, and its answer is not kept: it is long, old, or held a secret",
+            code="key_used",
+            hint="look at how things stand (`chargehand mission show`); ask with a new key to have it done again",
+        )
+    return KeyedReply(known.status, known.answer, known.exit_code)
+
+
+def _key_reused() -> RefusedError:
+    return RefusedError(
+        "this key belongs to another request", code="key_reused", hint="use a new key for a new request"
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -71,6 +71,11 @@ def document_response(result: Any, *, status: int = 200, known: str = "") -> Res
     return Response(content, status, headers, _JSON)
 
 
+def reply_response(status: int, content: bytes, exit_code: str) -> Response:
+    """Return what was answered before, once more."""
+    return Response(content, status, {"Chargehand-Exit-Code": exit_code} if exit_code else {}, _JSON)
+
+
 def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in fewer pieces: each one costs a hop to a thread."""
     held = bytearray()

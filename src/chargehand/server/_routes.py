@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from chargehand.app.accounts import Caller
-from chargehand.core.codec import convert_to
+from chargehand.core.codec import convert_to, json_schema
 from chargehand.core.errors import UsageError
+from chargehand.server.commands import PREFIX as PREFIX
+from chargehand.server.commands import RouteSignature
 
-PREFIX = "/api/v1"
 _Kind = TypeVar("_Kind", bound="RestArguments")
 
 # Bounds of what a client may send; the use cases have closer ones of their own.
@@ -84,7 +85,7 @@ class Route(Struct, frozen=True, kw_only=True):
     `call` takes an `App` (for GET one that all share, and that changes nothing), a `takes` and who calls, and
     returns a `gives`; a coroutine is a piece of work that may take minutes. `action` is what the caller has to be
     allowed, `commands` are those of the command line that do the same. A route that takes a `format` may also give
-    `RawContent` of the kind `raw`.
+    `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -97,6 +98,7 @@ class Route(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     status: int = 200
     raw: str = ""
+    is_secret: bool = False
 
     @property
     def pattern(self) -> str:
@@ -118,6 +120,26 @@ class Route(Struct, frozen=True, kw_only=True):
     def path_names(self) -> tuple[str, ...]:
         """The arguments that stand in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    @property
+    def signature(self) -> RouteSignature:
+        """What a client has to know of the route."""
+        return RouteSignature(
+            name=self.name,
+            method=self.method,
+            path=self.path,
+            commands=self.commands,
+            raw=bool(self.raw),
+            arguments={field.name: _json_type(field.type) for field in msgspec.structs.fields(self.takes)},
+        )
+
+
+def _json_type(kind: Any) -> Any:
+    """Return the JSON type of an argument, which is one besides null."""
+    schema, _ = json_schema(kind)
+    # An enumeration and its values are texts.
+    (found,) = {each.get("type", "string") for each in schema.get("anyOf", [schema])} - {"null"}
+    return found
 
 
 def read_arguments(

@@ -156,7 +156,7 @@ ROUTES = (
     Route(
         method="POST", path="/tokens", action="token.own.create",
         summary="Make a token; its secret is shown once.",
-        takes=NewToken, gives=CreatedTokenDocument, status=201, commands=("token create",),
+        takes=NewToken, gives=CreatedTokenDocument, status=201, is_secret=True, commands=("token create",),
         call=lambda app, call, by: create_token(
             app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by
         ),

@@ -29,10 +29,10 @@ from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoun
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
-from chargehand.server._idempotency import KeyedRequests
+from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
-from chargehand.server._responses import document_response, error_response
+from chargehand.server._responses import document_response, error_response, reply_response
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
 from chargehand.server._sessions import Sessions
 from chargehand.server._terminal import TerminalSockets
@@ -72,7 +72,7 @@ class ChargehandServer:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
-        self._keyed = KeyedRequests(self._shared.home / "server" / "keys")
+        self._keyed = KeyedRequests(lambda: self._shared.store.idempotency)
         self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
         self.application = self._starlette(hosts)
 
@@ -154,19 +154,33 @@ class ChargehandServer:
             result = await self._in_thread(lambda: route.call(self._shared, call, caller))
             return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
         if key := request.headers.get("idempotency-key", ""):
-            task = self._keyed.begin(
-                f"{caller.user} {key}", f"{route.name} {call!r}", lambda: self._change(route, call, caller)
-            )
-        elif route.may_take_long:
+            return await self._call_once(route, call, caller, key)
+        if route.may_take_long:
             # A task of its own: a client that goes away breaks its request off, and never a promotion half-way.
             task = self._join_work(f"{route.name} {call!r}", lambda: self._change(route, call, caller))
         else:
             return document_response(await self._change(route, call, caller), status=route.status)
-        # `wait` leaves the task running where this request is cancelled; to await it would cancel it too.
-        await asyncio.wait({task}, timeout=_WAIT_SECONDS)
-        if not task.done():
+        if not await _is_done_soon(task):
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
+
+    async def _call_once(self, route: Route, call: Any, caller: Caller, key: str) -> Response:
+        """Answer a request that has a key: what it asks for is done at most once, and a refusal is an answer."""
+
+        async def work() -> KeyedReply:
+            try:
+                response = document_response(await self._change(route, call, caller), status=route.status)
+            except ChargehandError as error:
+                response = error_response(error)
+            exit_code = response.headers.get("chargehand-exit-code", "")
+            return KeyedReply(response.status_code, bytes(response.body), exit_code)
+
+        task = self._keyed.begin(
+            key, user=caller.user, asked=f"{route.name} {call!r}", is_secret=route.is_secret, work=work
+        )
+        if not await _is_done_soon(task):
+            return document_response(Accepted(), status=202)
+        return reply_response(*task.result())
 
     async def _change(self, route: Route, call: Any, caller: Caller) -> Any:
         """Do what a route that changes something does, with a state directory of its caller's own."""
@@ -292,6 +306,13 @@ class ChargehandServer:
 
     async def _page(self, request: Request) -> Response:
         return self._pages.serve(request)
+
+
+async def _is_done_soon(task: asyncio.Task[Any]) -> bool:
+    """Wait for work as long as a client is kept waiting; it goes on where that leaves."""
+    # `wait` leaves the task running where this request is cancelled; to await it would cancel it too.
+    await asyncio.wait({task}, timeout=_WAIT_SECONDS)
+    return task.done()
 
 
 async def _read_body(request: Request) -> dict[str, Any]:

@@ -1,19 +1,34 @@
 """Which route does what a command of the command line does, and how the command's parameters become its arguments.
 
 A command is named by its words. Where nothing else is said, its route is the one that names it, and a parameter is
-the argument of its name.
+the argument of its name. A client has to know what routes there are and what they take, and nothing of what they
+do: it reads that from a file, since the routes themselves load the whole product.
+
+`python -m chargehand.server.openapi --routes` prints that file, `routes.json`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
-from chargehand.server._routes import PREFIX as PREFIX
-from chargehand.server._routes import Route as Route
-from chargehand.server.openapi import ROUTES
+from chargehand.core.codec import convert_to, decode_as
+from chargehand.core.errors import UsageError
+
+PREFIX = "/api/v1"
+_ROUTES = Path(__file__).with_name("routes.json")
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": tuple[str, ...],
+}
 
 _HERE = "it works on the machine, or in the checkout, where it is typed"
 LOCAL_COMMANDS: Mapping[str, str] = {
@@ -29,6 +44,41 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     "role path": "it names a place on the machine, to write files in",
     **dict.fromkeys(("login", "logout"), "it keeps a token on this machine"),
 }
+
+
+class RouteSignature(Struct, frozen=True, kw_only=True):
+    """What a client knows of a route: where it is, and the JSON type of each of its `arguments`.
+
+    `raw` tells that it may answer what is no JSON document.
+    """
+
+    name: str
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    commands: tuple[str, ...]
+    raw: bool
+    arguments: Mapping[str, Literal["string", "integer", "number", "boolean", "array"]]
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        """The arguments that stand in the path."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    def read_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as they are sent: on a command line a number may be a text.
+
+        Raises `UsageError` (`arguments_invalid`); what an argument has to be beyond its type the server says.
+        """
+        read = {}
+        for name, value in given.items():
+            try:
+                read[name] = convert_to(value, _TYPES[self.arguments[name]] | None, strict=False)
+            except (KeyError, msgspec.ValidationError) as error:
+                what = f"{name} = {value!r}: {error}" if name in self.arguments else f"there is no {name!r}"
+                raise UsageError(
+                    what, code="arguments_invalid", hint="`--help` says what the command takes"
+                ) from error
+        return read
 
 
 class CommandCall(Struct, frozen=True, kw_only=True):
@@ -106,38 +156,38 @@ _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
 }
 
 
+@functools.cache
+def known_routes() -> Mapping[str, RouteSignature]:
+    """Return all routes by their names."""
+    return {route.name: route for route in decode_as(_ROUTES.read_bytes(), tuple[RouteSignature, ...])}
+
+
 def served_commands() -> frozenset[str]:
     """Return the commands that a route does."""
-    return frozenset(command for route in ROUTES for command in route.commands)
+    return frozenset(command for route in known_routes().values() for command in route.commands)
 
 
-def route_named(name: str) -> Route:
-    """Return a route by its name."""
-    return next(route for route in ROUTES if route.name == name)
-
-
-def find_call(command: str, given: Iterable[str]) -> tuple[Route, CommandCall]:
+def find_call(command: str, given: Iterable[str]) -> tuple[RouteSignature, CommandCall]:
     """Return the route that does a command of which these parameters are `given`, and how."""
     known = set(given)
     call = next(each for each in _CALLS.get(command, (CommandCall(),)) if not each.when or known & set(each.when))
     if call.route:
-        return route_named(call.route), call
-    (route,) = (each for each in ROUTES if command in each.commands)
+        return known_routes()[call.route], call
+    (route,) = (each for each in known_routes().values() if command in each.commands)
     return route, call
 
 
 def call_arguments(
-    route: Route, call: CommandCall, parameters: Mapping[str, Any], *, for_person: bool = False
+    route: RouteSignature, call: CommandCall, parameters: Mapping[str, Any], *, for_person: bool = False
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a command's parameters as the route's arguments, and the names of those that it does not take."""
-    known = set(route.takes.__struct_fields__)
     made: dict[str, Any] = {**call.fixed, **(call.raw if for_person else {})}
     untaken = []
     for name, value in parameters.items():
         argument = call.names.get(name) or _NAMES.get(name, name)
         if name in call.unsent or (name in _UNSENT and name not in call.names):
             continue
-        if argument in known:
+        if argument in route.arguments:
             if value is not None and value != ():
                 made[argument] = str(value) if hasattr(value, "__fspath__") else value
         else:

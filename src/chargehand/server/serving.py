@@ -8,6 +8,7 @@ import errno
 import ipaddress
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,14 +16,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from granian.constants import Interfaces
 from granian.net import SocketHolder  # type: ignore[attr-defined]  # not declared as public; see `_Granian`
 from granian.server.embed import Server
 from msgspec import Struct
 
+from chargehand.app.accounts import require_accounts
 from chargehand.app.reading import StateReader, state_home
 from chargehand.app.statistics import export_traces, watch_alerts
-from chargehand.core.errors import UsageError
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import InfrastructureError, UsageError
 from chargehand.server._guard import Hosts
 from chargehand.server.application import ChargehandServer, KeepTraceback
 
@@ -31,6 +35,7 @@ _BACKLOG, _REQUESTS = 512, 2000
 # A worker that ends is started again, later each time it ended soon.
 _FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.5, 30.0, 60.0
 _STOP_SECONDS = 30.0
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?(:[0-9]{1,5})?|\[[0-9a-f:.]+\](:[0-9]{1,5})?", re.I)
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
@@ -93,6 +98,30 @@ def bind(host: str, port: int) -> socket.socket:
     return made
 
 
+def open_server(reader: StateReader, options: ServeOptions) -> socket.socket:
+    """Return the socket to serve on, once nothing is known that stands in the way of a server.
+
+    Raises `UsageError` (`port_taken`, `listen_invalid`, `accounts_needed`), `ConfigError`, `StoreError`.
+    """
+    reader.store.log.last_position()
+    reader.user_configuration()
+    for name in options.names:
+        if not _HOST.fullmatch(name):
+            raise UsageError(
+                f"--name: {name!r} is no host name",
+                code="listen_invalid",
+                hint="give what stands in a browser's address, such as chargehand.example.org, without https://",
+            )
+    listening = bind(options.host, options.port)
+    try:
+        hosts_of(listening, options.names, options.proxies)
+        require_accounts(reader, options.host)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
 def url_at(host: str, port: int) -> str:
     """Return the address that a browser is given."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -110,8 +139,11 @@ def hosts_of(listening: socket.socket, names: tuple[str, ...], proxies: tuple[st
             f"--proxy: {error}", code="listen_invalid", hint="give the proxy's address, such as 127.0.0.1"
         ) from error
     host, port = listening.getsockname()[:2]
+    names = tuple(name.lower() for name in names)  # as browsers ask
     shown = f"[{host}]" if ":" in host else host
-    own = {f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *names)}
+    own = {
+        f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *(name.lower() for name in names))
+    }
     # A proxy in front passes on the name that browsers ask for, as they have it: without the port of TLS.
     return Hosts(own=frozenset(own), proxied=frozenset(names), trusted=trusted)
 
@@ -147,23 +179,27 @@ async def serve(
         asyncio.create_task(_supervise(name, work, environ, cwd))
         for name, work in (("alerts", watch_alerts), ("traces", export_traces))
     ]
-    if options.worker:
-        components.append(asyncio.create_task(_keep_worker(environ, options.slots)))
+    # A worker that cannot start ends the server, too: it would serve missions that nobody runs.
+    keeping = [asyncio.create_task(_keep_worker(environ, options.slots))] if options.worker else []
     try:
         # A server that fails to start, and a signal that comes before it has, end this as well.
-        await asyncio.wait({answering, waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+        ends = {waiting, serving, *keeping}
+        await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
             announce()
-            await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         answering.cancel()
         waiting.cancel()
-        for component in components:
+        failed = [each.exception() for each in keeping if each.done()]
+        for component in (*components, *keeping):
             component.cancel()
-        await asyncio.gather(*components, return_exceptions=True)
+        await asyncio.gather(*components, *keeping, return_exceptions=True)
         await server.end_streams()
         granian.stop()  # type: ignore[no-untyped-call]
         await serving
+        for error in filter(None, failed):
+            raise error
 
 
 async def _wait_until_answered(listening: socket.socket) -> None:
@@ -195,22 +231,15 @@ async def _supervise(
 
 
 async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:
-    """Run a worker as long as the server runs, started again when it ends; it releases its missions at the end."""
+    """Run a worker as long as the server runs, started again when it ends; it releases its missions at the end.
+
+    Raises `InfrastructureError` (`worker_failed`) where the first one says soon that it cannot run.
+    """
     log = state_home(environ) / "logs" / "worker.log"
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    delay = _FIRST_DELAY
+    delay, has_run = _FIRST_DELAY, False
     while True:
         began = asyncio.get_running_loop().time()
-        with log.open("ab") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "chargehand", "worker", "--slots", str(slots)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                env=dict(environ),
-                # The terminal's Ctrl-C is meant for the server, which ends its worker in good order.
-                start_new_session=True,
-            )
+        process, told = await _start_worker(environ, slots, log)
         try:
             code = await process.wait()
         except asyncio.CancelledError:
@@ -221,6 +250,51 @@ async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:
                     await process.wait()
             raise
         lived = asyncio.get_running_loop().time() - began
+        # Not one that was killed: that says nothing of the next one.
+        if code > 0 and lived < _STEADY_SECONDS and not has_run:
+            raise _worker_failed(log, told, code)
+        has_run = True
         delay = _FIRST_DELAY if lived > _STEADY_SECONDS else min(delay * 2, _LONGEST_DELAY)
         _LOG.warning("the worker ended (exit %s); another one starts in %.1f s", code, delay)
         await asyncio.sleep(delay)
+
+
+async def _start_worker(
+    environ: Mapping[str, str], slots: int, log: Path
+) -> tuple[asyncio.subprocess.Process, int]:
+    """Start a worker, and return where in the log its lines begin too."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with log.open("ab") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "chargehand", "worker", "--json", "--slots", str(slots)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=dict(environ),
+                # The terminal's Ctrl-C is meant for the server, which ends its worker in good order.
+                start_new_session=True,
+            )
+            return process, stderr.tell()
+    except OSError as error:
+        raise InfrastructureError(
+            f"cannot start a worker that logs to {log}: {error.strerror}",
+            code="worker_failed",
+            hint="make the state directory writable; --no-worker serves without a worker",
+        ) from error
+
+
+def _worker_failed(log: Path, begin: int, code: int) -> InfrastructureError:
+    """Return why a worker could not start, by what it wrote to its log from there on."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().splitlines()
+    said, hint = f"exit {code}", f"see {log}"
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+        error = decode_as(lines[-1], dict[str, dict[str, str]])["error"]
+        said, hint = error["message"], error["hint"]
+    return InfrastructureError(
+        f"the worker cannot start: {said}",
+        code="worker_failed",
+        hint="\n".join(filter(None, (hint, "--no-worker serves without a worker"))),
+    )

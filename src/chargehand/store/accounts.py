@@ -239,6 +239,9 @@ class Accounts:
             self._require(change.execute("DELETE FROM accounts WHERE name = ?", (name,)).rowcount, name)
             change.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
             change.execute("DELETE FROM api_tokens WHERE owner = 0 AND user = ?", (name,))
+            # Whoever has the name next is another person.
+            for table in ("reviews", "keyed_requests"):
+                change.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
             change.note("user.remove", name)
 
     def begin_login(self, name: str, *, lock: Callable[[int], str | None], address: str) -> LoginAttempt:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # who only reads signs nothing, and asks nobody who they are
     from chargehand.store.accounts import AccessLog, Accounts, Grants
     from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.envelopes import Envelope
+    from chargehand.store.idempotency import IdempotencyKeys
 
 # What commands that need no store may write before there is one.
 _BEFORE_THE_STORE = frozenset({
@@ -104,12 +105,20 @@ class Store:
 
         return Followers(self.database)
 
+    @cached_property
+    def idempotency(self) -> IdempotencyKeys:
+        """The keys of requests to the server, and what was answered."""
+        from chargehand.store.idempotency import IdempotencyKeys
+
+        return IdempotencyKeys(self.database, clock=self._clock)
+
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.
 
         Artifacts that the payload names stay. Raises `NotFoundError` for an unknown line, `StoreError`.
         """
         self.log.erase(mission, seq, reason=reason)
+        self.idempotency.drop_answers()
         with self.database.plain() as connection:
             # The write-ahead log may still hold what was erased.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

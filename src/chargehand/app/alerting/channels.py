@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import shutil
 import smtplib
-import socket
 import ssl
 import subprocess
 import threading
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from chargehand.app.providers.served import is_loopback
+from chargehand.app.alerting.words import NoticeDocument
+from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AlertsConfig
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import KeySource
@@ -36,24 +36,12 @@ _SUBMISSION = 587
 SIGNATURE_HEADER = "X-Chargehand-Signature"
 
 
-class NoticeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What a webhook gets for each notice. `id` is the same in each try; `host` is the machine that tells it."""
-
-    id: str
-    kind: str
-    rule: str
-    subject: str
-    text: str
-    value: float
-    limit: float
-    count: int
-    raised: str
-    time: str
-    host: str
-
-
 class ChannelFailedError(Exception):
-    """A way did not take a notice; the message holds no secret."""
+    """A way did not take a notice, but the first `taken` of those it was given; the message holds no secret."""
+
+    def __init__(self, problem: str, *, taken: int = 0) -> None:
+        super().__init__(problem)
+        self.taken = taken
 
 
 class NoticeChannel(Protocol):
@@ -118,8 +106,11 @@ class WebhookChannel:
         with httpx.Client(
             timeout=_SECONDS, follow_redirects=False, trust_env=not is_loopback(self._url)
         ) as client:
-            for notice in notices:
-                self._post(client, msgspec.json.encode(notice), key)
+            for taken, notice in enumerate(notices):
+                try:
+                    self._post(client, msgspec.json.encode(notice), key)
+                except ChannelFailedError as error:
+                    raise ChannelFailedError(str(error), taken=taken) from None
 
     def _post(self, client: httpx.Client, body: bytes, key: str) -> None:
         import httpx
@@ -213,11 +204,6 @@ def signature(body: bytes, key: str, *, moment: int) -> str:
     """
     signed = hmac.new(key.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment},v1={signed}"
-
-
-def host_name() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
 
 
 def _mail(notices: Sequence[NoticeDocument], *, sender: str, to: Sequence[str]) -> email.message.EmailMessage:

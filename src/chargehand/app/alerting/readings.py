@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from chargehand.app.alerting.outbox import UntoldNotice
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.profile import free_memory
 from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, ModelCalled, SandboxClosed
@@ -45,7 +46,8 @@ class AlertMemo(msgspec.Struct, kw_only=True):
 
     `checking` adds up, by mission, the seconds in which the project's own commands ran since its last verdict.
     `settled` holds the missions of the window, `faults` the failed calls in a row of each provider, `breakers`
-    when each open one opened, `channels` why each way that notices take failed last ("" where it did not).
+    when each open one opened, `channels` why each way that notices take failed last ("" where it did not),
+    `untold` the notices that no way took yet.
     """
 
     position: int | None = None
@@ -56,6 +58,7 @@ class AlertMemo(msgspec.Struct, kw_only=True):
     breakers: dict[str, datetime] = {}
     channels: dict[str, str] = {}
     values: dict[str, float] = {}
+    untold: tuple[UntoldNotice, ...] = ()
 
 
 def decode_memo(content: bytes) -> AlertMemo:

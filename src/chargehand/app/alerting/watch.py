@@ -10,13 +10,8 @@ from datetime import datetime
 
 import msgspec
 
-from chargehand.app.alerting.channels import (
-    ChannelFailedError,
-    NoticeChannel,
-    NoticeDocument,
-    host_name,
-    open_channels,
-)
+from chargehand.app.alerting.channels import ChannelFailedError, NoticeChannel, open_channels
+from chargehand.app.alerting.outbox import Delivery, notices_at, queue_notices, settle_notices
 from chargehand.app.alerting.readings import (
     FOLLOWED,
     FOLLOWER,
@@ -25,7 +20,7 @@ from chargehand.app.alerting.readings import (
     read_log,
     thresholds_of,
 )
-from chargehand.app.alerting.words import notice_text
+from chargehand.app.alerting.words import NoticeDocument, notice_document
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.threads import run_in_thread
 from chargehand.core.errors import ChargehandError
@@ -44,14 +39,14 @@ _TRIES = 5
 class AlertWatch:
     """Looks at one state directory; of several that do so at once, each change is made and told by one.
 
-    What is decided is written before it is told, so that no restart tells it again: who is killed in between has
-    told nobody, and the alert is still listed as raised.
+    What is decided is written together with what is to be told, and taken off once it was. Where a kill comes in
+    between, whoever looks a minute later tells it; what was told and not taken off yet comes twice, by one id. A
+    way that takes nothing is tried again for hours.
     """
 
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
         self._stopping = threading.Event()
-        self._outcomes: dict[str, str] = {}
         self._problem = ""
 
     async def run(self) -> None:
@@ -73,8 +68,8 @@ class AlertWatch:
         kept = reader.store.followers.load(FOLLOWER)
         memo = decode_memo(kept.content)
         channels = self._channels()
-        named = {channel.name for channel in channels}
-        memo.channels = {name: said for name, said in (memo.channels | self._outcomes).items() if name in named}
+        named = [channel.name for channel in channels]
+        memo.channels = {name: said for name, said in memo.channels.items() if name in named}
         if memo.position is None:
             memo.position = reader.store.log.last_position()
         readings: list[Reading] = []
@@ -91,10 +86,14 @@ class AlertWatch:
         decided = decide_alerts(raised, readings, thresholds, now=now, repeat=config.alerts.repeat)
         memo.looked = now
         memo.values = _worst_values(readings, raised, decided, thresholds)
+        documents = [notice_document(notice) for notice in decided.notices]
+        memo.untold = queue_notices(memo.untold, documents, named, now)
         written = FollowerMemo(kept.revision, msgspec.json.encode(memo))
         if not reader.store.alerts.save(FOLLOWER, written, decided.changed):
             return ()  # another process looked meanwhile, and tells it
-        self._tell(decided.notices, channels)
+        for document in documents:
+            _LOG.warning("%s", document.text)
+        self._tell(notices_at(memo.untold, now), channels)
         return decided.notices
 
     def _channels(self) -> tuple[NoticeChannel, ...]:
@@ -102,18 +101,12 @@ class AlertWatch:
         config = reader.user_configuration().config.alerts
         return open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=self._stopping)
 
-    def _tell(self, notices: Sequence[AlertNotice], channels: Sequence[NoticeChannel]) -> None:
-        self._outcomes = {}
-        if not notices:
-            return
-        for notice in notices:
-            _LOG.warning("%s", notice_text(notice))
-        documents = [_document(notice) for notice in notices]
+    def _tell(self, due: Mapping[str, Sequence[NoticeDocument]], channels: Sequence[NoticeChannel]) -> None:
+        """Tell what is due, and take off what arrived way by way: the second one may take long."""
         for channel in channels:
-            # A way that fails is not told of itself by itself.
-            own = [each for each in documents if (each.rule, each.subject) != ("channel_failing", channel.name)]
-            if own:
-                self._outcomes[channel.name] = send_safely(channel, own)
+            if channel.name in due:
+                delivery = send_safely(channel, due[channel.name])
+                _note_deliveries(self._reader, {channel.name: delivery}, due)
 
 
 def send_trial(reader: StateReader) -> dict[str, str]:
@@ -124,24 +117,32 @@ def send_trial(reader: StateReader) -> dict[str, str]:
     config = reader.user_configuration().config.alerts
     channels = open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=threading.Event())
     notice = trial_notice(reader.clock.now())
-    outcomes = {channel.name: send_safely(channel, [notice]) for channel in channels}
-    for _ in range(_TRIES):
-        kept = reader.store.followers.load(FOLLOWER)
-        memo = decode_memo(kept.content)
-        memo.channels |= outcomes
-        if reader.store.followers.save(FOLLOWER, FollowerMemo(kept.revision, msgspec.json.encode(memo))):
-            break
-    return outcomes
+    deliveries = {channel.name: send_safely(channel, [notice]) for channel in channels}
+    _note_deliveries(reader, deliveries, dict.fromkeys(deliveries, ()))
+    return {name: delivery.problem for name, delivery in deliveries.items()}
 
 
-def send_safely(channel: NoticeChannel, notices: Sequence[NoticeDocument]) -> str:
-    """Send notices one way; return why that failed, "" where it did not."""
+def send_safely(channel: NoticeChannel, notices: Sequence[NoticeDocument]) -> Delivery:
+    """Send notices one way, and return what became of them."""
     try:
         channel.send(notices)
     except ChannelFailedError as error:
         _LOG.warning("%s: %s", channel.name, error)
-        return str(error)
-    return ""
+        return Delivery(frozenset(notice.id for notice in notices[: error.taken]), str(error))
+    return Delivery(frozenset(notice.id for notice in notices))
+
+
+def _note_deliveries(
+    reader: StateReader, deliveries: Mapping[str, Delivery], tried: Mapping[str, Sequence[NoticeDocument]]
+) -> None:
+    """Write down which ways work, and which notices need not be told any more."""
+    for _ in range(_TRIES):
+        kept = reader.store.followers.load(FOLLOWER)
+        memo = decode_memo(kept.content)
+        memo.channels |= {name: delivery.problem for name, delivery in deliveries.items()}
+        memo.untold = settle_notices(memo.untold, tried, deliveries, reader.clock.now())
+        if reader.store.followers.save(FOLLOWER, FollowerMemo(kept.revision, msgspec.json.encode(memo))):
+            return
 
 
 def _worst_values(
@@ -170,21 +171,4 @@ def trial_notice(now: datetime) -> NoticeDocument:
     """Return the notice that `chargehand alerts test` sends."""
     time = now.isoformat(timespec="milliseconds")
     alert = Alert(rule="trial", subject="", raised=time, last=time, value=0.0, limit=0.0, told=time)
-    return _document(AlertNotice(kind="trial", alert=alert))
-
-
-def _document(notice: AlertNotice) -> NoticeDocument:
-    alert = notice.alert
-    return NoticeDocument(
-        id=f"{alert.rule}/{alert.subject}/{alert.raised}/{notice.kind}/{alert.told}",
-        kind=notice.kind,
-        rule=alert.rule,
-        subject=alert.subject,
-        text=notice_text(notice),
-        value=alert.value,
-        limit=alert.limit,
-        count=alert.count,
-        raised=alert.raised,
-        time=alert.told,
-        host=host_name(),
-    )
+    return notice_document(AlertNotice(kind="trial", alert=alert))

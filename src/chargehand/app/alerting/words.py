@@ -1,8 +1,11 @@
-"""Alerts in words, and as rules of Prometheus."""
+"""Alerts in words, as notices, and as rules of Prometheus."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
+
+import msgspec
 
 from chargehand.core.amounts import format_seconds
 from chargehand.core.records import Alert
@@ -11,6 +14,22 @@ from chargehand.policy.alerts import ALERT_RULES, AlertNotice, Threshold
 READING_METRIC, LOOK_METRIC = "chargehand_alert_reading", "chargehand_alerts_look_timestamp_seconds"
 # Several looks: who has not looked for so long does not look at all.
 _UNWATCHED_SECONDS = 120
+
+
+class NoticeDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a webhook gets for each notice: `id` is the same however often it comes; `host` is its machine."""
+
+    id: str
+    kind: str
+    rule: str
+    subject: str
+    text: str
+    value: float
+    limit: float
+    count: int
+    raised: str
+    time: str
+    host: str
 
 
 def _seconds(value: float) -> str:
@@ -86,6 +105,24 @@ def notice_text(notice: AlertNotice) -> str:
             return f"{alert_text(alert)} {notice.more} more since the last notice, {alert.count} in all."
         case "raised":
             return f"{alert_text(alert)} ({times}.)" if alert.count > 1 else alert_text(alert)
+
+
+def notice_document(notice: AlertNotice) -> NoticeDocument:
+    """Return a notice of this machine as it is sent."""
+    alert = notice.alert
+    return NoticeDocument(
+        id=f"{alert.rule}/{alert.subject}/{alert.raised}/{notice.kind}/{alert.told}",
+        kind=notice.kind,
+        rule=alert.rule,
+        subject=alert.subject,
+        text=notice_text(notice),
+        value=alert.value,
+        limit=alert.limit,
+        count=alert.count,
+        raised=alert.raised,
+        time=alert.told,
+        host=socket.gethostname(),
+    )
 
 
 def prometheus_rules(thresholds: Mapping[str, Threshold]) -> str:

@@ -17,10 +17,10 @@ from chargehand.app.providers.served import (
     ProbeReports,
     address_of,
     dialect_of,
-    is_loopback,
     require_key,
     served_model,
 )
+from chargehand.core.addresses import is_loopback
 from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.core.ports import KeySource

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from chargehand.app.config.locations import state_home
 from chargehand.app.config.resolve import is_short_form, model_hint
 from chargehand.app.config.values import format_value
 from chargehand.app.providers.scripted import scripted_model
+from chargehand.core.addresses import is_loopback
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, NotFoundError
@@ -197,17 +197,6 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
             hint=f"chargehand config set models.{name}.base_url https://HOST/v1",
         )
     return own
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether a URL leads to this machine."""
-    host = urlsplit(address).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def ollama_address(environ: Mapping[str, str]) -> str | None:

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from chargehand import __version__
-from chargehand.app.providers.served import is_loopback
 from chargehand.app.reading import StateReader
 from chargehand.app.tracing.spans import Attribute, Span, SpanEvent, mission_spans
 from chargehand.app.wiring.threads import run_in_thread
+from chargehand.core.addresses import is_loopback
 from chargehand.core.codec import decode_as
 from chargehand.core.config import TracesConfig
 from chargehand.core.errors import ChargehandError

@@ -15,8 +15,8 @@ import httpx
 import msgspec
 
 from chargehand import __version__
-from chargehand.app.models import is_loopback
-from chargehand.core.codec import convert_to, decode_as
+from chargehand.core.addresses import is_loopback
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import (
     ChargehandError,
     ExhaustedError,
@@ -28,7 +28,7 @@ from chargehand.core.errors import (
     WaitingError,
 )
 from chargehand.core.text import printable
-from chargehand.server.commands import PREFIX, Route
+from chargehand.server.commands import PREFIX, RouteSignature
 
 # Between bytes of an answer: what takes longer answers 202 after 20 s. The feed says something every 15 s.
 _SILENCE_SECONDS, _FEED_SECONDS, _CONNECT_SECONDS = 90.0, 45.0, 10.0
@@ -131,20 +131,13 @@ class ServerConnection:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def call(self, route: Route, arguments: Mapping[str, Any]) -> RemoteAnswer:
+    def call(self, route: RouteSignature, arguments: Mapping[str, Any]) -> RemoteAnswer:
         """Do what a route does and return its answer; work that takes minutes is waited for.
 
         A change is sent with a key of its own, so that it is done once however often it has to be sent. Raises
         `UsageError` (`arguments_invalid`) before anything is sent too.
         """
-        try:
-            # A command line has only texts. What is left out stays as the server has it.
-            taken = convert_to(dict(arguments), route.takes, strict=False)
-        except msgspec.ValidationError as error:
-            raise UsageError(
-                str(error), code="arguments_invalid", hint="`--help` says what the command takes"
-            ) from error
-        values = {name: value for name, value in msgspec.to_builtins(taken).items() if name in arguments}
+        values = route.read_arguments(arguments)
         path = PREFIX + route.path
         for name in route.path_names:
             path = path.replace(f"{{{name}}}", quote(str(values.pop(name)), safe=""))
@@ -161,7 +154,7 @@ class ServerConnection:
         """Return who the token is for the server."""
         return dict(self._answer(self._send("GET", f"{PREFIX}/session")).document)
 
-    def stream(self, route: Route, arguments: Mapping[str, Any]) -> Iterator[bytes]:
+    def stream(self, route: RouteSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the bytes of an answer of any length as they come."""
         with self._as_errors(), self._client.stream("GET", f"{PREFIX}{route.path}{_query(arguments)}") as response:
             if response.status_code != 200 or "chargehand-version" not in response.headers:
@@ -239,7 +232,7 @@ class ServerConnection:
         except httpx.HTTPError as error:
             raise _transport_error(self.url, error) from error
 
-    def _answer(self, response: httpx.Response, route: Route | None = None) -> RemoteAnswer:
+    def _answer(self, response: httpx.Response, route: RouteSignature | None = None) -> RemoteAnswer:
         version = response.headers.get("chargehand-version", "")
         is_json = response.headers.get("content-type", "").partition(";")[0] == "application/json"
         status = response.status_code
@@ -253,7 +246,7 @@ class ServerConnection:
         error = _error_of(response)
         if status >= 400 and error:
             raise self._refusal(response, error, version)
-        raw = route is not None and bool(route.raw) and version
+        raw = route is not None and route.raw and version
         if status // 100 != 2 or not (is_json or raw):
             kind = response.headers.get("content-type", "") or "nothing"
             raise InfrastructureError(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.app.configuration import find_server_token
 from chargehand.app.reading import StateReader
 from chargehand.cli.remote import following, rendering
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection, check_url
@@ -45,7 +44,7 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
         )
     url = check_url(server, insecure=insecure)
     with StateReader.open() as reader:
-        token = find_server_token(reader, url)
+        token = reader.server_token(url)
     if token is None:
         raise RefusedError(
             f"no token for {url} is stored here",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection
 from chargehand.core.errors import UsageError
-from chargehand.server.commands import call_arguments, find_call, route_named
+from chargehand.server.commands import call_arguments, find_call, known_routes
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -42,7 +42,7 @@ class RemoteRequest:
 
     def ask_route(self, name: str, **arguments: Any) -> RemoteAnswer:
         """Return what another route answers."""
-        return self.connection.call(route_named(name), arguments)
+        return self.connection.call(known_routes()[name], arguments)
 
     def stream(self) -> Iterator[bytes]:
         """Return the answer piece by piece."""

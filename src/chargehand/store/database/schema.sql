@@ -243,6 +243,29 @@ CREATE TABLE followers (
     PRIMARY KEY (name)
 );
 
+-- Requests to the server that had a key: what they were and what was answered, so that none is done twice.
+CREATE TABLE keyed_requests (
+    name TEXT NOT NULL, -- of the key, which is a person's own
+    user TEXT NOT NULL,
+    asked TEXT NOT NULL,
+    begun TEXT NOT NULL,
+    status INTEGER NOT NULL, -- of HTTP; 0 until it is answered
+    exit_code TEXT NOT NULL,
+    answer BLOB, -- NULL where it holds a secret, is too long or too old
+    PRIMARY KEY (name)
+);
+CREATE INDEX keyed_requests_by_user ON keyed_requests (user, begun);
+
+-- What people decided on a change and said to it while they review it; notes until a review is finished.
+CREATE TABLE reviews (
+    mission TEXT NOT NULL,
+    user TEXT NOT NULL,
+    revision INTEGER NOT NULL, -- of two who write at once, one finds another
+    changed TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (mission, user)
+);
+
 -- Triggers, because a program of the version before may still run, and knows nothing of totals, positions and rows.
 CREATE TRIGGER spending_added AFTER INSERT ON spending BEGIN 
     INSERT INTO spending_totals (scope, subject, day, booked)

@@ -1,0 +1,96 @@
+"""Notices that still have to be told: each one by each way, at least once, until it is given up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.app.alerting.words import NoticeDocument
+
+_LOG = logging.getLogger("chargehand.alerts")
+# Who has begun to tell a notice is left alone so long: longer than all tries of a way take.
+_LEASE = timedelta(seconds=60)
+# How long after each failure it is tried again. After the last one, or a day, it is no news any more.
+_AGAIN = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
+_LONGEST = timedelta(days=1)
+# Notices that wait at most, of all ways.
+_MOST = 200
+
+
+class UntoldNotice(Struct, frozen=True, kw_only=True):
+    """A notice that one way did not take yet, since when, when it is due, and how often it failed."""
+
+    channel: str
+    notice: NoticeDocument
+    since: datetime
+    due: datetime
+    failures: int = 0
+
+
+class Delivery(Struct, frozen=True):
+    """What became of notices that a way was given: which of them (by id) it took, and why not the others."""
+
+    taken: frozenset[str]
+    problem: str = ""
+
+
+def queue_notices(
+    waiting: Iterable[UntoldNotice], new: Sequence[NoticeDocument], channels: Sequence[str], now: datetime
+) -> tuple[UntoldNotice, ...]:
+    """Return all that waits, with new notices for each of these ways; what is left out is logged.
+
+    What is due is marked as being told from now on, so that a second process leaves it alone; `notices_at` finds
+    it.
+    """
+    later = [each for each in waiting if each.channel in channels]
+    made = [
+        UntoldNotice(channel=channel, notice=notice, since=now, due=now)
+        for channel in channels
+        for notice in new
+        # A way that fails is not told of itself by itself.
+        if (notice.rule, notice.subject) != ("channel_failing", channel)
+    ]
+    kept = []
+    for each in (*later, *made):
+        if now - each.since >= _LONGEST:
+            _give_up(each, f"a day ago and by {each.failures} failures")
+        else:
+            kept.append(replace(each, due=now + _LEASE) if each.due <= now else each)
+    for each in kept[:-_MOST]:
+        _give_up(each, f"since {_MOST} newer ones wait")
+    return tuple(kept[-_MOST:])
+
+
+def notices_at(waiting: Iterable[UntoldNotice], now: datetime) -> dict[str, list[NoticeDocument]]:
+    """Return what `queue_notices` marked at this moment, by way, the oldest first."""
+    found: dict[str, list[NoticeDocument]] = {}
+    for each in waiting:
+        if each.due == now + _LEASE:
+            found.setdefault(each.channel, []).append(each.notice)
+    return found
+
+
+def settle_notices(
+    waiting: Iterable[UntoldNotice], tried: Mapping[str, Sequence[NoticeDocument]],
+    deliveries: Mapping[str, Delivery], now: datetime,
+) -> tuple[UntoldNotice, ...]:  # fmt: skip
+    """Return what still waits once these were tried; what failed too often is given up, and logged."""
+    kept = []
+    for each in waiting:
+        delivery, notice = deliveries.get(each.channel), each.notice
+        if delivery is None or notice.id not in {one.id for one in tried[each.channel]}:
+            kept.append(each)
+        elif notice.id not in delivery.taken:
+            if each.failures >= len(_AGAIN):
+                _give_up(each, delivery.problem)
+            else:
+                kept.append(replace(each, due=now + _AGAIN[each.failures], failures=each.failures + 1))
+    return tuple(kept)
+
+
+def _give_up(untold: UntoldNotice, why: str) -> None:
+    _LOG.warning("notice %s was given up for %s: %s", untold.notice.id, untold.channel, why)

@@ -1,0 +1,79 @@
+"""Requests that had a key, and what was answered: one that comes again is not done again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from msgspec import Struct
+
+from chargehand.core.clock import Clock
+from chargehand.store.database.connection import Database, Transaction
+
+# A key is known for a day, of each person the newest so many. Answers are shorter than this, and fewer.
+_AGE = timedelta(days=1)
+_KEYS, _ANSWERS = 10_000, 500
+_LONGEST = 64 * 1024
+# What is too old is looked for once in so many requests.
+_SWEEP = 100
+
+
+class KnownRequest(Struct, frozen=True, kw_only=True):
+    """A request whose key came before: `asked` is what it was, `status` (of HTTP) 0 while nothing is answered.
+
+    `answer` is `None` where it was not kept: it held a secret, was too long, or newer ones took its place.
+    """
+
+    asked: str
+    status: int
+    exit_code: str
+    answer: bytes | None
+
+
+class IdempotencyKeys:
+    """The keys of one state directory; safe between processes."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database, self._clock = database, clock
+        self._begun = 0
+
+    def begin(self, name: str, *, user: str, asked: str) -> KnownRequest | None:
+        """Note that a request begins and return `None`, or what is known of the one that had its key.
+
+        Raises `StoreError`, and then nothing is noted.
+        """
+        now = self._clock.now()
+        oldest = (now - _AGE).isoformat()
+        with self._database.write() as connection:
+            if self._begun % _SWEEP == 0:
+                _forget(connection, oldest, user)
+            self._begun += 1
+            row = connection.execute(
+                "SELECT asked, status, exit_code, answer FROM keyed_requests WHERE name = ? AND begun >= ?",
+                (name, oldest),
+            ).fetchone()
+            if row is not None:
+                return KnownRequest(asked=row[0], status=row[1], exit_code=row[2], answer=row[3])
+            values = (name, user, asked, now.isoformat())
+            connection.execute("INSERT OR REPLACE INTO keyed_requests VALUES (?, ?, ?, ?, 0, '', NULL)", values)
+        return None
+
+    def finish(self, name: str, *, status: int, exit_code: str, answer: bytes | None) -> None:
+        """Note what a request was answered. Raises `StoreError`."""
+        kept = None if answer is None or len(answer) > _LONGEST else answer
+        with self._database.write() as connection:
+            connection.execute(
+                "UPDATE keyed_requests SET status = ?, exit_code = ?, answer = ? WHERE name = ?",
+                (status, exit_code, kept, name),
+            )
+
+    def drop_answers(self) -> None:
+        """Remove all answers and keep the keys: an answer may repeat what is erased. Raises `StoreError`."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE keyed_requests SET answer = NULL")
+
+
+def _forget(connection: Transaction, oldest: str, user: str) -> None:
+    connection.execute("DELETE FROM keyed_requests WHERE begun < ?", (oldest,))
+    newest = "SELECT name FROM keyed_requests WHERE user = ? ORDER BY begun DESC LIMIT -1 OFFSET ?"
+    connection.execute(f"DELETE FROM keyed_requests WHERE name IN ({newest})", (user, _KEYS))
+    connection.execute(f"UPDATE keyed_requests SET answer = NULL WHERE name IN ({newest})", (user, _ANSWERS))
