@@ -28,7 +28,7 @@ export default function TranscriptTab({ mission }: { mission: MissionDetails }) 
           </EmptyState>
         ) : (
           <>
-            <VirtualList label="Transcript" className="transcript" items={lines} keyOf={(_, index) => String(index)} height={90} measured>
+            <VirtualList label="Transcript" className="transcript" items={lines} height={90} measured>
               {(line, index) => (
                 <Line line={line} onFork={fork && isFirstOf(lines, index) ? () => setForkAt(line.reply) : undefined} />
               )}

@@ -60,11 +60,11 @@ function Patch({ file, path, split }: PatchProps) {
   const pairs = useMemo(() => (split ? pairLines(lines) : []), [lines, split]);
   if (lines.length === 0) return <EmptyState title="Its lines are the same." />;
   return split ? (
-    <VirtualList key="split" label="Lines, side by side" className="diff" items={pairs} keyOf={(_, index) => String(index)} height={21} measured>
+    <VirtualList key="split" label="Lines, side by side" className="diff" items={pairs} height={21} measured>
       {(pair) => <Pair pair={pair} colours={colours} />}
     </VirtualList>
   ) : (
-    <VirtualList key="unified" label="Lines" className="diff" items={lines} keyOf={(_, index) => String(index)} height={21} measured>
+    <VirtualList key="unified" label="Lines" className="diff" items={lines} height={21} measured>
       {(line) => <Line line={line} colours={colours} />}
     </VirtualList>
   );
