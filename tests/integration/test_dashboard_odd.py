@@ -20,11 +20,11 @@ pytestmark = pytest.mark.needs_chromium
 # The fixtures of a browser, and of a page that nothing complains of.
 browser, open_page = test_dashboard.browser, test_dashboard.open_page
 SAID = 'TEXT = """\n\n\n\n\ndef old():\n"""\ndef after(): return 1 + len("a")  # why\n'
-# Keeps the longest time (ms) in which a page could react to nothing.
+# Keeps the times (ms) in which a page could react to nothing.
 BLOCKED = """
-window.blocked = 0;
+window.blocked = [];
 new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) window.blocked = Math.max(window.blocked, entry.duration);
+  for (const { duration } of list.getEntries()) window.blocked.push(duration);
 }).observe({ type: "longtask", buffered: true });
 """
 
@@ -128,7 +128,10 @@ def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
     expect(page.locator(f"[aria-posinset='{count + 4}']")).to_be_visible()
     assert lines.count() < 100
     held, blocked = heap(page) - began, page.evaluate("window.blocked")
-    print(f"{count} events: {held:.0f} MB, not blocked for more than {blocked:.0f} ms")
+    long = [duration for duration in blocked if duration > 200]
+    print(
+        f"{count} events: {held:.0f} MB; blocked for more than 200 ms {len(long)} times, {max(blocked, default=0)} ms at most"
+    )
     assert held < 20 + count * 0.002
 
 
