@@ -18,6 +18,7 @@ from benchmarks import (
     depth,
     egress,
     engine,
+    first_view,
     gateway,
     inspection,
     isolate,
@@ -63,6 +64,7 @@ _ONCE: dict[str, _Row] = {
     "egress": egress.run,
     "isolate": isolate.run,
     "server": server.run,
+    "first_view": first_view.run,
 }
 _NAMES = (*_ONCE, *_FIRST_SIZE, *_OVER_FILES, "depth")
 _ROUNDS = {
@@ -74,6 +76,7 @@ _ROUNDS = {
     "egress": 20,
     "isolate": 10,
     "server": 10,
+    "first_view": 10,
     "command": 40,
     "tiers": 15,
     "watching": 5,

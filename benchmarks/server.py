@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +34,9 @@ _PAUSE = 0.011
 _API = "/api/v1"
 # A long mission of words alone, which most routes are asked for, and what only one has that ran.
 _LONG = "m-00500"
-_OF_A_CHANGE = tuple(
-    ["review", "rollback", "diff", "checkpoints", "artifacts", "report", "judgements", "audit/provenance"],
+_OF_A_CHANGE = (
+    *("review", "rollback", "diff", "checkpoints"),
+    *("artifacts", "report", "judgements", "audit/provenance"),
 )
 _PROGRAM = Path(sys.executable).with_name("chargehand")
 
@@ -43,14 +45,12 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     """Fill a state directory, serve it by `up`, ask each route in turn, and run missions beside it."""
     place = shop.place / "server"
     place.mkdir()
-    environ = {**shop.environ, "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
-    token = await asyncio.to_thread(_fill, environ, place)
+    environ = {**shop.environ, **environment(place)}
+    with StateReader.open(environ=environ, cwd=place) as reader:
+        fill(reader, missions=_MISSIONS, events=_EVENTS)
+        token = create_token(reader, "benchmark", scopes=("read",), days=1, by=owner(reader)).secret
     ran = json.loads(subprocess.run(_mission(), cwd=shop.repository, env=environ, capture_output=True).stdout)
-    command = [str(_PROGRAM), "up", "--no-worker", "--port", "0", "--json"]
-    process = subprocess.Popen(command, cwd=place, env=environ, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
+    with up(environ, place) as url:
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
             floor = Side(name="/health", sample=_asking(client, "/health"), repeat=_REPEAT)
@@ -66,6 +66,31 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
                 )
         fed = await _fan_out(url, token, environ, place)
         return [*results, fed, await _beside(shop, environ, url, token, rounds)]
+
+
+def environment(place: Path) -> dict[str, str]:
+    """Return the environment of a person whose home and state lie in a directory."""
+    return {**os.environ, "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
+
+
+def fill(reader: StateReader, *, missions: int, events: int) -> None:
+    """Record missions that nobody runs, each with so many events."""
+    project = reader.store.projects.register(reader.cwd)
+    for number in range(missions):
+        request = MissionRequest(text=f"mend it {number}", agent="command:true", command=("true",), slug="m")
+        created = MissionCreated(project=project.id, repository=str(reader.cwd), request=request)
+        said = [MessageSent(message=f"s-{n}", text="a word", identity="os:ada") for n in range(events - 1)]
+        reader.store.log.append(f"m-{number:05}", created, *said)
+
+
+@contextlib.contextmanager
+def up(environ: dict[str, str], place: Path) -> Iterator[str]:
+    """Serve a state directory by `chargehand up`, without a worker, and give its address."""
+    command = [sys.executable, "-m", "chargehand", "up", "--no-worker", "--port", "0", "--json"]
+    process = subprocess.Popen(command, cwd=place, env=environ, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -106,18 +131,6 @@ async def _beside(shop: Shop, environ: dict[str, str], url: str, token: str, rou
 
     sides = [Side(name="a mission that is followed", sample=followed), Side(name="by nobody", sample=alone)]
     return await compare("server", "a mission's own processor time", sides, rounds=2 * rounds, seconds=120)
-
-
-def _fill(environ: dict[str, str], place: Path) -> str:
-    """Make missions with long logs, and return a token of an administrator that only reads."""
-    with StateReader.open(environ=environ, cwd=place) as reader:
-        project = reader.store.projects.register(place)
-        for number in range(_MISSIONS):
-            request = MissionRequest(text=f"mend it {number}", agent="command:true", command=("true",), slug="m")
-            created = MissionCreated(project=project.id, repository=str(place), request=request)
-            said = [MessageSent(message=f"s-{n}", text="a word", identity="os:ada") for n in range(_EVENTS - 1)]
-            reader.store.log.append(f"m-{number:05}", created, *said)
-        return create_token(reader, "benchmark", scopes=("read",), days=1, by=owner(reader)).secret
 
 
 def _asking(client: httpx.AsyncClient, path: str) -> Callable[[], Awaitable[float]]:

@@ -26,5 +26,6 @@ export default defineConfig({
     },
   },
   server: { host: "127.0.0.1", proxy: { "/api": SERVER, "/health": SERVER } },
+  worker: { format: "es" },
   test: { environment: "node", include: ["src/**/*.test.ts"] },
 });

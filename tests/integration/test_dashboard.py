@@ -13,7 +13,15 @@ from typing import Any, Literal
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from desk import Desk, repository, shell
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    Response,
+    StorageState,
+    expect,
+    sync_playwright,
+)
 from test_native_terminal import ASKS, Shop
 from tests.conftest import git
 from tests.crash_kit import wait_until
@@ -28,6 +36,8 @@ pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_bwrap]
 NAUGHTY = Path(__file__).parents[3] / "shared" / "data" / "naughty_strings.json"
 SLOW = 60_000.0
 expect.set_options(timeout=SLOW)
+# About 178,000 with a thousand missions: a package that is loaded with the board shows at once.
+FIRST_VIEW_BYTES = 200_000
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 Open = Callable[..., Page]
 
@@ -120,6 +130,23 @@ def test_the_board_shows_as_many_missions_as_the_api_counts(tmp_path: Path, open
         assert rows.count() <= 60
         page.get_by_placeholder("Search missions").fill("m-00000")
         expect(rows).to_have_count(1)
+        assert transferred(page.context.browser, page.context.storage_state(), empty.url) < FIRST_VIEW_BYTES
+
+
+def transferred(browser: Browser | None, entered: StorageState, url: str) -> int:
+    """Return the bytes of all answers that the board needs in a browser with an empty cache, heads included."""
+    assert browser is not None
+    context = browser.new_context(storage_state=entered)
+    page = context.new_page()
+    answers: list[Response] = []
+    page.on("response", lambda answer: answers.append(answer))
+    page.goto(url)
+    expect(page.locator("a[data-row]").first).to_be_visible()
+    # The stream of events has no end.
+    sizes = [answer.request.sizes() for answer in answers if "/events" not in answer.url]
+    context.close()
+    assert len(sizes) > 10
+    return sum(each["responseBodySize"] + each["responseHeadersSize"] for each in sizes)
 
 
 def test_a_mission_appears_and_goes_on_without_a_reload(served: Served, open_page: Open, repo: Path) -> None:

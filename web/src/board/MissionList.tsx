@@ -13,13 +13,15 @@ interface Props {
 const HEIGHT = 54;
 const NARROW_HEIGHT = 96;
 
+const missionOf = (row: BoardRow) => row.mission.mission;
+
 export function MissionList({ rows, onToggle, onEnd }: Props) {
   return (
     <VirtualList
       label="Missions"
       className="board-list"
       items={rows}
-      keyOf={(row) => row.mission.mission}
+      keyOf={missionOf}
       height={useNarrow() ? NARROW_HEIGHT : HEIGHT}
       onEnd={onEnd}
       onKey={(key, row) => key === "x" && row.tasks > 0 && onToggle(row.mission.mission)}

@@ -1,11 +1,12 @@
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useEffectEvent, useLayoutEffect, useRef, useState, type ReactNode } from "react";
+import { useCallback, useEffect, useEffectEvent, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import { dialogIsOpen, isPlainKey, isWriting } from "../shell/keys";
 
 interface Props<T> {
   label: string;
   items: readonly T[];
-  keyOf: (item: T, index: number) => string;
+  /** Tells entries apart that change places, by their place otherwise. One function: with a new one all is laid out anew. */
+  keyOf?: (item: T) => string;
   /** The height of an entry in px: of every one, or a guess where entries are `measured`. */
   height: number;
   measured?: boolean;
@@ -25,12 +26,13 @@ export function VirtualList<T>({ label, items, keyOf, height, measured = false, 
   const list = useRef<HTMLUListElement>(null);
   const [top, setTop] = useState(0);
   useLayoutEffect(() => setTop(list.current ? list.current.getBoundingClientRect().top + window.scrollY : 0), [items.length]);
+  const getItemKey = useCallback((index: number) => (keyOf ? keyOf(items[index] as T) : index), [items, keyOf]);
   const virtual = useWindowVirtualizer({
     count: items.length,
     estimateSize: () => height,
     overscan: 12,
     scrollMargin: top,
-    getItemKey: (index) => keyOf(items[index] as T, index),
+    getItemKey,
   });
   useEffect(() => {
     virtual.measure();

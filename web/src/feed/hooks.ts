@@ -1,6 +1,7 @@
 import { useQueryClient, type QueryClient } from "@tanstack/react-query";
 import { useEffect, useEffectEvent, useSyncExternalStore } from "react";
 import { Feed, type Batch, type FeedState } from "./feed";
+import { Refresher } from "./refresher";
 import { SharedStream } from "./sharing";
 
 const feed = new Feed(SharedStream.isPossible() ? new SharedStream() : null);
@@ -10,7 +11,10 @@ export function useFeed(): void {
   const client = useQueryClient();
   useEffect(() => {
     const stop = new AbortController();
-    const leave = feed.onBatch((batch) => markOld(client, batch));
+    const refresher = new Refresher((missions) =>
+      Promise.all(missions.map((mission) => client.invalidateQueries({ queryKey: ["mission", mission] }))),
+    );
+    const leave = feed.onBatch((batch) => markOld(client, batch, refresher));
     void feed.follow(stop.signal);
     return () => {
       leave();
@@ -30,14 +34,12 @@ export function useFeedState(): FeedState {
 }
 
 // Lists and logs follow by themselves, page by page; see `useBoard` and `useTail`.
-function markOld(client: QueryClient, batch: Batch): void {
+function markOld(client: QueryClient, batch: Batch, refresher: Refresher): void {
   if (batch.reset) {
     void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "session" });
     return;
   }
-  for (const mission of new Set(batch.events.map((event) => event.mission))) {
-    void client.invalidateQueries({ queryKey: ["mission", mission] });
-  }
+  void refresher.add(batch.events.map((event) => event.mission));
   if (batch.events.some((event) => event.type.startsWith("question."))) {
     void client.invalidateQueries({ queryKey: ["questions"] });
   }

@@ -18,8 +18,8 @@ export default function TimelineTab({ mission }: { mission: MissionDetails }) {
   const [step, setStep] = useState("");
   const [all, setAll] = useState(false);
   const events = useMemo(() => query.data?.pages.flatMap((page) => page.events) ?? [], [query.data]);
-  const steps = [...new Set(events.flatMap((event) => event.step ?? []))];
-  const shown = events.filter((event) => (step === "" || event.step === step) && (all || event.text !== ""));
+  const steps = useMemo(() => [...new Set(events.flatMap((event) => event.step ?? []))], [events]);
+  const shown = useMemo(() => events.filter((event) => (step === "" || event.step === step) && (all || event.text !== "")), [events, step, all]);
   return (
     <Loaded query={query} label="Loading events">
       {() => (
@@ -42,7 +42,7 @@ export default function TimelineTab({ mission }: { mission: MissionDetails }) {
           {shown.length === 0 ? (
             <EmptyState title="Nothing has happened yet." />
           ) : (
-            <VirtualList label="Events" className="timeline" items={shown} keyOf={(event) => String(event.seq)} height={34} measured>
+            <VirtualList label="Events" className="timeline" items={shown} keyOf={seqOf} height={34} measured>
               {(event) => <Line event={event} />}
             </VirtualList>
           )}
@@ -51,6 +51,8 @@ export default function TimelineTab({ mission }: { mission: MissionDetails }) {
     </Loaded>
   );
 }
+
+const seqOf = (event: EventLine) => String(event.seq);
 
 function Line({ event }: { event: EventLine }) {
   const now = useNow();

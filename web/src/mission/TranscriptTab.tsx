@@ -5,7 +5,7 @@ import { transcriptQuery } from "../api/queries";
 import { Button } from "../design/Button";
 import { EmptyState, Loaded } from "../design/states";
 import { VirtualList } from "../design/VirtualList";
-import { plainText } from "../format";
+import { count, plainText } from "../format";
 import { ActionDialog } from "./ActionDialog";
 import { actionsOf } from "./actions";
 import { ArtifactLink } from "./ArtifactLink";
@@ -28,7 +28,7 @@ export default function TranscriptTab({ mission }: { mission: MissionDetails }) 
           </EmptyState>
         ) : (
           <>
-            <VirtualList label="Transcript" className="transcript" items={lines} keyOf={(_, index) => String(index)} height={90} measured>
+            <VirtualList label="Transcript" className="transcript" items={lines} height={90} measured>
               {(line, index) => (
                 <Line line={line} onFork={fork && isFirstOf(lines, index) ? () => setForkAt(line.reply) : undefined} />
               )}
@@ -53,12 +53,11 @@ function isFirstOf(lines: readonly TranscriptLine[], index: number): boolean {
 const SPEAKERS: Record<string, string> = { person: "Person", model: "Model", call: "Calls", result: "Result" };
 // Longer text is folded: a page of output must not hide what was said after it.
 const FOLD_LINES = 24;
+const FOLD_CHARACTERS = 4_000;
 
 function Line({ line, onFork }: { line: TranscriptLine; onFork: (() => void) | undefined }) {
   const [open, setOpen] = useState(false);
-  const text = plainText(line.text);
-  const rows = text.split("\n");
-  const long = rows.length > FOLD_LINES;
+  const { folded, size } = useMemo(() => fold(line.text), [line.text]);
   return (
     <div className={`transcript-line ${line.speaker}`}>
       <div className="row small transcript-head">
@@ -76,13 +75,22 @@ function Line({ line, onFork }: { line: TranscriptLine; onFork: (() => void) | u
         )}
       </div>
       <pre className="wrap" data-row={onFork ? undefined : ""} tabIndex={-1}>
-        {long && !open ? rows.slice(0, FOLD_LINES).join("\n") : text}
+        {size === null || open ? plainText(line.text) : folded}
       </pre>
-      {long && (
+      {size !== null && (
         <Button kind="quiet" aria-expanded={open} onClick={() => setOpen(!open)}>
-          {open ? "Show less" : `Show all ${rows.length} lines`}
+          {open ? "Show less" : `Show all ${size}`}
         </Button>
       )}
     </div>
   );
+}
+
+/** Returns the beginning of a long text and how long all of it is, `null` where it is short. */
+function fold(text: string): { folded: string; size: string | null } {
+  const rows = text.split("\n", FOLD_LINES + 1);
+  const beginning = rows.slice(0, FOLD_LINES).join("\n").slice(0, FOLD_CHARACTERS);
+  if (beginning.length === text.length) return { folded: beginning, size: null };
+  const size = rows.length > FOLD_LINES ? count(text.split("\n").length, "line") : count(text.length, "character");
+  return { folded: plainText(beginning), size };
 }

@@ -1,39 +1,42 @@
-import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { plainText } from "../../format";
-import type { Word } from "./colours";
+import { wordsOf, type Colours, type Side } from "./colours";
+import type { DiffLine } from "./patch";
 
 // More of a line is shown on demand: a minified file must not stop the page.
 const LONGEST = 2_000;
-
-/** Returns what colours the lines of a file, once it is loaded. */
-export function useColours(path: string): ((line: string) => Word[]) | null {
-  const { data } = useQuery({
-    queryKey: ["colours", path],
-    queryFn: async () => ({ words: (await import("./colours")).wordsOf(path) }),
-    staleTime: Infinity,
-  });
-  return data?.words ?? null;
-}
+const SIGNS = { added: "+", removed: "−", context: " ", hunk: "", note: "" } as const;
+const WORDS = { added: "added: ", removed: "removed: ", context: "", hunk: "", note: "" } as const;
 
 interface Props {
-  text: string;
-  words: ((line: string) => Word[]) | null;
+  line: DiffLine;
+  /** Whose colours a line has that is on both sides. */
+  side?: Side;
+  colours: Colours | null;
 }
 
-/** A line of code as text, in colours where its kind is known. */
-export function Code({ text, words }: Props) {
+/** A line of a change as text: its sign, and its words in colours where its language is known. */
+export function Code({ line, side = line.new === null ? "old" : "new", colours }: Props) {
   const [whole, setWhole] = useState(false);
+  const { kind, text } = line;
   const left = whole ? 0 : text.length - LONGEST;
-  const shown = plainText(left > 0 ? text.slice(0, LONGEST) : text);
+  const words = text.length > LONGEST ? null : wordsOf(colours, line, side);
   return (
-    <code className="wrap" data-row tabIndex={-1}>
-      {words && shown.length <= LONGEST ? words(shown).map(([kind, part], at) => (kind === "" ? part : <span key={at} className={`code-${kind}`}>{part}</span>)) : shown || " "}
-      {left > 0 && (
-        <button type="button" className="link-button" onClick={() => setWhole(true)}>
-          … {left} more characters
-        </button>
-      )}
-    </code>
+    <>
+      <span className="diff-sign" aria-hidden="true">
+        {SIGNS[kind]}
+      </span>
+      <code className="wrap" data-row tabIndex={-1}>
+        {WORDS[kind] && <span className="sr-only">{WORDS[kind]}</span>}
+        {words
+          ? words.map(([kindOf, part], at) => (kindOf === "" ? plainText(part) : <span key={at} className={`code-${kindOf}`}>{plainText(part)}</span>))
+          : plainText(left > 0 ? text.slice(0, LONGEST) : text) || " "}
+        {left > 0 && (
+          <button type="button" className="link-button" onClick={() => setWhole(true)}>
+            … {left} more characters
+          </button>
+        )}
+      </code>
+    </>
   );
 }

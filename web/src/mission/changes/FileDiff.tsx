@@ -1,5 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
+import type { FileDifference } from "../../api/contract";
 import { fileChangeQuery } from "../../api/queries";
 import { Button } from "../../design/Button";
 import { EmptyState, Loaded } from "../../design/states";
@@ -7,10 +8,11 @@ import { VirtualList } from "../../design/VirtualList";
 import { plainText } from "../../format";
 import { readStored, writeStored } from "../../storage";
 import { useNarrow } from "../../useNarrow";
-import { Code, useColours } from "./Code";
-import type { Word } from "./colours";
+import { Code } from "./Code";
+import type { Colours } from "./colours";
 import { pairLines, type PairedLine } from "./pairs";
 import { readPatch, type DiffLine } from "./patch";
+import { useColours } from "./useColours";
 
 interface Props {
   mission: string;
@@ -40,44 +42,46 @@ export function FileDiff({ mission, path, from, to }: Props) {
         )}
       </div>
       <Loaded query={query} label={`Loading the changes of ${path}`}>
-        {({ patch }) => <Patch patch={patch} path={path} split={split && !narrow} />}
+        {(file) => <Patch file={file} path={path} split={split && !narrow} />}
       </Loaded>
     </section>
   );
 }
 
-const SIGNS = { added: "+", removed: "−", context: " ", hunk: "", note: "" } as const;
-const WORDS = { added: "added", removed: "removed", context: "", hunk: "", note: "" } as const;
-type Words = ((line: string) => Word[]) | null;
+interface PatchProps {
+  file: FileDifference;
+  path: string;
+  split: boolean;
+}
 
-function Patch({ patch, path, split }: { patch: string; path: string; split: boolean }) {
-  const words = useColours(path);
-  const lines = useMemo(() => readPatch(patch), [patch]);
+function Patch({ file, path, split }: PatchProps) {
+  const lines = useMemo(() => readPatch(file.patch), [file.patch]);
+  const colours = useColours(path, lines, file);
   const pairs = useMemo(() => (split ? pairLines(lines) : []), [lines, split]);
   if (lines.length === 0) return <EmptyState title="Its lines are the same." />;
   return split ? (
-    <VirtualList key="split" label="Lines, side by side" className="diff" items={pairs} keyOf={(_, index) => String(index)} height={21} measured>
-      {(pair) => <Pair pair={pair} words={words} />}
+    <VirtualList key="split" label="Lines, side by side" className="diff" items={pairs} height={21} measured>
+      {(pair) => <Pair pair={pair} colours={colours} />}
     </VirtualList>
   ) : (
-    <VirtualList key="unified" label="Lines" className="diff" items={lines} keyOf={(_, index) => String(index)} height={21} measured>
-      {(line) => <Line line={line} words={words} />}
+    <VirtualList key="unified" label="Lines" className="diff" items={lines} height={21} measured>
+      {(line) => <Line line={line} colours={colours} />}
     </VirtualList>
   );
 }
 
-function Line({ line, words }: { line: DiffLine; words: Words }) {
+function Line({ line, colours }: { line: DiffLine; colours: Colours | null }) {
   return (
     <div className={`diff-line ${line.kind}`}>
       <span className="diff-number">{line.old}</span>
       <span className="diff-number">{line.new}</span>
-      <Content line={line} words={words} />
+      <Code line={line} colours={colours} />
     </div>
   );
 }
 
-function Pair({ pair, words }: { pair: PairedLine; words: Words }) {
-  if (pair.over) return <Line line={pair.over} words={null} />;
+function Pair({ pair, colours }: { pair: PairedLine; colours: Colours | null }) {
+  if (pair.over) return <Line line={pair.over} colours={null} />;
   return (
     <div className="diff-pair">
       {(["old", "new"] as const).map((side) => {
@@ -85,22 +89,10 @@ function Pair({ pair, words }: { pair: PairedLine; words: Words }) {
         return (
           <div key={side} className={`diff-line half ${line?.kind ?? "absent"}`}>
             <span className="diff-number">{line?.[side]}</span>
-            {line && <Content line={line} words={words} />}
+            {line && <Code line={line} side={side} colours={colours} />}
           </div>
         );
       })}
     </div>
-  );
-}
-
-function Content({ line, words }: { line: DiffLine; words: Words }) {
-  return (
-    <>
-      <span className="diff-sign" aria-hidden="true">
-        {SIGNS[line.kind]}
-      </span>
-      {WORDS[line.kind] && <span className="sr-only">{WORDS[line.kind]}: </span>}
-      <Code text={line.text} words={line.kind === "hunk" || line.kind === "note" ? null : words} />
-    </>
   );
 }

@@ -1,4 +1,5 @@
-import type { ChangeReview, ReviewFile } from "../../api/contract";
+import { useMemo } from "react";
+import type { ChangeReview, MissionDetails, ReviewFile } from "../../api/contract";
 import { count, plainText } from "../../format";
 import { Button } from "../../design/Button";
 import type { Act, Decisions } from "./decisions";
@@ -6,8 +7,10 @@ import { HunkCard } from "./HunkCard";
 import { Lines } from "./Lines";
 import { Marks } from "./Marks";
 import { linesOf, marksIn } from "./units";
+import { useFileColours } from "./useFileColours";
 
 interface Props {
+  mission: MissionDetails;
   review: ChangeReview;
   file: ReviewFile;
   files: readonly ReviewFile[];
@@ -21,8 +24,9 @@ interface Props {
 // Of a file with very many hunks only those around the current one are drawn.
 const AROUND = 15;
 
-export function FileCard({ review, file, files, state, at, split, act, onComment }: Props) {
-  const lines = linesOf(file);
+export function FileCard({ mission, review, file, files, state, at, split, act, onComment }: Props) {
+  const lines = useMemo(() => linesOf(file), [file]);
+  const colours = useFileColours(mission, review, file, lines);
   const place = Math.max(0, file.hunks.findIndex(({ id }) => id === at));
   const from = Math.max(0, place - AROUND);
   const to = Math.min(file.hunks.length, place + AROUND + 1);
@@ -47,13 +51,14 @@ export function FileCard({ review, file, files, state, at, split, act, onComment
               isCurrent={hunk.id === at}
               isChosen={hunk.id === state.at}
               split={split}
+              colours={colours}
               act={act}
               onComment={onComment}
             />
           ))}
           {to < file.hunks.length && <p className="small soft">{count(file.hunks.length - to, "more hunk")} below</p>}
         </div>
-        {tests.length > 0 && <Covering tests={tests} act={act} />}
+        {tests.length > 0 && <Covering mission={mission} review={review} tests={tests} act={act} />}
       </div>
     </section>
   );
@@ -88,21 +93,36 @@ function FileHead({ file, act }: { file: ReviewFile; act: (made: Act) => void })
   );
 }
 
+interface CoveringProps {
+  mission: MissionDetails;
+  review: ChangeReview;
+  tests: readonly ReviewFile[];
+  act: (made: Act) => void;
+}
+
 /** The tests of this change that look to cover the file, to be read beside it. */
-function Covering({ tests, act }: { tests: readonly ReviewFile[]; act: (made: Act) => void }) {
+function Covering({ tests, ...rest }: CoveringProps) {
   return (
     <aside aria-label="Tests that look to cover it" className="stack">
       {tests.slice(0, 3).map((test) => (
-        <details key={test.path} className="file-diff" open>
-          <summary className="mono small file-name wrap">Test: {plainText(test.path)}</summary>
-          {linesOf(test).slice(0, AROUND).map((lines, index) => (
-            <Lines key={test.hunks[index]?.id} lines={lines} split={false} />
-          ))}
-          <Button kind="quiet" onClick={() => test.hunks[0] && act({ type: "go", id: test.hunks[0].id })}>
-            Review it
-          </Button>
-        </details>
+        <CoveringTest key={test.path} test={test} {...rest} />
       ))}
     </aside>
+  );
+}
+
+function CoveringTest({ mission, review, test, act }: Omit<CoveringProps, "tests"> & { test: ReviewFile }) {
+  const hunks = useMemo(() => linesOf(test), [test]);
+  const colours = useFileColours(mission, review, test, hunks);
+  return (
+    <details className="file-diff" open>
+      <summary className="mono small file-name wrap">Test: {plainText(test.path)}</summary>
+      {hunks.slice(0, AROUND).map((lines, index) => (
+        <Lines key={test.hunks[index]?.id} lines={lines} split={false} colours={colours} />
+      ))}
+      <Button kind="quiet" onClick={() => test.hunks[0] && act({ type: "go", id: test.hunks[0].id })}>
+        Review it
+      </Button>
+    </details>
   );
 }

@@ -3,6 +3,7 @@ import type { ReviewFile, ReviewHunk, ReviewMark } from "../../api/contract";
 import { Badge } from "../../design/Badge";
 import { Button } from "../../design/Button";
 import { plainText } from "../../format";
+import type { Colours } from "../changes/colours";
 import type { DiffLine } from "../changes/patch";
 import type { Act, Decision } from "./decisions";
 import { Lines } from "./Lines";
@@ -20,12 +21,13 @@ interface Props {
   /** A person went to it: the page follows. */
   isChosen: boolean;
   split: boolean;
+  colours: Colours | null;
   act: (made: Act) => void;
   onComment: () => void;
 }
 
 /** One hunk: what is decided is folded, unless a person is at it. */
-export function HunkCard({ file, hunk, number, lines, marks, decision, comment, isCurrent, isChosen, split, act, onComment }: Props) {
+export function HunkCard({ file, hunk, number, lines, marks, decision, comment, isCurrent, isChosen, split, colours, act, onComment }: Props) {
   const card = useRef<HTMLElement>(null);
   useEffect(() => {
     if (!isChosen || !card.current) return;
@@ -72,7 +74,7 @@ export function HunkCard({ file, hunk, number, lines, marks, decision, comment, 
       {(isCurrent || decision === null) && (
         <>
           <Marks marks={marks} />
-          {lines.length > 0 ? <Lines lines={lines} split={split} /> : <p className="soft hunk-empty">{withoutLines(file)}</p>}
+          {lines.length > 0 ? <Lines lines={lines} split={split} colours={colours} /> : <p className="soft hunk-empty">{withoutLines(file)}</p>}
         </>
       )}
     </article>

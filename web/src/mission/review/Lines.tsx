@@ -1,13 +1,17 @@
 import { memo } from "react";
-import { plainText } from "../../format";
+import { Code } from "../changes/Code";
+import type { Colours, Side } from "../changes/colours";
 import type { DiffLine } from "../changes/patch";
 import { pairLines } from "./units";
 
-const SIGNS = { added: "+", removed: "−", context: " ", hunk: "", note: "" } as const;
-const WORDS = { added: "added: ", removed: "removed: ", context: "", hunk: "", note: "" } as const;
+interface Props {
+  lines: readonly DiffLine[];
+  split: boolean;
+  colours: Colours | null;
+}
 
 /** The lines of one hunk, one below the other or old beside new. */
-export const Lines = memo(function Lines({ lines, split }: { lines: readonly DiffLine[]; split: boolean }) {
+export const Lines = memo(function Lines({ lines, split, colours }: Props) {
   if (!split) {
     return (
       <div className="diff">
@@ -15,7 +19,7 @@ export const Lines = memo(function Lines({ lines, split }: { lines: readonly Dif
           <div key={index} className={`diff-line ${line.kind}`}>
             <span className="diff-number">{line.old}</span>
             <span className="diff-number">{line.new}</span>
-            <Content line={line} />
+            <Code line={line} colours={colours} />
           </div>
         ))}
       </div>
@@ -25,33 +29,25 @@ export const Lines = memo(function Lines({ lines, split }: { lines: readonly Dif
     <div className="diff">
       {pairLines(lines).map(({ left, right }, index) => (
         <div key={index} className="diff-pair">
-          <Side line={left} number={left?.old ?? null} />
-          <Side line={right} number={right?.new ?? null} />
+          <Half line={left} side="old" colours={colours} />
+          <Half line={right} side="new" colours={colours} />
         </div>
       ))}
     </div>
   );
 });
 
-function Side({ line, number }: { line: DiffLine | null; number: number | null }) {
-  return (
-    <div className={`diff-side ${line?.kind ?? "none"}`}>
-      <span className="diff-number">{number}</span>
-      {line && <Content line={line} />}
-    </div>
-  );
+interface SideProps {
+  line: DiffLine | null;
+  side: Side;
+  colours: Colours | null;
 }
 
-function Content({ line }: { line: DiffLine }) {
+function Half({ line, side, colours }: SideProps) {
   return (
-    <>
-      <span className="diff-sign" aria-hidden="true">
-        {SIGNS[line.kind]}
-      </span>
-      <code className="wrap">
-        {WORDS[line.kind] && <span className="sr-only">{WORDS[line.kind]}</span>}
-        {plainText(line.text) || " "}
-      </code>
-    </>
+    <div className={`diff-side ${line?.kind ?? "none"}`}>
+      <span className="diff-number">{line?.[side]}</span>
+      {line && <Code line={line} side={side} colours={colours} />}
+    </div>
   );
 }

@@ -51,6 +51,7 @@ function Review({ mission, review }: { mission: MissionDetails; review: ChangeRe
         {file && (
           <FileCard
             key={file.path}
+            mission={mission}
             review={review}
             file={file}
             files={files}

@@ -1,0 +1,207 @@
+"""Figures in a browser: statistics and alerts are those of the API, and these those of the log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_alerts
+import test_dashboard
+from playwright.sync_api import Page, expect
+from tests.server_kit import API, Served, environment, record_missions, serving
+
+from chargehand.app.alerting.watch import AlertWatch
+from chargehand.app.reading import StateReader
+from chargehand.app.statistics import try_channels
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ModelCalled
+from chargehand.core.clock import SteppedClock
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import AttemptFinished, MissionFinished
+from chargehand.core.records import AttemptStatus, Checkpoint, MissionStatus
+
+pytestmark = pytest.mark.needs_chromium
+browser, open_page, hook = test_dashboard.browser, test_dashboard.open_page, test_alerts.hook
+
+# --- statistics
+
+# Agent, end and seconds of an attempt; model and cost of its calls; how its mission ended.
+ATTEMPTS: tuple[tuple[str, AttemptStatus, float, tuple[tuple[str, float | None], ...], MissionStatus], ...] = (
+    ("native", "succeeded", 12.0, (("large", 0.25), ("large", 0.5), ("small", 0.001)), "promoted"),
+    ("native", "refused", 75.0, (("large", None), ("small", 0.002)), "refused"),
+    ("mender <b>", "succeeded", 3.5, (), "promoted"),
+    ("mender <b>", "failed", 4000.0, (("small", 0.0),), "failed"),
+)
+
+
+def record_attempts(reader: StateReader) -> None:
+    for number, (mission, told) in enumerate(zip(record_missions(reader, 5), ATTEMPTS, strict=False)):
+        agent, status, seconds, calls, ended = told
+        attempt = f"a-{number}"
+        known = [cost for _, cost in calls if cost is not None]
+        whole = len(known) == len(calls)
+        reader.store.log.append(
+            mission,
+            AttemptStarted(attempt=attempt, number=1, agent=agent, workspace="w", tree="t"),
+            *(
+                ModelCalled(
+                    call=f"c-{turn}", attempt=attempt, turn=turn, model=model, upstream=model, provider="p",
+                    status="ok", http_status=200, seconds=1.0 + turn, cost_usd=cost, cost_known=cost is not None,
+                )
+                for turn, (model, cost) in enumerate(calls)
+            ),
+            AttemptFinished(
+                attempt=attempt, status=status, seconds=seconds,
+                cost_usd=sum(known) if whole else None, cost_known=whole,
+            ),
+            MissionFinished(status=ended, reasons=()),
+        )  # fmt: skip
+
+
+def count_log(reader: StateReader) -> dict[str, Any]:
+    """Return what the lines of all logs tell, counted here."""
+    lines = [read_payload(line) for number in range(5) for line in reader.store.log.read(f"m-{number:05}")]
+    agents = {line.attempt: line.agent for line in lines if isinstance(line, AttemptStarted)}
+    attempts, calls = defaultdict[str, list[AttemptFinished]](list), defaultdict[str, list[ModelCalled]](list)
+    for line in lines:
+        if isinstance(line, AttemptFinished):
+            attempts[agents[line.attempt]].append(line)
+        elif isinstance(line, ModelCalled):
+            calls[line.model].append(line)
+    statuses = [line.status for line in lines if isinstance(line, MissionFinished)]
+    return {
+        # The last mission has not begun.
+        "status": Counter([*statuses, "planned"]),
+        "agents": {
+            agent: (len(ends), sum(end.status == "succeeded" for end in ends), *costs_and_median(ends))
+            for agent, ends in attempts.items()
+        },
+        "models": {model: (len(made), *costs_and_median(made)) for model, made in calls.items()},
+    }  # fmt: skip
+
+
+def costs_and_median(lines: Sequence[Any]) -> tuple[Any, int, float]:
+    known = [line.cost_usd for line in lines if line.cost_known]
+    ordered = sorted(line.seconds for line in lines)
+    return pytest.approx(sum(known)), len(lines) - len(known), ordered[(len(ordered) + 1) // 2 - 1]
+
+
+def shown_cost(usd: float, unknown: int) -> str:
+    digits = 4 if usd and usd < 0.1 else 2
+    return f"{'≥ ' if unknown else ''}${usd:.{digits}f}"
+
+
+def shown_time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} m {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} m"
+
+
+def cells(page: Page, table: str) -> dict[str, list[str]]:
+    """Return the cells of each row of a table by the row's head."""
+    rows = page.get_by_role("table", name=table).locator("tbody tr")
+    expect(rows.first).to_be_visible()
+    return {
+        row.get_by_role("rowheader").inner_text(): row.get_by_role("cell").all_inner_texts() for row in rows.all()
+    }
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Any:
+    with serving(environment(tmp_path), tmp_path) as made:
+        yield made
+
+
+def test_costs_times_and_counts_are_those_of_the_log(served: Served, open_page: test_dashboard.Open) -> None:
+    with served.reader() as reader:
+        record_attempts(reader)
+        log = count_log(reader)
+    client = served.owner()
+    stats, models = client.get(f"{API}/stats").json(), client.get(f"{API}/stats/models").json()["models"]
+    assert {status: count for status, count in stats["missions"]["by_status"].items() if count} == log["status"]
+
+    def measured(figures: dict[str, Any]) -> tuple[float, int, float]:
+        return figures["cost"]["usd"], figures["cost"]["unknown"], figures["seconds"]["p50"]
+
+    agents = {name: (each["ended"], each["succeeded"], *measured(each)) for name, each in stats["agents"].items()}
+    assert agents == log["agents"]
+    assert {each["model"]: (each["calls"], *measured(each)) for each in models} == log["models"]
+
+    page = open_page(served, "/statistics")
+    outcomes = {name.lower(): int(value) for name, (value,) in cells(page, "Outcomes").items()}
+    assert outcomes == log["status"] | {"in all": 5}
+    everybody = stats["attempts"]
+    agents["In all"] = (everybody["ended"], everybody["succeeded"], *measured(everybody))
+    assert agents["In all"][:2] == (len(ATTEMPTS), 2)
+    assert cells(page, "By agent") == {
+        agent: [
+            str(ended), str(good), f"{100 * good / ended:.0f} %",
+            shown_cost(usd, unknown), str(unknown), shown_time(median),
+        ]
+        for agent, (ended, good, usd, unknown, median) in agents.items()
+    }  # fmt: skip
+    by_model = cells(page, "By model")
+    assert {model: row[1:5] for model, row in by_model.items()} == {
+        each["model"]: [str(each["calls"]), shown_cost(usd, unknown), str(unknown), shown_time(median)]
+        for each in models
+        for usd, unknown, median in [measured(each)]
+    }
+    # Nothing is older than a minute, so that a period has all of it.
+    page.get_by_label("Of", exact=True).select_option("24h")
+    expect(page.get_by_role("heading", name="How missions stand: 5 in all")).to_be_visible()
+    assert cells(page, "By model") == by_model
+
+
+# --- alerts
+
+
+def test_alerts_are_shown_while_raised_and_when_over_and_so_is_a_way_that_fails(
+    tmp_path: Path, open_page: test_dashboard.Open, hook: test_alerts.Hook
+) -> None:
+    environ = environment(tmp_path) | {
+        # The machine that tests run on may be as full as it likes.
+        "CHARGEHAND_ALERTS_DISK_PERCENT": "100",
+        "CHARGEHAND_ALERTS_MEMORY_PERCENT": "1",
+        "CHARGEHAND_ALERTS_WEBHOOK": hook.url,
+    }
+    clock = SteppedClock(datetime.now(UTC) - timedelta(hours=2))
+    reader = StateReader(environ=environ | {"CHARGEHAND_ALERTS_DISK_PERCENT": "1"}, cwd=tmp_path, clock=clock)
+    with contextlib.closing(reader):
+        watch = AlertWatch(reader)
+        record_missions(reader, 1)
+        watch.look()
+        made = Checkpoint(commit="c", tree="t", parent="p", trigger="end", changed=1)
+        slow = CheckpointMade(attempt="a", checkpoint=made, seconds=3.0)
+        reader.store.log.append("m-00000", slow, slow)
+        for seconds, kind in ((10, "raised"), (310, "ended")):
+            clock.advance(seconds)
+            assert [f"{notice.kind} {notice.alert.rule}" for notice in watch.look()] == [f"{kind} checkpoint_slow"]
+    with serving(environ, tmp_path) as served:
+        client = served.owner()
+        test_alerts._wait(lambda: client.get(f"{API}/alerts").json()["raised"])
+        told = client.get(f"{API}/alerts").json()
+        (raised,), (ended,) = told["raised"], told["ended"]
+        assert (raised["rule"], ended["rule"]) == ("disk_low", "checkpoint_slow")
+        page = open_page(served, "/system")
+        assert cells(page, "Alerts") == {
+            raised["text"]: ["Raised", "just now", str(raised["count"])],
+            ended["text"]: ["Over", "until 2 h ago", str(ended["count"])],
+        }
+        notice = page.get_by_text("do not arrive")
+        expect(notice).to_have_count(0)
+        for answers, shown in (([404], 1), ([], 0)):
+            hook.answers = list(answers)
+            with served.reader() as reader:
+                (tried,) = try_channels(reader).channels
+            assert (tried.problem is not None) == bool(shown)
+            page.reload()
+            expect(page.get_by_role("table", name="Alerts")).to_be_visible()
+            expect(notice).to_have_count(shown)
+            if shown:
+                expect(notice).to_contain_text(f"Notices by webhook do not arrive: {tried.problem}")
+        assert hook.kinds.count("trial trial") == 2
