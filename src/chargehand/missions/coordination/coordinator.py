@@ -42,7 +42,7 @@ from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
-from chargehand.missions.coordination.merging import MergeQueue
+from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
     OBJECTED,
@@ -444,7 +444,7 @@ class Coordinator:
             reason = Reason(code="nothing_to_do", message="no task had anything to change")
             self._journal.record(MissionFinished(status="promoted", reasons=(reason,)), durable=True)
         else:
-            await self._queue.deliver()
+            await deliver_promoted(self._services, self._journal, self._control, self._judge)
 
     # --- sleeping
 
