@@ -421,7 +421,7 @@ class MissionFlow:
         # Before the promotion and not in it: conflicts and red merges still leave the agent an attempt to fix
         # them. More than once, since a pause or a crash gives the turn up, and people need none.
         for look in itertools.count(1):
-            name = f"{number}/{look}" if look > 1 else f"{number}"
+            name = f"{number}.{look}" if look > 1 else f"{number}"
             if look > 1 and f"merge/{name}" not in steps:
                 moved = partial(asyncio.to_thread, moved_base, depot, judged.context.base)
                 if await self._control.unpaused(moved) is None:
