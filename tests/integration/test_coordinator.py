@@ -50,7 +50,7 @@ class Crew:
         file = self.place / "plan.json"
         options = {
             name: more.pop(name)
-            for name in ("attempts", "apply", "budget", "model", "break_at", "red_base")
+            for name in ("attempts", "apply", "budget", "model", "break_at", "red_base", "time")
             if name in more
         }
         file.write_text(json.dumps({"tasks": tasks, **more}))

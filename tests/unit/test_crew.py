@@ -85,7 +85,7 @@ def test_who_works_who_is_held_and_who_waits_for_whom() -> None:
     tasks = by_id(crew)
     assert tasks["a"].detail == "developer sh: running checks"
     assert tasks["a"].since
-    assert tasks["b"].detail == "both change x.txt"
+    assert tasks["b"].detail == "both change x.txt; chargehand mission plan m --start b begins it"
     assert tasks["c"].detail == "after a, b"
     assert tasks["e"].detail == "begins when one of 2 places is free"
     assert crew.needs == ()

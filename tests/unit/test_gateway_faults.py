@@ -46,7 +46,7 @@ async def test_a_passing_fault_is_tried_again(tmp_path: Path, status: int) -> No
         reply = await desk.post(ASK)
         record = await desk.settled()
     assert reply.status_code == 200
-    assert (record.status, len(desk.upstream.calls)) == ("ok", 2)
+    assert (record.status, record.retried, len(desk.upstream.calls)) == ("ok", (str(status),), 2)
     assert 0.5 <= desk.waits[0] <= 0.625
     assert len({call.id for call in desk.upstream.calls}) == 1
 
@@ -59,6 +59,7 @@ async def test_the_last_fault_is_passed_on_and_costs_nothing(tmp_path: Path) -> 
     assert len(desk.upstream.calls) == 4
     assert [round(wait / base) for wait, base in zip(desk.waits, (0.5, 1, 2), strict=True)] == [1, 1, 1]
     assert (record.status, record.http_status, record.cost_usd, record.booked_usd) == ("failed", 503, 0.0, 0.0)
+    assert record.retried == ("503", "503", "503")
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
@@ -100,7 +101,7 @@ async def test_an_unreachable_provider_is_tried_again_then_reported(tmp_path: Pa
         record = await desk.settled()
     assert (reply.status_code, error_code(reply)) == (502, "upstream_unreachable")
     assert len(desk.upstream.calls) == 4
-    assert (record.status, record.booked_usd) == ("failed", 0.0)
+    assert (record.status, record.booked_usd, record.retried) == ("failed", 0.0, ("unreachable",) * 3)
 
 
 @pytest.mark.parametrize(

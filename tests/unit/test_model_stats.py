@@ -56,8 +56,14 @@ def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
         "cost_known": False,
     }
     calls = [
-        called("c1", first_seconds=0.5, reported_usd=0.4, skipped=("small (s): it takes no images",)),
-        called("c2", seconds=4.0, converted=("a file as text",)),
+        called(
+            "c1",
+            first_seconds=0.5,
+            reported_usd=0.4,
+            skipped=("small (s): it takes no images",),
+            retried=("429", "503"),
+        ),
+        called("c2", seconds=4.0, converted=("a file as text",), retried=("429",)),
         called("c2", seconds=4.0),
         called("c3", **failed, http_status=429, reason="upstream_error: HTTP 429", booked_usd=1.0),
         called("c4", **failed, reason="client_gone: the client went away: it seems"),
@@ -72,6 +78,7 @@ def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
     assert (big.model, big.calls, big.by_status) == ("big", 6, {"failed": 2, "ok": 3, "refused": 1})
     assert big.errors == {"upstream_error 429": 1, "client_gone": 1, "budget_exhausted": 1}
     assert (big.skips, big.converted) == (1, 1)
+    assert (big.retries, small.retries) == ({"429": 2, "503": 1}, {})
     assert (big.tokens.input, big.tokens.output, big.tokens.unknown) == (400, 20, 2)
     assert (big.cost.usd, big.cost.known, big.cost.unknown) == (1.5, 4, 2)
     assert (big.reported.usd, big.reported.known) == (0.4, 1)

@@ -171,6 +171,30 @@ async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_pa
     assert not list(tmp_path.glob("*.wait"))
 
 
+async def test_a_place_that_is_lent_is_taken_again_at_the_end_of_the_line(tmp_path: Path) -> None:
+    limit = ConcurrencyLimit(tmp_path, places=1)
+    mine, other, late = limit.new_place(), limit.new_place(), limit.new_place()
+    assert mine.take_now()
+    assert not other.take_now()
+    mine.give_up()
+    assert other.take_now()
+    again = asyncio.create_task(mine.take())
+    await asyncio.sleep(0)
+    assert not late.take_now(), "somebody waits for it"
+    other.give_up()
+    await asyncio.wait_for(again, 10)
+    assert not late.take_now()
+    waits = asyncio.create_task(other.take())
+    await asyncio.sleep(0)
+    other.leave()
+    await asyncio.wait_for(waits, 10)
+    mine.leave()
+    await mine.take()
+    assert late.take_now(), "who left takes nothing any more"
+    late.leave()
+    assert not list(tmp_path.glob("*.wait"))
+
+
 async def test_the_urgent_come_first_and_the_rest_in_order(tmp_path: Path) -> None:
     slots, served, told = ConcurrencyLimit(tmp_path, places=1), [], []
     free = asyncio.Event()

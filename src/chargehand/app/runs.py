@@ -247,6 +247,8 @@ def build_request(
         forbid=config.project.forbid,
         attempts=allowed_attempts(resolved, choice.agent),
         seconds=config.limits.time,
+        # Only where a person says so of this plan: what the configuration has is meant for each mission.
+        plan_seconds=config.limits.time if options.plan is not None and options.time is not None else None,
         tier=config.sandbox.tier,
         partial=options.partial,
         apply=options.apply,

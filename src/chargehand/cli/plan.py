@@ -32,6 +32,9 @@ def show_plan_document(out: Output, found: PlanDocument, form: str | None) -> No
         return
     rows = [(row.name, row.status.replace("_", " "), row.mission or "-", row.why) for row in plan_tree(found)]
     out.table(("TASK", "STATUS", "MISSION", "WHY"), rows)
+    held = next((task.id for task in found.tasks if task.status == "held"), None)
+    if held is not None:
+        out.text(f"  begin a held task now: chargehand mission plan {found.mission} --start {held}")
     for each in found.collisions[:_MOST_COLLISIONS]:
         out.text(f"  not side by side: {each.reason.message}")
     if len(found.collisions) > _MOST_COLLISIONS:

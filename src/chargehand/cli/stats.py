@@ -106,6 +106,10 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     if errors:
         out.text()
         out.table(("MODEL", "ERROR", "CALLS"), errors)
+    retries = [(_model_name(one), kind, count) for one in models for kind, count in one.retries.items()]
+    if retries:
+        out.text()
+        out.table(("MODEL", "SENT AGAIN AFTER", "TIMES"), retries)
     skips = sum(one.skips for one in models)
     if skips:
         out.text(f"A model was skipped {count_text(skips, 'time')} because it could not take the call.")

@@ -178,8 +178,8 @@ class ModelCalled(Payload, frozen=True, kw_only=True):
     that was asked, `operation` `reply` or `embed`, `first_seconds` the time until the reply began; `skipped` who
     before it did not take the request and why, `converted` what of that has another form than it was given,
     `left_out` which fields of it the model was not sent, told once for each model; `bare` a request that offered
-    no tool, as those for a title do; of `cache_write_tokens`, `hour_write_tokens` are kept for an hour. Older
-    lines have none of these.
+    no tool, as those for a title do; of `cache_write_tokens`, `hour_write_tokens` are kept for an hour; `retried`
+    after which answers it was sent again, as an HTTP status or `unreachable`. Older lines have none of these.
     """
 
     call: str
@@ -208,6 +208,7 @@ class ModelCalled(Payload, frozen=True, kw_only=True):
     bare: bool = False
     cache_write_tokens: int | None = None
     hour_write_tokens: int | None = None
+    retried: tuple[str, ...] = ()
 
 
 @event("budget.alert")

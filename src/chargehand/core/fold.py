@@ -63,9 +63,11 @@ def fold(events: Iterable[Event], *, live: bool) -> MissionState:
 
 def apply(state: MissionSummary, line: Event) -> None:
     """Change a summary or a state by one event."""
+    payload = read_payload(line)
+    if isinstance(state, MissionState):
+        state.count_plan_time(line.time, claimed=isinstance(payload, m.MissionClaimed))
     state.id, state.updated = line.mission, line.time
     state.created = state.created or line.time
-    payload = read_payload(line)
     if payload is None:
         state.unknown_events += 1
         state.damaged_events += is_damaged(line)

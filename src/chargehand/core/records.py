@@ -237,6 +237,7 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     base already, before anything is spent. Its agent starts in `directory`, setup and checks in
     `checks_directory`, each below the top of the repository, which is "".
     `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
+    `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
     `role_from` where that was read, `role_why` in words how agent and model follow from it.
     """
@@ -254,6 +255,7 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     forbid: tuple[str, ...] = ()
     attempts: int = 1
     seconds: float = 1800.0
+    plan_seconds: float | None = None
     tier: str = "process"
     partial: bool = False
     apply: bool = False

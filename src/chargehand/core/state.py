@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable
+from datetime import datetime
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -374,6 +376,7 @@ class MissionState(MissionSummary, kw_only=True):
     steps: dict[str, m.StepFinished] = {}
     continued: dict[int, m.MissionContinued] = {}
     plan: PlanProgress | None = None
+    plan_elapsed: float = 0.0
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
     acknowledged: set[str] = set()
@@ -384,6 +387,17 @@ class MissionState(MissionSummary, kw_only=True):
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
         names = [name for name in self.steps if name.startswith(prefix)]
         return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
+
+    def count_plan_time(self, now: str, *, claimed: bool) -> None:
+        """Count what passed until a line at `now`: while a plan is worked on, or sleeps until its tasks have news.
+
+        It stands still while people are waited for, and from the death of a worker to the next claim.
+        """
+        if self.plan is None or self.status != "running" or (claimed and not self.asleep):
+            return
+        with contextlib.suppress(ValueError, TypeError):  # a damaged line
+            passed = datetime.fromisoformat(now) - datetime.fromisoformat(self.updated)
+            self.plan_elapsed += max(0.0, passed.total_seconds())
 
     def _is_nested(self, name: str) -> bool:
         parts = name.split("/")

@@ -89,6 +89,62 @@ class Ticket:
             self._fd = None
 
 
+class Place:
+    """A place of a limit for one that may give it up and take it again, until `leave`; see `ConcurrencyLimit`."""
+
+    def __init__(self, directory: Path, *, places: int, urgent: bool) -> None:
+        self._directory, self._places, self._urgent = directory, places, urgent
+        self._held: int | None = None
+        self._left = False
+
+    async def take(self, *, gate: Gate | None = None, on_wait: Callable[[int], None] | None = None) -> None:
+        """Wait for one's turn and hold the place; each time at the end of the line.
+
+        `on_wait` is told once, where there is none at once, how many are in line before; while `gate` is paused
+        nothing is taken. Raises `OSError` where the directory cannot be written.
+        """
+        if self._left or self._held is not None:
+            return
+        ticket = Ticket(self._directory, urgent=self._urgent)
+        try:
+            while not self._left:
+                if gate is not None and gate.paused:
+                    ticket.stand_aside()
+                    await gate.may_go_on()
+                self._held = ticket.take(self._places)
+                if self._held is not None:
+                    return
+                before = ticket.before()
+                if on_wait is not None:
+                    on_wait(before)
+                    on_wait = None
+                await asyncio.sleep(_OTHERS_LOOK_SECONDS if before else _FIRST_LOOKS_SECONDS)
+        finally:
+            ticket.leave()
+
+    def take_now(self) -> bool:
+        """Hold the place where it is free and nobody waits for it; tell whether it is held."""
+        ticket = Ticket(self._directory, urgent=self._urgent)
+        try:
+            self._held = ticket.take(self._places)
+        finally:
+            ticket.leave()
+        return self._held is not None
+
+    def give_up(self) -> None:
+        """Let the next in line have the place; idempotent."""
+        if self._held is not None:
+            # Unlocked, not only closed: a process that is being started may hold a copy for a moment.
+            fcntl.flock(self._held, fcntl.LOCK_UN)
+            os.close(self._held)
+            self._held = None
+
+    def leave(self) -> None:
+        """Give the place up for good: whoever still waits to take it again takes nothing."""
+        self._left = True
+        self.give_up()
+
+
 class ConcurrencyLimit:
     """The places of one name; `places` is how many this process counts with, at least 1."""
 
@@ -96,37 +152,21 @@ class ConcurrencyLimit:
         self.places = max(1, places)
         self._directory = directory
 
+    def new_place(self, *, urgent: bool = False) -> Place:
+        """Return a place that is not taken yet; the urgent come before the others."""
+        return Place(self._directory, places=self.places, urgent=urgent)
+
     @contextlib.asynccontextmanager
     async def place(
         self, *, urgent: bool = False, gate: Gate | None = None, on_wait: Callable[[int], None] | None = None
     ) -> AsyncIterator[None]:
-        """Hold a place for the block, once it is this one's turn; the urgent come before the others.
-
-        `on_wait` is told once, where there is none at once, how many are in line before; while `gate` is paused
-        nothing is taken. Raises `OSError` where the directory cannot be written.
-        """
-        ticket = Ticket(self._directory, urgent=urgent)
-        held = None
-        try:
-            while held is None:
-                if gate is not None and gate.paused:
-                    ticket.stand_aside()
-                    await gate.may_go_on()
-                held = ticket.take(self.places)
-                if held is None:
-                    before = ticket.before()
-                    if on_wait is not None:
-                        on_wait(before)
-                        on_wait = None
-                    await asyncio.sleep(_OTHERS_LOOK_SECONDS if before else _FIRST_LOOKS_SECONDS)
-        finally:
-            ticket.leave()
+        """Hold a place for the block, once it is this one's turn; as `Place.take` does."""
+        place = self.new_place(urgent=urgent)
+        await place.take(gate=gate, on_wait=on_wait)
         try:
             yield
         finally:
-            # Unlocked, not only closed: a process that is being started may hold a copy for a moment.
-            fcntl.flock(held, fcntl.LOCK_UN)
-            os.close(held)
+            place.leave()
 
 
 def _waits(path: Path) -> bool:

@@ -51,6 +51,7 @@ def call_event(record: CallRecord) -> ModelCalled:
         converted=record.converted,
         left_out=record.left_out,
         bare=record.bare,
+        retried=record.retried,
     )
 
 

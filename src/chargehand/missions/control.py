@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from chargehand.core.codec import decode_as
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import ChargehandError, FencedError, RefusedError
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
     CancelAsked,
@@ -26,11 +26,13 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 
 if TYPE_CHECKING:
+    from chargehand.durable.admission import Place
     from chargehand.durable.orders import Order
     from chargehand.sandbox.contract import Sandbox
 
 # Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others.
 Stop = Literal["cancel", "release", "lost"]
+_T = TypeVar("_T")
 
 
 class Control:
@@ -46,6 +48,9 @@ class Control:
         self._task = task
         self._journal = journal
         self._sandboxes: list[Sandbox] = []
+        # What a pause lets others have, in the order it was taken, each with what takes it again.
+        self._places: dict[Place, Callable[[], Awaitable[None]]] = {}
+        self._taking_again: asyncio.Task[None] | None = None
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self._limits: dict[asyncio.Timeout, float | None] = {}  # seconds left while the limit is suspended
@@ -55,7 +60,7 @@ class Control:
 
     @property
     def paused(self) -> bool:
-        """Whether the mission is paused."""
+        """Whether the mission is paused, or resumed and still without what the pause let others have."""
         return not self._unpaused.is_set()
 
     def stop(self, why: Stop, *, identity: str = "") -> None:
@@ -65,6 +70,7 @@ class Control:
         """
         if self.stopped is None:
             self.stopped = why
+            self.stop_taking_again()
             # Cancelling only schedules: the task sees it at its next await, after the line below is in the log.
             self._task.cancel()
             if why == "cancel":
@@ -73,10 +79,11 @@ class Control:
     async def pause(self, identity: str, reason: str = "") -> None:
         """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
 
-        One that is being stopped ends by itself. Raises `RefusedError` (`promoting`) while a promotion is under
-        way, which ends by itself in a moment too.
+        Its turn at a branch, and its place for checks, others may have meanwhile. One that is being stopped ends
+        by itself. Raises `RefusedError` (`promoting`) while a promotion is under way, which ends by itself in a
+        moment too.
         """
-        if self.paused or self.stopped is not None:
+        if self.stopped is not None or (self.paused and self._taking_again is None):
             return
         if self._finishing:
             raise RefusedError(
@@ -84,18 +91,46 @@ class Control:
             )
         self._unpaused.clear()
         self._suspend_limits()
+        self.stop_taking_again()
         # A sandbox that died meanwhile cannot be frozen, and need not be.
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
+        for place in self._places:
+            place.give_up()
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
     async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
-        """Let it go on where it stood; the time it was paused counts for no limit.
+        """Let it go on where it stood, once it has again what the pause let others have.
 
-        One that is being stopped does not go on: a person's word that it should end stands.
+        The time until then counts for no limit. One that is being stopped does not go on: a person's word that it
+        should end stands.
         """
-        if not self.paused or self.stopped is not None:
+        if not self.paused or self.stopped is not None or self._taking_again is not None:
             return
         self._journal.record(MissionResumed(identity=identity, in_place=True, step=step, to_end=to_end))
+        if self._places:  # whoever gave the order does not wait for others to end
+            self._taking_again = asyncio.create_task(self._take_places())
+        else:
+            await self._go_on()
+
+    async def _take_places(self) -> None:
+        try:
+            for take in tuple(self._places.values()):
+                await take()
+        except ChargehandError as error:  # no room for a lock, say: as it was, until a person resumes it again
+            self._taking_again = None
+            if not isinstance(error, FencedError):
+                self._journal.record(MissionPaused(identity="chargehand", reason=error.message))
+            return
+        self._taking_again = None
+        await self._go_on()
+
+    def stop_taking_again(self) -> None:
+        """Take nothing any more of what a pause let others have."""
+        if self._taking_again is not None:
+            self._taking_again.cancel()
+            self._taking_again = None
+
+    async def _go_on(self) -> None:
         self._unpaused.set()
         self._resume_limits()
         self.wake_waiters()
@@ -152,6 +187,14 @@ class Control:
         """Wait while the mission is paused."""
         await self._unpaused.wait()
 
+    async def unpaused(self, look: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what is seen while the mission is not paused: no pause comes between that and what comes next."""
+        while True:
+            await self.may_go_on()
+            seen = await look()
+            if not self.paused:
+                return seen
+
     @contextlib.contextmanager
     def queued(self) -> Iterator[None]:
         """Count the block for no time limit: the mission waits for a slot."""
@@ -165,7 +208,8 @@ class Control:
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what must be done whole: not while the mission is paused, then even through a cancellation."""
-        await self.may_go_on()
+        if self.stopped is None:
+            await self.may_go_on()
         self._finishing = True
         task = asyncio.ensure_future(work)
         try:
@@ -175,6 +219,15 @@ class Control:
             raise
         finally:
             self._finishing = False
+
+    @contextlib.contextmanager
+    def lending(self, place: Place, take: Callable[[], Awaitable[None]]) -> Iterator[None]:
+        """Let others have a place while the mission is paused within the block; `take` takes it again."""
+        self._places[place] = take
+        try:
+            yield
+        finally:
+            del self._places[place]
 
     def attach(self, sandbox: Sandbox) -> None:
         """Let a pause freeze this sandbox until it is detached."""
@@ -246,6 +299,7 @@ class Controls:
             yield
         finally:
             del self._running[mission]
+            control.stop_taking_again()
 
     def stop_all(self, why: Stop, *, identity: str = "") -> bool:
         """Stop every mission; return whether there was any."""

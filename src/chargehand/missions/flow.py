@@ -8,6 +8,7 @@ is not in the log.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -60,16 +61,17 @@ from chargehand.missions.breakpoints import BREAKPOINT, stop_at, stop_before_ste
 from chargehand.missions.breakpoints import PROMOTE as BEFORE_PROMOTION
 from chargehand.missions.control import Control
 from chargehand.missions.coordination.coordinator import Coordinator
+from chargehand.missions.coordination.merging import deliver_promoted
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
-from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner
+from chargehand.missions.sandboxes.provisioning import SandboxProvisioner
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
-from chargehand.missions.verdict.judged import BaseContext, JudgedAttempt
+from chargehand.missions.verdict.judged import BaseContext, JudgedAttempt, judge_tree
 from chargehand.missions.verdict.judgement import (
     AttemptEnd,
     find_missing_record,
@@ -84,6 +86,7 @@ from chargehand.missions.verdict.judgement import (
 )
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
+from chargehand.workspace.remotes import moved_base
 
 # An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint.
 _GRACE_SECONDS = 15.0
@@ -171,7 +174,7 @@ class MissionFlow:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
         # A promotion that reached its swap stands, even where a person cancelled the mission afterwards.
         elif self._promoter.settle_prepared() and state.plan is None:
-            await self.deliver()
+            await deliver_promoted(self._services, self._journal, self._control, self)
         elif state.cancel_asked:
             self._settle("cancelled", "cancelled", CANCELLED)
         else:
@@ -222,7 +225,8 @@ class MissionFlow:
             validator = await self._validator(base, detected, gates)
             verdict = await validator.judge_base()
         environment = validator.environment
-        inspector = self._inspector(base, request, gates, environment)
+        areas = areas_of(self._services, request, gates, environment)
+        inspector = Inspector(self._services, base, areas, seconds_left=self._control.seconds_left)
         runner = AttemptRunner(
             self._services,
             self._journal,
@@ -234,12 +238,6 @@ class MissionFlow:
             on_output=self._on_output,
         )
         return BaseContext(base=base, runner=runner, validator=validator, inspector=inspector)
-
-    def _inspector(
-        self, base: Base, request: MissionRequest, gates: Gates, environment: BaseEnvironment
-    ) -> Inspector:
-        areas = areas_of(self._services, request, gates, environment)
-        return Inspector(self._services, base, areas, seconds_left=self._control.seconds_left)
 
     async def _validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
         """Return what judges on a base, in the environment that `setup` makes where its commands run."""
@@ -414,20 +412,40 @@ class MissionFlow:
         return store_report_message(self._services.store, self._journal.state, document, number)
 
     async def _rebase_attempt(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
-        """Rebase a good result onto the branch that it is to be applied to, where that moved on.
+        """Rebase a good result onto the branch that it is to be applied to, as often as that moved on.
 
         Where the two conflict, or are not good together, the next attempt goes on from there. If there is none,
         the result stays what it was: it is promoted by itself, and not applied.
         """
-        journal, services = self._journal, self._services
+        steps, depot = self._journal.state.steps, self._services.depot
         # Before the promotion and not in it: conflicts and red merges still leave the agent an attempt to fix
-        # them.
+        # them. More than once, since a pause or a crash gives the turn up, and people need none.
+        for look in itertools.count(1):
+            name = f"{number}.{look}" if look > 1 else f"{number}"
+            if look > 1 and f"merge/{name}" not in steps:
+                moved = partial(asyncio.to_thread, moved_base, depot, judged.context.base)
+                if await self._control.unpaused(moved) is None:
+                    break
+            rebased = await self._rebase_once(request, judged, number, name)
+            if rebased is judged or (rebased is None and look > 1):
+                break
+            judged = rebased or judged
+            if judged.end.mission != "promoted":
+                break
+        return judged
+
+    async def _rebase_once(
+        self, request: MissionRequest, judged: JudgedAttempt, number: int, name: str
+    ) -> JudgedAttempt | None:
+        """Return a good result on the branch as it is now; itself where it stays, `None` where nothing moved."""
+        journal, services, last = self._journal, self._services, number >= request.attempts
         rebase = await record_rebase(
-            journal, services.store, services.depot, judged.context.base, judged.result.tree, number=number
+            *(journal, services.store, services.depot, judged.context.base, judged.result.tree),
+            step=f"merge/{name}",
+            number=number,
         )
-        last = number >= request.attempts
         if rebase is None or (rebase.count and last):
-            return judged
+            return None if rebase is None else judged
         self.fault("met")
         context = await self.prepare_base(request, rebase.base)
         changes = services.depot.diff(rebase.base.tree, rebase.tree)
@@ -439,9 +457,8 @@ class MissionFlow:
             end = AttemptEnd(status="refused", mission="refused", reasons=(reason,))
             rebased = replace(judged, context=context, result=result, end=end, report=stored)
         else:
-            before = judged.verdict
-            judge = partial(self._judge_merged, result.tree, before, context.validator, context.inspector)
-            rebased = await self._record_verdict(f"merge-verdict/{number}", judge, result, context, number)
+            judge = partial(judge_tree, context, result.tree, scope="merged", before=judged.verdict)
+            rebased = await self._record_verdict(f"merge-verdict/{name}", judge, result, context, number)
             if last and rebased.end.mission == "refused":
                 return judged
         # Only now, with the verdict in the log: a crash before this line finds both recorded and comes here again.
@@ -449,23 +466,11 @@ class MissionFlow:
         self.fault("moved")
         return rebased
 
-    async def _judge_merged(
-        self, tree: str, before: Verdict, validator: Validator, inspector: Inspector
-    ) -> Verdict:
-        """Judge a tree that holds an attempt's changes, judged `before`, and others from its branch."""
-        changes = self._services.depot.diff(validator.base.tree, tree)
-        inspection = await inspector.inspect_all(changes)
-        # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
-        findings = tuple(dict.fromkeys((*before.findings, *inspection.findings)))
-        return await validator.judge_candidate(
-            tree, scope="merged", changes=changes, findings=findings, degraded=inspection.degraded
-        )
-
     async def _conclude(self, judged: JudgedAttempt) -> None:
         result, end = judged.result, judged.end
         if end.mission == "promoted" and self._role.writes:
             stop_at(self._journal, BEFORE_PROMOTION)
-            await self.promote(judged.context.base, result.tree, judged.verdict, judged.context.validator)
+            await self.promote(judged.context, result.tree, judged.verdict)
             return
         handed = judge_failing_test(judged.verdict) is not None
         # A task's is the base of the next one: there its coordinator knows what to do with it, and not a person.
@@ -477,43 +482,34 @@ class MissionFlow:
 
     async def judge_again(
         self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
-    ) -> tuple[Verdict, Validator]:
+    ) -> tuple[Verdict, BaseContext]:
         """Judge a tree that an earlier run left, by today's gates and areas; the verdict is recorded."""
         context = await self.prepare_base(self._request, base)
-        changes = self._services.depot.diff(base.tree, tree)
-        inspection = await context.inspector.inspect_all(changes)
-        verdict = await context.validator.judge_candidate(
-            tree, scope=scope, changes=changes, findings=inspection.findings, degraded=inspection.degraded
-        )
+        verdict = await judge_tree(context, tree, scope=scope)
         self._journal.record(VerdictGiven(verdict=verdict))
-        return verdict, context.validator
+        return verdict, context
 
-    async def promote(
-        self, base: Base, tree: str, verdict: Verdict, validator: Validator, *, approved: bool = False
-    ) -> None:
+    async def promote(self, context: BaseContext, tree: str, verdict: Verdict, *, approved: bool = False) -> None:
         """Promote a validated tree, export it, apply it where asked; the mission is settled afterwards.
 
         Once begun it is finished even when the task is cancelled: half a promotion helps nobody.
         """
-        await self._control.finish(self._promote(base, tree, verdict, validator, approved))
+        await self._control.finish(self._promote(context, tree, verdict, approved))
 
-    async def _promote(
-        self, base: Base, tree: str, verdict: Verdict, validator: Validator, approved: bool
-    ) -> None:
+    async def _promote(self, context: BaseContext, tree: str, verdict: Verdict, approved: bool) -> None:
         async def judge_merged(candidate: str) -> Verdict:
-            inspector = self._inspector(base, self._request, validator.gates, validator.environment)
             # A limit of its own: until a verdict says so nothing is to be promoted, and nothing half done.
             async with self._control.limited(self._control.seconds_left()):
                 output = await self._journal.step(
                     "verdict/merged",
                     candidate,
-                    lambda: self._judge_merged(candidate, verdict, validator, inspector),
+                    partial(judge_tree, context, candidate, scope="merged", before=verdict),
                     events=lambda merged: (VerdictGiven(verdict=merged),),
                 )
             return convert_to(output, Verdict)
 
         try:
-            await self._promoter.promote(base, tree, verdict, validate=judge_merged, approved=approved)
+            await self._promoter.promote(context.base, tree, verdict, validate=judge_merged, approved=approved)
         except RefusedError as error:
             if self._journal.state.commit is not None:  # an earlier promotion stands as it was
                 raise

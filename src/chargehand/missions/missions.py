@@ -17,10 +17,11 @@ from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
 from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.control import Control
+from chargehand.missions.coordination.merging import promote_on_branch
 from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
-from chargehand.missions.promotion.rebase import advance_base, rebase_promoted
+from chargehand.missions.promotion.rebase import advance_base, has_branch_moved, rebase_promoted
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_undelivered
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
@@ -134,6 +135,8 @@ class Missions:
             flow = MissionFlow(self._services, journal, control, fault=self._fault)
             async with SlotQueue(self._services, journal, control).delivery():
                 await self._promote(flow, journal, identity=identity, reason=reason, seen=seen)
+                if is_undelivered(journal.state):
+                    await promote_on_branch(self._services, journal, control, flow)
             return journal.state
 
     async def _promote(
@@ -157,7 +160,7 @@ class Missions:
             )
         # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
         scope: VerdictScope = "merged" if rebase else "attempt"
-        verdict, validator = await run_interruptible(journal, lambda: flow.judge_again(base, tree, scope=scope))
+        verdict, context = await run_interruptible(journal, lambda: flow.judge_again(base, tree, scope=scope))
         if not person_may_promote(verdict):
             reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
             raise RefusedError(
@@ -175,7 +178,7 @@ class Missions:
         # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
         journal.record(approval, *ended, durable=True)
         archive_replies(self._services.store, mission, *(each.attempt for each in ended))
-        await flow.promote(base, tree, verdict, validator, approved=True)
+        await flow.promote(context, tree, verdict, approved=True)
 
     async def roll_back(self, mission: str) -> MissionState:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""
@@ -256,8 +259,13 @@ class Missions:
                 async with self._claim(row.id) as (journal, control):
                     stands = Promoter(self._services, journal, fault=self._fault).settle_prepared()
                     if stands and journal.state.plan is None:  # a coordinator may have more to merge
-                        await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
-                        done.append(row.id)
+                        async with SlotQueue(self._services, journal, control).delivery(wait=False) as held:
+                            # What is to be judged once more takes its time: that is for whoever resumes it.
+                            if held and not await asyncio.to_thread(
+                                has_branch_moved, journal, self._services.depot
+                            ):
+                                await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
+                                done.append(row.id)
         return done
 
     async def admit(self, action: Action, *, directory: str = "", mission: str | None = None) -> Judgement:

@@ -37,6 +37,7 @@ class ModelStats(Struct, frozen=True, kw_only=True):
     by_status: Mapping[str, int]
     by_operation: Mapping[str, int]
     errors: Mapping[str, int]
+    retries: Mapping[str, int]
     skips: int
     converted: int
     tokens: Tokens
@@ -104,6 +105,7 @@ class _ModelRow(Struct):
     statuses: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
@@ -118,6 +120,7 @@ class _ModelRow(Struct):
     def add(self, call: ModelCalled) -> None:
         self.statuses[call.status] += 1
         self.operations[call.operation] += 1
+        self.retries.update(call.retried)
         self.counts["skips"] += len(call.skipped)
         self.counts["converted"] += len(call.converted)
         self.counts["input"] += call.input_tokens or 0
@@ -161,6 +164,7 @@ class _ModelRow(Struct):
             by_status=dict(sorted(self.statuses.items())),
             by_operation=dict(sorted(self.operations.items())),
             errors=dict(self.errors.most_common()),
+            retries=dict(self.retries.most_common()),
             skips=counts["skips"],
             converted=counts["converted"],
             tokens=Tokens(

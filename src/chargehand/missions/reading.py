@@ -192,6 +192,15 @@ def is_rolled_back(state: MissionState) -> bool:
     return state.commit is not None and state.promoted_on is not None and state.tree == state.promoted_on.tree
 
 
+def plan_seconds_left(state: MissionState, now: datetime) -> float | None:
+    """Return the seconds that a plan with a time limit has left by the clock, `None` where it has none."""
+    if state.plan is None or state.request is None or state.request.plan_seconds is None:
+        return None
+    running = state.status == "running"
+    since = (now - datetime.fromisoformat(state.updated)).total_seconds() if running else 0.0
+    return state.request.plan_seconds - state.plan_elapsed - max(0.0, since)
+
+
 def is_undelivered(state: MissionState) -> bool:
     """Tell whether a promotion stands that was not exported, or not applied where that was asked for."""
     if state.status != "promoted" or state.request is None or is_rolled_back(state):

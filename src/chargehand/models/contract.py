@@ -252,7 +252,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     `hour_writes` of the tokens written to the cache are kept for an hour, `None` where unknown.
     `skipped` says which models before this one do not take the request, and why; `converted` what of the request
     was put into another form for this one; `left_out` which of its fields this one was not sent, the first time in
-    the attempt; `bare` that it offered no tool. The `reason` of an `ok` one says what the model did wrong.
+    the attempt; `bare` that it offered no tool; `retried` after which answers it was sent again, as a status or
+    `unreachable`, in order. The `reason` of an `ok` one says what the model did wrong.
     """
 
     call: str
@@ -277,6 +278,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     converted: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     bare: bool = False
+    retried: tuple[str, ...] = ()
 
 
 # The stable codes with which the gateway refuses or breaks off, and the HTTP status of each.

@@ -270,7 +270,8 @@ def _stand_unbegun(
     facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]
 ) -> tuple[CrewStanding, str, str]:
     if known.held is not None:
-        return "held", known.held.message, ""
+        command = f"chargehand mission plan {facts.state.id} --start {task.id}"
+        return "held", f"{known.held.message}; {command} begins it", ""
     assert facts.state.plan is not None
     open_ = [name for name in task.after if _end_missing(facts, name)]
     if not open_:

@@ -386,6 +386,7 @@ def _describe_model_use(event: Payload) -> str | None:
             notes = [f"not {_first_line(why)}" for why in event.skipped]
             notes += [_first_line(what) for what in event.converted]
             notes += [f"left out: {_first_line(', '.join(event.left_out))}"] if event.left_out else []
+            notes += [f"sent again after {_first_line(', '.join(event.retried))}"] if event.retried else []
             notes += [_first_line(event.reason)] if event.status == "ok" and event.reason else []
             return f"model {event.model or '?'}{ended} ({'; '.join([f'{given} in, {made} out, {cost}', *notes])})"
         case ReplayDiverged():

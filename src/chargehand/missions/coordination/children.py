@@ -23,7 +23,7 @@ from chargehand.missions.coordination.reviews import OBJECTED
 from chargehand.missions.fork import create_follow_up
 from chargehand.missions.journal import create_mission
 from chargehand.missions.promotion.rebase import rebase_onto
-from chargehand.missions.reading import MissionReader
+from chargehand.missions.reading import MissionReader, plan_seconds_left
 from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
 from chargehand.workspace.depot import Depot
@@ -79,7 +79,7 @@ def create_child(
     tests = _failing_tests(services, coordinator, task)
     if move.rung != "returned":
         tip = _add_tests(depot, coordinator.id, tests, tip, partly=move.rung == "person")
-    request = services.prepare_task(coordinator.request, task, model)
+    request = _limit(services, coordinator, services.prepare_task(coordinator.request, task, model))
     text = _child_text(services, coordinator, task, move, tests)
     request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go")
     depot.keep_base(tip.commit)
@@ -149,7 +149,7 @@ def record_child(
     create_mission(
         services.store,
         project=services.project,
-        request=request,
+        request=_limit(services, coordinator, request),
         repository=coordinator.repository,
         base=base,
         config=config,
@@ -158,6 +158,13 @@ def record_child(
         parent=coordinator.id,
         task=task.id,
     )
+
+
+def _limit(services: Services, coordinator: MissionState, request: MissionRequest) -> MissionRequest:
+    """Return the request of a task with at most the time that its plan has left."""
+    left = plan_seconds_left(coordinator, services.clock.now())
+    seconds = request.seconds if left is None else min(request.seconds, max(1.0, left))
+    return replace(request, seconds=seconds, plan_seconds=None)
 
 
 class _HandedTests(Struct, frozen=True):

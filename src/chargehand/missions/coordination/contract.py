@@ -7,7 +7,6 @@ from typing import Protocol
 from chargehand.core.records import Base, MissionRequest, Verdict, VerdictScope
 from chargehand.missions.promotion.promoter import Fault
 from chargehand.missions.verdict.judged import BaseContext
-from chargehand.missions.verdict.validation import Validator
 
 
 class TreeJudge(Protocol):
@@ -21,13 +20,11 @@ class TreeJudge(Protocol):
 
     async def judge_again(
         self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
-    ) -> tuple[Verdict, Validator]:
+    ) -> tuple[Verdict, BaseContext]:
         """TreeJudge a tree by today's gates; the verdict is recorded."""
         ...
 
-    async def promote(
-        self, base: Base, tree: str, verdict: Verdict, validator: Validator, *, approved: bool = False
-    ) -> None:
+    async def promote(self, context: BaseContext, tree: str, verdict: Verdict, *, approved: bool = False) -> None:
         """Promote a tree, export it and settle the mission."""
         ...
 

@@ -8,6 +8,8 @@ something to do it sleeps: no worker holds it, and a child that comes to rest wa
 from __future__ import annotations
 
 import asyncio
+import math
+from datetime import timedelta
 from functools import partial
 
 from msgspec.structs import replace
@@ -34,7 +36,7 @@ from chargehand.core.plan_events import (
 )
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
-from chargehand.core.state import MissionSummary
+from chargehand.core.state import ENDED, MissionSummary
 from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
 from chargehand.missions.causes import mission_cause
@@ -42,7 +44,7 @@ from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
-from chargehand.missions.coordination.merging import MergeQueue
+from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
     OBJECTED,
@@ -54,7 +56,7 @@ from chargehand.missions.coordination.reviews import (
 )
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
-from chargehand.missions.reading import MissionReader, mission_ref
+from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left
 from chargehand.missions.services import Services
 
 
@@ -71,7 +73,28 @@ class Coordinator:
         self._look = MissionReader(store=services.store, workers=services.workers)
 
     async def run(self) -> None:
-        """Decide and carry out, until the mission is settled or sleeps."""
+        """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
+        left = plan_seconds_left(self._journal.state, self._services.clock.now())
+        if left is not None and left <= 0:
+            await self._end_by_time()
+            return
+        try:
+            async with self._control.limited(math.inf if left is None else left):
+                await self._go_on()
+        except TimeoutError:
+            if left is None:
+                raise
+            await self._end_by_time()
+
+    async def _end_by_time(self) -> None:
+        for child in (await asyncio.to_thread(self._children)).values():
+            if child.status not in ENDED:
+                await asyncio.to_thread(self._services.stop_mission, child.id)
+        message = f"the plan's time limit of {self._request.plan_seconds:.0f} s is over; {self._kept}"
+        ended = MissionFinished(status="exhausted", reasons=(Reason(code="time", message=message),))
+        self._journal.record(ended, durable=True)
+
+    async def _go_on(self) -> None:
         while True:
             # Told first: what the news are is read after this, so nothing gets lost.
             rows = self._services.store.log.children(self._journal.mission)
@@ -160,6 +183,11 @@ class Coordinator:
     def _request(self) -> MissionRequest:
         assert self._journal.state.request is not None
         return self._journal.state.request
+
+    @property
+    def _kept(self) -> str:
+        merged = self._journal.state.commit is not None
+        return "what was merged before stays on its branch" if merged else "nothing was merged"
 
     def _tip(self) -> Base:
         """Return the coordinator's branch as it is now, as a base."""
@@ -433,18 +461,13 @@ class Coordinator:
 
     async def _finish(self, move: d.Finish) -> None:
         if move.stopped is not None:
-            kept = (
-                "what was merged before stays on its branch"
-                if self._journal.state.commit
-                else "nothing was merged"
-            )
-            reason = replace(move.stopped, message=f"{move.stopped.message}; {kept}")
+            reason = replace(move.stopped, message=f"{move.stopped.message}; {self._kept}")
             self._journal.record(MissionFinished(status="refused", reasons=(reason,)), durable=True)
         elif self._journal.state.commit is None:
             reason = Reason(code="nothing_to_do", message="no task had anything to change")
             self._journal.record(MissionFinished(status="promoted", reasons=(reason,)), durable=True)
         else:
-            await self._queue.deliver()
+            await deliver_promoted(self._services, self._journal, self._control, self._judge)
 
     # --- sleeping
 
@@ -453,7 +476,12 @@ class Coordinator:
         if move.people:
             self._journal.record(rest_for_person(self._journal.state, *move.people), durable=True)
         else:
-            wakes = next_expiry(self._journal.state)
+            now = self._services.clock.now()
+            left = plan_seconds_left(self._journal.state, now)
+            moments = [next_expiry(self._journal.state)]
+            if left is not None:
+                moments.append((now + timedelta(seconds=max(0.0, left) + 1)).isoformat(timespec="seconds"))
+            wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.
         if not any(row.news for row in self._services.store.log.children(self._journal.mission)):

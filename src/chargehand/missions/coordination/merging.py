@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 from chargehand.checks.execution import report
 from chargehand.core.fold import read_payload
@@ -28,6 +29,9 @@ from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.workspace.merge import MergeConflictError
+
+# What is left of a mission's time limit for export and applying.
+_DELIVERY_SECONDS = 15.0
 
 
 class MergeQueue:
@@ -61,7 +65,7 @@ class MergeQueue:
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
-        verdict, validator = await self._judge.judge_again(tip, rebase.tree, scope="merged")
+        verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged")
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
@@ -72,7 +76,7 @@ class MergeQueue:
             child,
             rebase,
             Reason(code="merged_red", message=f"together with what was merged since: {why}"),
-            report(verdict, validator.outputs).encode(),
+            report(verdict, context.validator.outputs).encode(),
         )
 
     async def _promote(
@@ -124,16 +128,41 @@ class MergeQueue:
             evidence=kept,
         )
 
-    async def deliver(self) -> None:
-        """Export what is merged, judged once more on the branch that it is to be applied to where that moved."""
+
+async def deliver_promoted(services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
+    """Export what is promoted, judged once more on the branch that it is to be applied to where that moved."""
+    try:
         # Where both conflict, or are not good together, it stays on its own branch: applying it says why not.
-        async with SlotQueue(self._services, self._journal, self._control).delivery():
-            with contextlib.suppress(MergeConflictError):
-                rebase = await rebase_promoted(self._journal, self._services.store, self._services.depot)
-                if rebase is not None:
-                    verdict, validator = await self._judge.judge_again(rebase.base, rebase.tree, scope="merged")
-                    if judge_verdict(verdict).mission == "promoted":
-                        self._journal.record(BaseResolved(base=rebase.base))
-                        await self._judge.promote(rebase.base, rebase.tree, verdict, validator)
-                        return
-            await self._judge.deliver()
+        async with SlotQueue(services, journal, control).delivery():
+            if journal.state.cancel_asked or not await promote_on_branch(services, journal, control, judge):
+                await judge.deliver()
+    except asyncio.CancelledError:
+        # What a person cancelled after its promotion stands all the same; of a plan they may want no more.
+        if control.stopped in (None, "cancel") and journal.state.plan is None:
+            await judge.deliver()
+        raise
+
+
+async def promote_on_branch(services: Services, journal: Journal, control: Control, judge: TreeJudge) -> bool:
+    """Promote what was promoted before, on top of the branch that it is still to be applied to, where that moved.
+
+    Tells whether that was done, and delivered: not where the two conflict or are not good together.
+    """
+    rebase_now = partial(rebase_promoted, journal, services.store, services.depot)
+    # A limit of its own: what stands is delivered even where there is no time for more.
+    with contextlib.suppress(MergeConflictError, TimeoutError):
+        async with control.limited(control.seconds_left() - _DELIVERY_SECONDS):
+            rebase = await rebase_now()
+            while rebase is not None:
+                verdict, context = await judge.judge_again(rebase.base, rebase.tree, scope="merged")
+                if judge_verdict(verdict).mission != "promoted":
+                    return False
+                # Whoever pauses gives the turn up: somebody else may have been first.
+                before, rebase = rebase, await control.unpaused(rebase_now)
+                if rebase is not None and rebase.base.commit == before.base.commit:
+                    break
+        if rebase is not None:
+            journal.record(BaseResolved(base=rebase.base))
+            await judge.promote(context, rebase.tree, verdict)
+            return True
+    return False

@@ -49,7 +49,7 @@ class Rebase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record_rebase(
-    journal: Journal, store: Store, depot: Depot, base: Base, tree: str, *, number: int
+    journal: Journal, store: Store, depot: Depot, base: Base, tree: str, *, step: str, number: int
 ) -> Rebase | None:
     """Rebase an attempt's tree as a recorded step: after a crash the result is the same one."""
     attempt = journal.state.attempt(number)
@@ -74,7 +74,7 @@ async def record_rebase(
         )
         return (event,)
 
-    output = await journal.step(f"merge/{number}", [base.commit, tree], work, events=events)
+    output = await journal.step(step, [base.commit, tree], work, events=events)
     return convert_to(output, Rebase | None)
 
 
@@ -126,6 +126,13 @@ def _drop_conflicts(
         dropped |= paths
         result = merge(depot.replace_paths(tree, sorted(dropped), base.tree))
     return result.tree
+
+
+def has_branch_moved(journal: Journal, depot: Depot) -> bool:
+    """Tell whether what is promoted is still to be applied to a branch that moved since."""
+    state = journal.state
+    base = state.promoted_on if state.request is not None and state.request.apply else None
+    return base is not None and not is_applied(state) and moved_base(depot, base) is not None
 
 
 async def rebase_promoted(journal: Journal, store: Store, depot: Depot) -> Rebase | None:

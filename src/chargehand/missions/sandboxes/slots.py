@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from chargehand.core.mission_events import MissionAdmitted, MissionQueued
 from chargehand.core.records import Reason
-from chargehand.durable.admission import ConcurrencyLimit
+from chargehand.durable.admission import ConcurrencyLimit, Gate
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services, SlotName, system_errors
@@ -38,23 +38,29 @@ class SlotQueue(Struct, eq=False):
             yield
 
     @contextlib.asynccontextmanager
-    async def delivery(self, *, wanted: bool = True) -> AsyncIterator[None]:
+    async def delivery(self, *, wanted: bool = True, wait: bool = True) -> AsyncIterator[bool]:
         """Hold the turn at the branch that the mission's result is to be applied to, as `turn` does.
 
         From the merge with that branch to its move: of two that merged at once one could not be applied. Nothing
-        is held where nothing is to be applied, or it is not `wanted`.
+        is held where nothing is to be applied, or it is not `wanted`. One that does not `wait` is told `False`
+        where somebody else has the turn. A pause gives it up: whoever goes on looks where the branch is by then.
         """
         state = self.journal.state
         branch = state.base.branch if state.base is not None else None
         if not wanted or state.request is None or not state.request.apply or branch is None:
-            yield
+            yield True
             return
         turns = self.services.merges(state.repository, branch)
-        async with self._place(turns, "merges", f"another mission is being merged into {branch}"):
-            yield
+        why = f"another mission is being merged into {branch}"
+        async with self._place(turns, "merges", why, wait=wait) as held:
+            yield held
 
     @contextlib.asynccontextmanager
-    async def _place(self, slots: ConcurrencyLimit, what: str, why: str) -> AsyncIterator[None]:
+    async def _place(
+        self, slots: ConcurrencyLimit, what: str, why: str, *, wait: bool = True
+    ) -> AsyncIterator[bool]:
+        # A person waits for what a command does: it goes before what workers do in the background.
+        place = slots.new_place(urgent=self.services.worker[1] == "command")
         clock, queued = self.services.clock, False
 
         def record_wait(before: int) -> None:
@@ -67,15 +73,23 @@ class SlotQueue(Struct, eq=False):
             queue = MissionQueued(waits_for=what, before=before, places=slots.places, reason=reason)
             self.journal.record(queue)
 
-        since = clock.monotonic()
-        async with contextlib.AsyncExitStack() as stack:
+        async def take(gate: Gate | None = None) -> None:
+            nonlocal queued
+            since = clock.monotonic()
             with self.control.queued(), system_errors():
-                # A person waits for what a command does: it goes before what workers do in the background.
-                urgent = self.services.worker[1] == "command"
-                slot = slots.place(urgent=urgent, gate=self.control, on_wait=record_wait)
-                await stack.enter_async_context(slot)
+                await place.take(gate=gate, on_wait=record_wait)
             waited = clock.monotonic() - since
             self.journal.queued_seconds += waited
             if queued:
+                queued = False
                 self.journal.record(MissionAdmitted(waits_for=what, seconds=waited))
-            yield
+
+        if wait:
+            await take(self.control)
+        held = wait or place.take_now()
+        try:
+            # Whoever works keeps its place while a person has paused it, for its sandbox keeps its memory.
+            with self.control.lending(place, take) if what != "attempts" else contextlib.nullcontext():
+                yield held
+        finally:
+            place.leave()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from chargehand.core.records import Base, Verdict
+from chargehand.core.records import Base, Verdict, VerdictScope
 from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.runner import AttemptRunner
@@ -29,3 +29,17 @@ class JudgedAttempt(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     end: AttemptEnd
     report: str | None
+
+
+async def judge_tree(
+    context: BaseContext, tree: str, *, scope: VerdictScope, before: Verdict | None = None
+) -> Verdict:
+    """Inspect and judge a tree that holds an attempt's changes, judged `before`, or those of an earlier run."""
+    validator = context.validator
+    changes = validator.services.depot.diff(context.base.tree, tree)
+    inspection = await context.inspector.inspect_all(changes)
+    # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
+    findings = tuple(dict.fromkeys((*(before.findings if before else ()), *inspection.findings)))
+    return await validator.judge_candidate(
+        tree, scope=scope, changes=changes, findings=findings, degraded=inspection.degraded
+    )

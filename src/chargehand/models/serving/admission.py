@@ -398,6 +398,10 @@ class MeteredCall:
         if self._first is None:
             self._first = self._admission.clock.monotonic() - self._started
 
+    def note_retry(self, after: str) -> None:
+        """Note that the call is sent once more, and after which answer."""
+        self._record = replace(self._record, retried=(*self._record.retried, after))
+
     def name_left_out(self, reply: UpstreamReply, screened: tuple[str, ...]) -> UpstreamReply:
         """Return a reply whose header names all that its provider was not sent, which goes into the record too."""
         names = join_left_out(screened, reply.lower_headers.get(LEFT_OUT, ""))

@@ -285,7 +285,9 @@ class RequestHandler:
                 except GatewayFault:
                     body = b""
                 self._note_error(reply.status, headers, body)
-            again = reply.status in RETRIED_STATUS and await self._wait_for_retry(call, headers, body)
+            again = reply.status in RETRIED_STATUS and await self._wait_for_retry(
+                call, str(reply.status), headers, body
+            )
             if not again:
                 await self._pass_error(call, reply.status, headers, body)
                 return
@@ -310,17 +312,19 @@ class RequestHandler:
                 if fault.code != "upstream_unreachable":
                     raise fault from None
                 call.sent = False
-                if not await self._wait_for_retry(call):
+                if not await self._wait_for_retry(call, "unreachable"):
                     raise fault from None
                 if request.health is not None:
                     request.health.note_unreachable()
 
-    async def _wait_for_retry(self, call: MeteredCall, *answered: Any) -> bool:
+    async def _wait_for_retry(self, call: MeteredCall, after: str, *answered: Any) -> bool:
         """Wait to send a call again; a crash meanwhile finds that it cost nothing, unless it may have."""
         entry = None if call.sent else self._request.entry
         if entry is not None:
             await entry.worker.note_bound(call.id, 0.0, durable=False)
         again = await self._retries.wait_for_retry(*answered)
+        if again:
+            call.note_retry(after)
         if again and entry is not None:
             await entry.worker.note_bound(call.id, call.grant.usd, durable=True)
         return again
