@@ -2609,6 +2609,7 @@ export interface components {
          *         base already, before anything is spent. Its agent starts in `directory`, setup and checks in
          *         `checks_directory`, each below the top of the repository, which is "".
          *         `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
+         *         `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
          *         `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
          *         `role_from` where that was read, `role_why` in words how agent and model follow from it.
          */
@@ -2641,6 +2642,8 @@ export interface components {
             attempts: number;
             /** @default 1800 */
             seconds: number;
+            /** @default null */
+            plan_seconds: number | null;
             /** @default process */
             tier: string;
             /** @default false */
@@ -2771,6 +2774,9 @@ export interface components {
                 [key: string]: number;
             };
             errors: {
+                [key: string]: number;
+            };
+            retries: {
                 [key: string]: number;
             };
             skips: number;
