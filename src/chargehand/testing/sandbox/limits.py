@@ -87,10 +87,10 @@ class LimitContract(SandboxFixtures):
         sandbox = (await open_sandbox(processes=40)).sandbox
         # What happens within a virtual machine the host does not see.
         seen = sandbox.tier != "vm"
-        bomb = await sandbox.exec(python(_BOMB), timeout=60 if seen else 20)
+        bomb = await sandbox.exec(python(_BOMB), timeout=120 if seen else 20)
         assert (bomb.limit, bomb.timed_out) == (("processes", False) if seen else ("wall_time", True))
         assert bomb.exit_code == 137
-        stuck = await sandbox.exec(python(_STUCK), timeout=60 if seen else 6)
+        stuck = await sandbox.exec(python(_STUCK), timeout=120 if seen else 6)
         assert (stuck.limit, stuck.exit_code) == ("processes" if seen else "wall_time", 137)
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
