@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,8 +257,9 @@ async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
         clock.advance(seconds)
 
     async with contextlib.AsyncExitStack() as stack:
-        async with provider.served() as refusing:
-            pass
+        nobody = stack.enter_context(socket.socket())  # has its port for itself, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        refusing = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         urls = [refusing if case.behave is None else await stack.enter_async_context(provider.served())]
         urls.append(await stack.enter_async_context(good.served()))
         ups = [HttpUpstream(url, "key", "openai") for url in urls]

@@ -57,6 +57,7 @@ class TestWithoutControlGroups(LimitContract):
     """What limits the sandboxes of a user who may make no control group."""
 
     groups = False
+    bomb_seconds = 6.0
     open_sandbox = TestProcessTier.open_sandbox
 
     async def test_memory_of_many_processes_together(self, open_sandbox: Open) -> None:

@@ -24,7 +24,7 @@ from tests.crash_kit import sleepers
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
-WAIT = 60.0
+WAIT = 120.0
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 COMMAND = (sys.executable, "-m", "chargehand")
 GO = ("run", "--red-base", "go")

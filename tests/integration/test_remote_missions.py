@@ -13,6 +13,7 @@ from desk import Desk, repository, shell
 from test_cli_terminal import wait_for
 from test_remote_commands import Remote
 from tests.forked import ForkedProcess
+from tests.postgres import free_port
 from tests.server_kit import Served, record_missions, serving
 
 from chargehand.app.reading import StateReader
@@ -103,8 +104,8 @@ def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Pa
     desk = Desk(tmp_path)
     with StateReader.open(environ=desk.environ, cwd=tmp_path) as reader:
         (mission,) = record_missions(reader, 1)
-    with serving(desk.environ, tmp_path) as served:
-        port = int(served.url.rpartition(":")[2])
+    port = free_port()
+    with serving(desk.environ, tmp_path, port=port) as served:
         remote = Remote(tmp_path / "elsewhere", served)
         watched = Watched(remote, "mission", "watch", mission)
         followed = Watched(remote, "mission", "log", mission, "--follow")
@@ -115,7 +116,7 @@ def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Pa
         for each in (watched, followed):
             wait_for(lambda each=each: len(each.lines()) == 2)
         desk.say("mission", "cancel", mission, cwd=tmp_path)
-        assert [each.process.wait(30) for each in (watched, followed)] == [0, 0]
+        assert [each.process.wait(120) for each in (watched, followed)] == [0, 0]
     told = desk.say("mission", "log", mission, cwd=tmp_path).stdout.splitlines()
     assert watched.lines() == followed.lines() == told  # none left out, none twice
 
@@ -128,7 +129,7 @@ def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
         watched = Watched(Remote(tmp_path / "elsewhere", served), "mission", "watch", mission)
         wait_for(watched.lines)
         os.kill(watched.process.pid, signal.SIGINT)
-        assert watched.process.wait(30) == 130
+        assert watched.process.wait(120) == 130
         error = json.loads(watched.lines("err")[-1])["error"]
         assert error["code"] == "interrupted"
         assert f"chargehand --server {served.url} mission watch {mission}" in error["hint"]

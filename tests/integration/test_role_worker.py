@@ -12,7 +12,7 @@ import pytest
 from desk import Desk, finish, repository
 
 pytestmark = pytest.mark.needs_bwrap
-WAIT = 60.0
+WAIT = 120.0
 ROLE = 'summary = "writes"\nprompt = "Write."\ntools = ["edit"]\nwrites = true\nagent = "{agent}"\n'
 
 
