@@ -124,12 +124,13 @@ class Collector:
             self.unknown.add((file, function.name if function else "", ast.unparse(value)))
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, Function | None]]:
-    """Yield all calls with the innermost function around each."""
+@cache
+def _calls(tree: ast.Module) -> list[tuple[ast.Call, Function | None]]:
+    """Return all calls with the innermost function around each."""
     around: dict[ast.AST, Function] = {}
     for function in functions(tree):  # outer ones come first
         around.update(dict.fromkeys(ast.walk(function), function))
-    return ((node, around.get(node)) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [(node, around.get(node)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def _keyword_values(call: ast.Call) -> list[ast.expr]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ class Desk:
         monkeypatch.setenv("HOME", str(place))
         monkeypatch.setenv("CHARGEHAND_HOME", str(used_state(place / "state")))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+        # What a used state directory knows it knows of a person who says nothing to version managers.
+        for name in {name for name in os.environ if name.startswith(("PYENV_", "RUSTUP_"))}:
+            monkeypatch.delenv(name)
 
     def __call__(self, *words: str, code: int = 0, input: str | None = None) -> Result:
         done = CliRunner().invoke(chargehand, list(words), input=input)
