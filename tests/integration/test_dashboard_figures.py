@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def cells(page: Page, table: str) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Any:
+def served(tmp_path: Path) -> Iterator[Served]:
     with serving(environment(tmp_path), tmp_path) as made:
         yield made
 

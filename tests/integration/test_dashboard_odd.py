@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import resource
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +18,7 @@ from desk import Desk, repository, shell
 from playwright.sync_api import Page, expect
 from tests.server_kit import Served, environment, record_missions, serving
 
-from chargehand.core.mission_events import MissionCreated, QuestionAsked
+from chargehand.core.mission_events import MissionCreated, QuestionAsked, StepFinished
 from chargehand.core.records import MissionRequest
 
 pytestmark = pytest.mark.needs_chromium
@@ -110,7 +115,8 @@ def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
     began = heap(page)
     page.goto(f"{served.url}/missions/m-00000/timeline")
     lines = page.locator(".timeline-line")
-    expect(lines.first).to_be_visible()
+    # What is shown above the log is told by all of it.
+    expect(lines.first).to_be_visible(timeout=120_000)
     shown = page.get_by_role("status").filter(has_text="events")
     expect(shown).to_have_text(f"{count + 1} events", timeout=300_000)
     page.get_by_role("button", name="To the latest").click()
@@ -123,14 +129,15 @@ def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
     # While one reads, the log goes on.
     for step in range(2, 5):
         append_questions(served, 1)
-        expect(shown).to_have_text(f"{count + step} events")
+        expect(shown).to_have_text(f"{count + step} events", timeout=60_000)
     page.get_by_role("button", name="To the latest").click()
     expect(page.locator(f"[aria-posinset='{count + 4}']")).to_be_visible()
     assert lines.count() < 100
     held, blocked = heap(page) - began, page.evaluate("window.blocked")
     long = [duration for duration in blocked if duration > 200]
     print(
-        f"{count} events: {held:.0f} MB; blocked for more than 200 ms {len(long)} times, {max(blocked, default=0)} ms at most"
+        f"{count} events: {held:.0f} MB; blocked for more than 200 ms {len(long)} times,"
+        f" {max(blocked, default=0)} ms at most"
     )
     assert held < 20 + count * 0.002
 
@@ -189,3 +196,79 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
         expect(page.get_by_role("button", name=re.compile("more characters"))).to_be_visible()
         page.goto(f"{served.url}/missions/{mission}/changes?file=z.dat")
         expect(page.get_by_role("main")).to_contain_text("Binary files")
+
+
+def test_a_line_of_a_megabyte_is_folded(served: Served, open_page: test_dashboard.Open) -> None:
+    said = json.dumps({"kind": "text", "text": "<b>" + "y" * 1_000_000}) + "\n"
+    with served.reader() as reader:
+        output = {"artifact": reader.store.artifacts.put(said.encode(), kind="output")}
+        step = StepFinished(step="attempt/1/work/told/1", input="", output=output, seconds=1.0)
+        reader.store.log.append("m-00000", step)
+    page = open_page(served, "/missions/m-00000/transcript")
+    line = page.get_by_role("list", name="Transcript").locator("pre")
+    expect(line).to_have_text(re.compile("^<b>y{3997}$"))
+    page.get_by_role("button", name="Show all 1000003 characters").click()
+    expect(page.get_by_role("button", name="Show less")).to_be_visible()
+    assert len(line.inner_text()) == 1_000_003
+    page.get_by_role("button", name="Show less").click()
+    assert len(line.inner_text()) == 4_000
+
+
+READS_IDS = """async () => {
+  const response = await fetch("/api/v1/events?after=0");
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  window.ids = [];
+  let rest = "";
+  void (async () => {
+    for (;;) {
+      const lines = (rest + (await reader.read()).value).split("\\n");
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith("id: ")) window.ids.push(Number(line.slice(4)));
+    }
+  })();
+}"""
+
+
+@pytest.mark.soak
+def test_a_slow_reader_loses_nothing_and_costs_the_server_no_memory(
+    tmp_path: Path, open_page: test_dashboard.Open
+) -> None:
+    environ = environment(tmp_path)
+    words = [sys.executable, "-m", "chargehand", "up", "--no-worker", "--port", "0", "--json"]
+    with subprocess.Popen(words, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            served = Served(json.loads(server.stdout.readline())["url"], environ, tmp_path)
+            with served.reader() as reader:
+                record_missions(reader, 1)
+            page = open_page(served)
+            session = page.context.new_cdp_session(page)
+            session.send("Network.enable")
+            slow = {"offline": False, "latency": 0, "uploadThroughput": -1}
+            session.send("Network.emulateNetworkConditions", {**slow, "downloadThroughput": 20_000})
+            page.evaluate(READS_IDS)
+            append_questions(served, 1_000)
+            page.wait_for_timeout(3_000)
+            before = resident(server.pid)
+            # 40 MB, of which the reader takes 20 kB a second.
+            append_questions(served, 100_000)
+            page.wait_for_timeout(5_000)
+            grown, taken = resident(server.pid) - before, page.evaluate("window.ids.length")
+            print(f"{taken} of 101001 lines taken, the server grew by {grown:.0f} MB")
+            assert taken < 50_000
+            assert grown < 20
+            session.send("Network.emulateNetworkConditions", {**slow, "downloadThroughput": -1})
+            for _ in range(600):
+                if page.evaluate("window.ids.length") >= 101_001:
+                    break
+                page.wait_for_timeout(200)
+            assert page.evaluate("window.ids.length") == 101_001
+            assert page.evaluate("window.ids.every((id, at) => id === window.ids[0] + at)")
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=60)
+
+
+def resident(pid: int) -> float:
+    """Return the MB of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6

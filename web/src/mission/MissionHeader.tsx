@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { MissionDetails } from "../api/contract";
 import { Status } from "../design/Status";
 import { Icon } from "../design/Icon";
+import { Message } from "../design/Message";
 import { baseName, duration, money, plainText } from "../format";
 import { useNow } from "../useNow";
 import { Actions } from "./Actions";
@@ -23,7 +24,9 @@ export function MissionHeader({ mission, title }: { mission: MissionDetails; tit
         </div>
         <Actions mission={mission} />
       </div>
-      <h1 className="wrap">{title}</h1>
+      <h1 className="wrap clamp" title={title}>
+        {title}
+      </h1>
       {mission.parent !== null && (
         <p>
           Task <span className="mono">{mission.task}</span> of{" "}
@@ -36,15 +39,15 @@ export function MissionHeader({ mission, title }: { mission: MissionDetails; tit
       <SettledQuestion mission={mission.mission} />
       <Waits mission={mission} />
       {mission.reasons.length > 0 && !isOpen(question) && (
-        <div className={cause ? "card bad stack" : "card stack"}>
+        <div className={cause ? `card stack ${mission.status === "waiting" ? "warn" : "bad"}` : "card stack"}>
           {mission.reasons.map((reason) => (
             <p key={`${reason.code} ${reason.message}`} className="wrap">
-              <span className="mono soft">{reason.code}</span> {plainText(reason.message)}
+              <span className="mono soft">{reason.code}</span> <Message text={reason.message} />
             </p>
           ))}
           {cause && (
             <p className="soft wrap">
-              <strong>What helps:</strong> {plainText(cause.remedy)}
+              <strong>What helps:</strong> <Message text={cause.remedy} />
             </p>
           )}
         </div>
@@ -69,7 +72,7 @@ function Waits({ mission }: { mission: MissionDetails }) {
       {/* A plan that waits for its tasks says so once more, in one long sentence. */}
       {mission.waits && mission.waiting.length === 0 && (
         <p className="card warn">
-          <Icon name="waiting" /> Waits: {plainText(mission.waits.message)}
+          <Icon name="waiting" /> Waits: <Message text={mission.waits.message} />
         </p>
       )}
       {mission.waiting.map((task) => (

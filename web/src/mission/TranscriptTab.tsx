@@ -50,7 +50,7 @@ function isFirstOf(lines: readonly TranscriptLine[], index: number): boolean {
   return lines[index - 1]?.reply !== line.reply;
 }
 
-const SPEAKERS: Record<string, string> = { person: "Person", model: "Model", call: "Calls", result: "Result" };
+const SPEAKERS: Record<string, string> = { person: "Person", model: "Model", call: "Calls", result: "Result", agent: "Agent", thought: "Thought", error: "Error" };
 // Longer text is folded: a page of output must not hide what was said after it.
 const FOLD_LINES = 24;
 const FOLD_CHARACTERS = 4_000;
