@@ -36,33 +36,39 @@ def put(client: httpx.Client, body: dict[str, Any], **more: Any) -> tuple[int, d
 
 
 def test_notes_are_one_persons_own_and_everybody_sees_them(served: Served) -> None:
-    ada, bob, viewer = served.user("ada", "operator"), served.user("bob", "operator"), served.user("eve", "viewer")
+    ada, own, reading = served.user("ada", "operator"), served.owner(), served.token("read")
     empty = ada.get(OWN).json()
     assert (empty["revision"], empty["user"], empty["decided"], empty["changed"]) == (0, "ada", {}, "")
     status, kept = put(ada, notes("h1", h2="why?"), revision=0)
     assert (status, kept["revision"], kept["comments"]) == (200, 1, {"h2": "why?"})
-    assert put(bob, notes("h3"), revision=0)[1]["revision"] == 1
+    assert put(own, notes("h3"), revision=0)[1]["revision"] == 1
     assert ada.get(OWN).json() == kept
-    assert viewer.get(OWN).json()["revision"] == 0
-    found = {each["user"]: each["decided"] for each in viewer.get(ALL).json()["reviews"]}
-    assert found == {"ada": {"h1": "rejected"}, "bob": {"h3": "rejected"}}
-    assert put(viewer, notes(), revision=0)[1]["error"]["code"] == "access_denied"
+    assert reading.get(OWN).json() == served.owner().get(OWN).json()  # another browser, and a program
+    found = {each["user"]: each["decided"] for each in reading.get(ALL).json()["reviews"]}
+    assert found == {"ada": {"h1": "rejected"}, owner_name(served): {"h3": "rejected"}}
+    assert put(reading, notes(), revision=1)[1]["error"]["code"] == "access_denied"
     assert ada.get(f"{API}/missions/m-00001/reviews").json()["reviews"] == []
     assert ada.get(f"{API}/missions/m-none/reviews").status_code == 404
     with served.reader() as reader:
-        remove_user(reader, "bob", by=owner(reader))
-    assert [each["user"] for each in viewer.get(ALL).json()["reviews"]] == ["ada"]
+        remove_user(reader, "ada", by=owner(reader))
+    assert [each["user"] for each in reading.get(ALL).json()["reviews"]] == [owner_name(served)]
+
+
+def owner_name(served: Served) -> str:
+    with served.reader() as reader:
+        return owner(reader).user
 
 
 def test_of_two_tabs_the_second_one_finds_out(served: Served) -> None:
     client = served.owner()
+    before = client.get(OWN).json()["revision"]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: put(client, notes(f"h{number}"), revision=0), range(8)))
+        answers = list(pool.map(lambda number: put(client, notes(f"h{number}"), revision=before), range(8)))
     assert sorted(status for status, _ in answers) == [200] + [412] * 7
     assert {each["error"]["code"] for status, each in answers if status == 412} == {"review_changed"}
     tag = client.get(OWN).headers["etag"]
     assert client.get(OWN, headers={"If-None-Match": tag}).status_code == 304
-    assert client.put(OWN, json=notes("h9"), headers={"If-Match": tag}).json()["revision"] == 2
+    assert client.put(OWN, json=notes("h9"), headers={"If-Match": tag}).json()["revision"] == before + 2
     stale = client.put(OWN, json=notes(), headers={"If-Match": tag})
     assert (stale.status_code, stale.json()["error"]["code"]) == (412, "review_changed")
     assert client.get(OWN).json()["decided"] == {"h9": "rejected"}
