@@ -37,6 +37,12 @@ from chargehand.app.progress.plan_graph import show_plan as show_plan
 from chargehand.app.progress.terminal import TerminalFollower as TerminalFollower
 from chargehand.app.progress.terminal import TerminalRecord as TerminalRecord
 from chargehand.app.reading import StateReader, parse_since
+from chargehand.app.reporting.decisions import HunkDecision as HunkDecision
+from chargehand.app.reporting.decisions import MissionReviews as MissionReviews
+from chargehand.app.reporting.decisions import ReviewDecisions as ReviewDecisions
+from chargehand.app.reporting.decisions import find_review as find_review
+from chargehand.app.reporting.decisions import list_reviews as list_reviews
+from chargehand.app.reporting.decisions import save_review as save_review
 from chargehand.app.reporting.report import MissionReport as MissionReport
 from chargehand.app.reporting.review import ChangeReview as ChangeReview
 from chargehand.core import attempt_events as a

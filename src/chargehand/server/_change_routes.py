@@ -26,9 +26,18 @@ from chargehand.app.composition import App
 from chargehand.app.documents import CheckpointsDocument
 from chargehand.app.reading import StateReader
 from chargehand.app.storage import ArtifactList, ArtifactView, list_artifacts, read_artifact
+from chargehand.app.story import (
+    HunkDecision,
+    MissionReviews,
+    ReviewDecisions,
+    find_review,
+    list_reviews,
+    save_review,
+)
 from chargehand.server._routes import MissionName, NamedMission, RawContent, RestArguments, Route, Words
 
 # A review may take back each of a large change's hunks.
+_HunkId = Annotated[str, Meta(min_length=1, max_length=64)]
 _Parts = Annotated[tuple[Words, ...], Meta(max_length=5_000)]
 
 
@@ -39,6 +48,16 @@ class DiffQuery(RestArguments, frozen=True):
     old: Annotated[str, Meta(max_length=64)] = "base"
     new: Annotated[str, Meta(max_length=64)] = "result"
     patch: bool = True
+
+
+class SaveReview(RestArguments, frozen=True, kw_only=True):
+    """Your notes on a change, in the place of those of `revision`, 0 for none: `If-Match` says it as well."""
+
+    mission: MissionName
+    revision: Annotated[int, Meta(ge=0, le=1 << 53)]
+    tree: Annotated[str, Meta(max_length=64)] = ""
+    decided: Annotated[dict[_HunkId, HunkDecision], Meta(max_length=20_000)]
+    comments: Annotated[dict[_HunkId, Words], Meta(max_length=2_000)]
 
 
 class TreesQuery(DiffQuery, frozen=True, kw_only=True):
@@ -121,6 +140,27 @@ def _checkpoints(reader: StateReader, call: NamedMission, by: Caller) -> Checkpo
 
 _ONE = "/missions/{mission}"
 ROUTES = (
+    Route(
+        method="GET", path=f"{_ONE}/reviews", action="mission.review",
+        summary="Show what each person noted on its change so far.",
+        takes=NamedMission, gives=MissionReviews,
+        call=lambda reader, call, by: list_reviews(reader, call.mission),
+    ),
+    Route(
+        method="GET", path=f"{_ONE}/review/decisions", action="mission.review",
+        summary="Show what you noted on its change so far.",
+        takes=NamedMission, gives=ReviewDecisions,
+        call=lambda reader, call, by: find_review(reader, call.mission, by.user),
+    ),
+    Route(
+        method="PUT", path=f"{_ONE}/review/decisions", action="review.decide",
+        summary="Keep what you noted on its change so far.",
+        takes=SaveReview, gives=ReviewDecisions,
+        call=lambda app, call, by: save_review(
+            app, call.mission, by.user, revision=call.revision, tree=call.tree, decided=call.decided,
+            comments=call.comments,
+        ),
+    ),
     Route(
         method="GET", path=f"{_ONE}/diff", action="mission.diff",
         summary="Show what changed between two of its trees.",

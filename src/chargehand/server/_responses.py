@@ -45,6 +45,7 @@ _BY_CODE = {
     "access_denied": 403,
     "arguments_invalid": 400,
     "internal": 500,
+    "review_changed": 412,
 }
 
 
@@ -57,7 +58,10 @@ def encode_document(document: Any) -> bytes:
 
 
 def document_response(result: Any, *, status: int = 200, known: str = "") -> Response:
-    """Return a result as a response; 304 where the client has it already, as its `known` entity tags say."""
+    """Return a result as a response; 304 where the client has it already, as its `known` entity tags say.
+
+    The tag of what has a revision begins with it, so that `If-Match` can name it.
+    """
     if isinstance(result, StreamedContent):
         return StreamingResponse(_join_pieces(result.pieces), status, media_type=result.media_type)
     if isinstance(result, RawContent):
@@ -65,6 +69,8 @@ def document_response(result: Any, *, status: int = 200, known: str = "") -> Res
         return Response(result.content, status, headers, result.media_type)
     content = encode_document(result)
     tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    if (revision := getattr(result, "revision", None)) is not None:
+        tag = f'"{revision}-{tag[1:]}'
     headers = {"ETag": tag}
     if known and tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
         return Response(status_code=304, headers=headers)

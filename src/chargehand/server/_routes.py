@@ -88,7 +88,7 @@ class Route(Struct, frozen=True, kw_only=True):
     `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down.
     """
 
-    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     action: str
     summary: str
@@ -164,6 +164,14 @@ def read_arguments(
         return convert_to(given, kind, strict=bool(body))
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
+
+
+def read_revision(tag: str) -> int:
+    """Return the revision that an entity tag of `document_response` names. Raises `UsageError`."""
+    found = re.fullmatch(r'"([0-9]{1,15})-[0-9a-f]+"', tag)
+    if found is None:
+        raise _invalid(f"If-Match: {tag!r} is no ETag of this document")
+    return int(found[1])
 
 
 def _invalid(message: str) -> UsageError:

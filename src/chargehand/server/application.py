@@ -33,7 +33,7 @@ from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import document_response, error_response, reply_response
-from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments, read_revision
 from chargehand.server._sessions import Sessions
 from chargehand.server._terminal import TerminalSockets
 from chargehand.server.openapi import ROUTES, openapi_document
@@ -146,6 +146,8 @@ class ChargehandServer:
     async def _call(self, route: Route, request: Request) -> Response:
         caller = await self._in_thread(lambda: self._authorise(request, route.action))
         body = await _read_body(request) if request.method not in SAFE_METHODS else {}
+        if route.method == "PUT" and (tag := request.headers.get("if-match", "")):
+            body = {"revision": read_revision(tag), **body}
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )

@@ -28,6 +28,7 @@ _TYPES: Mapping[str, Any] = {
     "number": float,
     "boolean": bool,
     "array": tuple[str, ...],
+    "object": dict[str, str],
 }
 
 _HERE = "it works on the machine, or in the checkout, where it is typed"
@@ -57,7 +58,7 @@ class RouteSignature(Struct, frozen=True, kw_only=True):
     path: str
     commands: tuple[str, ...]
     raw: bool
-    arguments: Mapping[str, Literal["string", "integer", "number", "boolean", "array"]]
+    arguments: Mapping[str, Literal["string", "integer", "number", "boolean", "array", "object"]]
 
     @property
     def path_names(self) -> tuple[str, ...]:

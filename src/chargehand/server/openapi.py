@@ -44,6 +44,7 @@ _ERRORS = {
     "403": "The caller may not do this, or the request is not from our page.",
     "404": "There is nothing of that name.",
     "409": "It cannot be done now; the code says why.",
+    "412": "Somebody else wrote it since: read it again.",
     "422": "The request itself is wrong.",
     "429": "Too many requests.",
     "503": "The state directory, or the machine, cannot do it now.",
@@ -125,16 +126,20 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
             "description": "It goes on; the mission's events tell what becomes of it.",
             "content": {_JSON: {"schema": _reference(Accepted, schemas)}},
         }
+    parameters = list(_parameters(route.takes, route.path_names, schemas, in_body=route.method != "GET"))
+    if route.method == "PUT":
+        tag = {"type": "string", "description": "The ETag of what is replaced, in the place of `revision`."}
+        parameters.append({"name": "If-Match", "in": "header", "required": False, "schema": tag})
     operation = {
         "operationId": route.name,
         "summary": route.summary,
         "description": about,
         "tags": [route.path.split("/")[1]],
-        "parameters": list(_parameters(route.takes, route.path_names, schemas, in_body=route.method != "GET")),
-        "responses": responses | _failures(*_ERRORS),
+        "parameters": parameters,
+        "responses": responses | _failures(*(each for each in _ERRORS if each != "412" or route.method == "PUT")),
     }
     body = _body(route.takes, route.path_names, schemas)
-    if route.method in ("POST", "PATCH") and body["properties"]:
+    if route.method in ("POST", "PUT", "PATCH") and body["properties"]:
         operation["requestBody"] = {"required": bool(body["required"]), "content": {_JSON: {"schema": body}}}
     return operation
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # who only reads signs nothing, and asks nobody who they are
     from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.envelopes import Envelope
     from chargehand.store.idempotency import IdempotencyKeys
+    from chargehand.store.reviews import Reviews
 
 # What commands that need no store may write before there is one.
 _BEFORE_THE_STORE = frozenset({
@@ -111,6 +112,13 @@ class Store:
         from chargehand.store.idempotency import IdempotencyKeys
 
         return IdempotencyKeys(self.database, clock=self._clock)
+
+    @cached_property
+    def reviews(self) -> Reviews:
+        """What people noted while they review."""
+        from chargehand.store.reviews import Reviews
+
+        return Reviews(self.database, clock=self._clock)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.

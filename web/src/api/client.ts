@@ -43,6 +43,10 @@ export function patch<T>(path: string, body: unknown): Promise<T> {
   return send<T>("PATCH", path, body);
 }
 
+export function put<T>(path: string, body: unknown): Promise<T> {
+  return send<T>("PUT", path, body);
+}
+
 export function remove(path: string): Promise<unknown> {
   return send("DELETE", path);
 }

@@ -11,6 +11,7 @@ import type {
   MissionDetails,
   MissionPage,
   MissionReport,
+  MissionReviews,
   PlanDocument,
   RollbackPreview,
   Session,
@@ -94,6 +95,13 @@ export const reviewQuery = (mission: string) =>
   queryOptions({
     queryKey: ["mission", mission, "review"],
     queryFn: ({ signal }) => get<ChangeReview>(`${missionPath(mission)}/review`, signal),
+  });
+
+/** What everybody noted on a change so far; one's own is written by this page and read when it opens. */
+export const reviewsQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "reviews"],
+    queryFn: ({ signal }) => get<MissionReviews>(`${missionPath(mission)}/reviews`, signal),
   });
 
 export const rollbackQuery = (mission: string) =>

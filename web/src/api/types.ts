@@ -512,6 +512,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/missions/{mission}/reviews": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what each person noted on its change so far.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_missions_mission_reviews"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/review/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what you noted on its change so far.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_missions_mission_review_decisions"];
+        /**
+         * Keep what you noted on its change so far.
+         * @description Needs the role operator and the scope decide.
+         */
+        put: operations["put_missions_mission_review_decisions"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions/{mission}/diff": {
         parameters: {
             query?: never;
@@ -2677,6 +2721,14 @@ export interface components {
             break_at: string[];
         };
         /**
+         * MissionReviews
+         * @description The notes of all who review a mission's change, the newest first.
+         */
+        MissionReviews: {
+            mission: string;
+            reviews: components["schemas"]["ReviewDecisions"][];
+        };
+        /**
          * MissionStats
          * @description Missions by status, and the ended ones by what the rates count.
          *
@@ -3205,6 +3257,27 @@ export interface components {
         Reverted: {
             path: string;
             rule: string;
+        };
+        /**
+         * ReviewDecisions
+         * @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them.
+         *
+         *         These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last,
+         *         "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing
+         *         is kept.
+         */
+        ReviewDecisions: {
+            mission: string;
+            user: string;
+            revision: number;
+            changed: string;
+            tree: string;
+            decided: {
+                [key: string]: "accepted" | "rejected";
+            };
+            comments: {
+                [key: string]: string;
+            };
         };
         /**
          * ReviewDocument
@@ -4011,6 +4084,24 @@ export interface components {
         };
         /** @description It cannot be done now; the code says why. */
         409: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "not_found",
+                 *         "message": "there is no mission 'm-4'",
+                 *         "hint": "`chargehand mission list` shows them"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description Somebody else wrote it since: read it again. */
+        412: {
             headers: {
                 [name: string]: unknown;
             };
@@ -5240,6 +5331,133 @@ export interface operations {
             403: components["responses"]["403"];
             404: components["responses"]["404"];
             409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_reviews: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The notes of all who review a mission's change, the newest first. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionReviews"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_review_decisions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them. These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last, "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing is kept. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReviewDecisions"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    put_missions_mission_review_decisions: {
+        parameters: {
+            query?: never;
+            header?: {
+                "If-Match"?: string;
+            };
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    revision: number;
+                    /** @default  */
+                    tree?: string;
+                    decided: {
+                        [key: string]: "accepted" | "rejected";
+                    };
+                    comments: {
+                        [key: string]: string;
+                    };
+                };
+            };
+        };
+        responses: {
+            /** @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them. These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last, "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing is kept. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReviewDecisions"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            412: components["responses"]["412"];
             422: components["responses"]["422"];
             429: components["responses"]["429"];
             503: components["responses"]["503"];

@@ -5,6 +5,7 @@ import { reviewQuery } from "../../api/queries";
 import { EmptyState, Loaded } from "../../design/states";
 import { useNarrow } from "../../useNarrow";
 import { readStored, writeStored } from "../../storage";
+import { Colleagues } from "./Colleagues";
 import { CommentDialog } from "./CommentDialog";
 import { FileCard } from "./FileCard";
 import { FinishDialog } from "./FinishDialog";
@@ -32,7 +33,7 @@ export default function ReviewTab({ mission }: { mission: MissionDetails }) {
 
 function Review({ mission, review }: { mission: MissionDetails; review: ChangeReview }) {
   const files = useMemo(() => orderFiles(review.files), [review.files]);
-  const { units, state, unit, progress, act } = useReview(mission.mission, files);
+  const { units, state, unit, progress, act } = useReview(mission.mission, review.tree, files);
   const [shown, setShown] = useState<Shown>(null);
   const [split, setSplit] = useState(() => readStored(LAYOUT) === "split");
   const narrow = useNarrow();
@@ -46,6 +47,7 @@ function Review({ mission, review }: { mission: MissionDetails; review: ChangeRe
   return (
     <div className="stack review">
       <ReviewBar review={review} progress={progress} split={split} onSplit={narrow ? undefined : choose} onShow={setShown} />
+      <Colleagues mission={mission.mission} hunk={unit?.id ?? null} />
       <div className="changes">
         <ReviewFiles files={files} state={state} chosen={file?.path} onChoose={(id) => act({ type: "go", id })} />
         {file && (

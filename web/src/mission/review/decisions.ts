@@ -1,5 +1,6 @@
 /** What a person decided on each hunk, what they said to it, and where they are; kept by the ids of hunks. */
 import { readStored, writeStored } from "../../storage";
+import type { Notes } from "./notes";
 import type { Unit } from "./units";
 
 export type Decision = "accepted" | "rejected";
@@ -9,9 +10,7 @@ interface Step {
   before: readonly (readonly [string, Decision | null])[];
 }
 
-export interface Decisions {
-  decided: Readonly<Record<string, Decision>>;
-  comments: Readonly<Record<string, string>>;
+export interface Decisions extends Notes {
   at: string | null;
   past: readonly Step[];
 }
@@ -24,6 +23,7 @@ export type Act =
   | { type: "go"; id: string }
   | { type: "comment"; id: string; text: string }
   | { type: "sent" }
+  | { type: "merged"; notes: Notes }
   | { type: "undo" };
 
 /** Returns the hunk that a person is at: the first that is not decided where they were at none yet. */
@@ -38,6 +38,8 @@ export function reduce(units: readonly Unit[], state: Decisions, act: Act): Deci
   if (act.type === "undo") return undo(state);
   // What the agent was told once is not told again.
   if (act.type === "sent") return { ...state, comments: {} };
+  // What was done in another tab is not undone in this one.
+  if (act.type === "merged") return { ...state, ...act.notes, past: [] };
   if (act.type === "go") return { ...state, at: act.id };
   if (act.type === "comment") return comment(state, act.id, act.text);
   if (!unit) return state;

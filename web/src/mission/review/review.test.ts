@@ -3,6 +3,7 @@ import type { ChangeReview, ReviewFile, ReviewHunk } from "../../api/contract";
 import { readPatch } from "../changes/patch";
 import { current, keepDecisions, progressOf, readDecisions, reduce, type Act, type Decisions } from "./decisions";
 import { messageOf, takenBack, wayToAgent } from "./finish";
+import { keepBase, mergeNotes, readBase, sameNotes, type Notes } from "./notes";
 import { linesOf, marksIn, orderFiles, pairLines, unitsOf } from "./units";
 
 const hunk = (id: string, start = 1, more: Partial<ReviewHunk> = {}): ReviewHunk => ({
@@ -108,6 +109,25 @@ beforeEach(() => {
     setItem: (key: string, value: string) => kept.set(key, value),
     removeItem: (key: string) => kept.delete(key),
   });
+});
+
+it("merges what two tabs did: of each hunk what was done here, else what was done there", () => {
+  const base: Notes = { decided: { 1: "accepted", 2: "accepted", 5: "rejected" }, comments: { 1: "a" } };
+  const here: Notes = { decided: { 1: "rejected", 2: "accepted", 3: "accepted", 5: "rejected" }, comments: {} };
+  const there: Notes = { decided: { 1: "accepted", 4: "rejected", 5: "rejected" }, comments: { 1: "a", 4: "b" } };
+  const merged = mergeNotes(base, here, there);
+  expect(merged).toEqual({ decided: { 1: "rejected", 3: "accepted", 4: "rejected", 5: "rejected" }, comments: { 4: "b" } });
+  expect(sameNotes(merged, mergeNotes(there, merged, merged))).toBe(true);
+  expect(sameNotes(merged, here)).toBe(false);
+  expect(reduce(UNITS, after(reject), { type: "merged", notes: merged })).toMatchObject({ ...merged, past: [] });
+});
+
+it("remembers what the server had, so that nothing that was taken back elsewhere comes back", () => {
+  const had: Notes = { decided: { 1: "rejected" }, comments: {} };
+  keepBase("m-1", had);
+  expect(mergeNotes(readBase("m-1"), had, { decided: {}, comments: {} }).decided).toEqual({});
+  kept.set("review-base:m-2", "{nonsense");
+  expect(readBase("m-2")).toEqual({ decided: {}, comments: {} });
 });
 
 it("keeps decisions for the next round, for each mission, whatever lies there", () => {

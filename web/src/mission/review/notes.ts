@@ -1,0 +1,48 @@
+/** Notes of a review that two tabs or browsers write: what the server has, and what was changed here since. */
+import { readStored, writeStored } from "../../storage";
+import type { Decision } from "./decisions";
+
+export interface Notes {
+  decided: Readonly<Record<string, Decision>>;
+  comments: Readonly<Record<string, string>>;
+}
+
+const keyOf = (mission: string) => `review-base:${mission}`;
+
+/** Returns what the server had when this browser last asked: what is missing there now was taken back elsewhere. */
+export function readBase(mission: string): Notes {
+  try {
+    const kept = JSON.parse(readStored(keyOf(mission)) ?? "{}") as Partial<Notes> | null;
+    return { decided: kept?.decided ?? {}, comments: kept?.comments ?? {} };
+  } catch {
+    return { decided: {}, comments: {} };
+  }
+}
+
+export function keepBase(mission: string, { decided, comments }: Notes): void {
+  const empty = Object.keys(decided).length + Object.keys(comments).length === 0;
+  writeStored(keyOf(mission), empty ? null : JSON.stringify({ decided, comments }));
+}
+
+/** Returns what both changed since `base`; where both did, what was done here counts. */
+export function mergeNotes(base: Notes, here: Notes, there: Notes): Notes {
+  return { decided: merge(base.decided, here.decided, there.decided), comments: merge(base.comments, here.comments, there.comments) };
+}
+
+export function sameNotes(one: Notes, other: Notes): boolean {
+  return same(one.decided, other.decided) && same(one.comments, other.comments);
+}
+
+type Part<T> = Readonly<Record<string, T>>;
+
+function merge<T extends string>(base: Part<T>, here: Part<T>, there: Part<T>): Part<T> {
+  const changed = Object.keys({ ...base, ...here }).filter((id) => here[id] !== base[id]);
+  const mine = changed.flatMap((id) => (here[id] === undefined ? [] : [[id, here[id]] as const]));
+  const theirs = Object.entries(there).filter(([id]) => !changed.includes(id));
+  return Object.fromEntries([...theirs, ...mine]);
+}
+
+function same<T>(one: Part<T>, other: Part<T>): boolean {
+  const ids = Object.keys(one);
+  return ids.length === Object.keys(other).length && ids.every((id) => one[id] === other[id]);
+}
