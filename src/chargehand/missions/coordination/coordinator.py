@@ -85,6 +85,8 @@ class Coordinator:
             if left is None:
                 raise
             await self._end_by_time()
+        finally:
+            await self._judge.ahead.stop()
 
     async def _end_by_time(self) -> None:
         for child in (await asyncio.to_thread(self._children)).values():
@@ -111,7 +113,7 @@ class Coordinator:
             else:
                 await self._heed_base()
                 moves = d.decide(await asyncio.to_thread(self._situation))
-            for move in moves:
+            for number, move in enumerate(moves):
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
@@ -125,7 +127,8 @@ class Coordinator:
                     await self._finish(move)
                     return
                 self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge) else ""
-                await self._carry_out(move)
+                merges = (each.mission for each in moves[number + 1 :] if isinstance(each, d.Merge))
+                await self._carry_out(move, tuple(merges))
                 self._control.in_hand = ""
 
     def _heed_breakpoints(self, move: d.Move) -> None:
@@ -136,14 +139,14 @@ class Coordinator:
         elif isinstance(move, d.Finish) and move.stopped is None and self._journal.state.commit is not None:
             stop_at(self._journal, PROMOTE)
 
-    async def _carry_out(self, move: d.Move) -> None:
+    async def _carry_out(self, move: d.Move, following: tuple[str, ...]) -> None:
         match move:
             case d.Start():
                 await self._start(move)
             case d.Hold():
                 self._journal.record(TaskHeld(task=move.task, reason=move.reason))
             case d.Merge():
-                await self._merge(move)
+                await self._merge(move, following)
             case d.Review():
                 await asyncio.to_thread(self._start_reviews, move)
             case d.Weigh():
@@ -414,12 +417,12 @@ class Coordinator:
             )
         self._journal.record(*events, durable=True)
 
-    async def _merge(self, move: d.Merge) -> None:
+    async def _merge(self, move: d.Merge, following: tuple[str, ...]) -> None:
         task = self._progress.plan.task(move.task)
         assert task is not None
         tip = await asyncio.to_thread(self._tip)
         child = await asyncio.to_thread(self._look.at_rest, move.mission)
-        merged = await self._queue.merge(task, child, tip, round=self._progress.tasks[task.id].round)
+        merged = await self._queue.merge(task, child, tip, following=following)
         if isinstance(merged, TaskReturned):
             self._journal.record(merged, durable=True)
             return
