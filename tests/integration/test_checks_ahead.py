@@ -87,7 +87,7 @@ def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Cre
 
 
 def test_what_was_run_on_a_result_that_goes_back_counts_for_nothing(crew: Crew) -> None:
-    """The second is red together with the first, and the third would be red on both and is not on the first."""
+    """The second is red together with the first: what the third was like on both is not what is merged."""
     bad = "echo bad > sub/{0}.txt; if test -e sub/a.txt -a -e sub/b.txt; then echo x > sub/b.txt; fi"
     tasks = [task("a", shell(bad.format("a"))), task("b", shell(bad.format("b"))), task("c")]
     mission = queued_up(crew, tasks, "test $(cat sub/* | grep -c bad) -lt 2")

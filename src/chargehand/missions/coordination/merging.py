@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 
 from chargehand.checks.execution import report
@@ -48,11 +48,11 @@ class MergeQueue:
         self._promoter = Promoter(services, journal, fault=judge.fault)
 
     async def merge(
-        self, task: Task, child: MissionState, tip: Base, *, following: Sequence[str] = ()
+        self, task: Task, child: MissionState, tip: Base, *, find_next: Callable[[], str | None]
     ) -> TaskMerged | TaskReturned:
         """Merge what a child promoted with `tip`; what is not good together goes back with the evidence.
 
-        `following` are the missions whose results come next: their checks run ahead.
+        `find_next` returns the mission whose result comes next: its checks run ahead. It may block.
         """
         base, tree = child.promoted_on, child.tree
         assert base is not None
@@ -73,7 +73,7 @@ class MergeQueue:
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
-        meanwhile = partial(self._run_ahead, rebase, following)
+        meanwhile = partial(self._run_ahead, rebase, find_next)
         verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged", meanwhile=meanwhile)
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
@@ -89,15 +89,18 @@ class MergeQueue:
             report(verdict, context.validator.outputs).encode(),
         )
 
-    async def _run_ahead(self, rebase: Rebase, following: Sequence[str], validator: Validator) -> None:
+    async def _run_ahead(self, rebase: Rebase, find_next: Callable[[], str | None], validator: Validator) -> None:
         """Run the checks of what comes next ahead, as if what is judged now were merged."""
         await self._judge.ahead.stop(but=rebase.tree)
-        if not following or not self._services.config.engine.checks_ahead:
+        if not self._services.config.engine.checks_ahead:
+            return
+        mission = await asyncio.to_thread(find_next)
+        if mission is None:
             return
         depot = self._services.depot
         reader = MissionReader(store=self._services.store, workers=self._services.workers)
         # One: more would take places from those who work, for what comes to nothing once a result goes back.
-        child = await asyncio.to_thread(reader.at_rest, following[0])
+        child = await asyncio.to_thread(reader.at_rest, mission)
         assert child.promoted_on is not None
         assert child.tree is not None
         theirs = depot.commit(child.tree, (child.promoted_on.commit,), "candidate")

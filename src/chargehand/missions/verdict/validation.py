@@ -219,16 +219,12 @@ class Validator:
             below = None if layers.is_private(environment) else environment.layer
             look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
             code, reader, settings, tests, inner, subject, observer = look
-            known = None
-            if layers.matches:
-                known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
-            if known is not None:
-                checks, observer = known.checks, known.observer
-                self.outputs.update(known.outputs)
-            else:
-                checks = await self._run_checks(
-                    tree, environment, acceptance=self.gates.acceptance, reads=observer
-                )
+            # In another environment than the tree's own nothing runs ahead.
+            known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
+            observer = known.observer if known is not None else observer
+            checks = await self._run_checks(
+                tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known
+            )
             moves = find_moves(changes, reader, self.gates.plan.commands, observer)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
@@ -420,8 +416,15 @@ class Validator:
         reads: ReadObserver | None = None,
         keeps_caches: bool = False,
         ahead: dict[str, CheckOutput] | None = None,
+        known: OwnRun | None = None,
     ) -> tuple[CheckResult, ...]:
-        """Run the checks on a tree; with `ahead`, which takes what they print, only where a place is free."""
+        """Run the checks on a tree, unless a run of it is `known`.
+
+        With `ahead`, which takes what they print, only where a place is free.
+        """
+        if known is not None:
+            self.outputs.update(known.outputs)
+            return known.checks
         if not self.gates.plan.commands:
             return ()
         outputs = self.outputs if ahead is None else ahead
