@@ -7,6 +7,8 @@ import json
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime
+from functools import partial
 from itertools import count
 
 from benchmarks.measure import Result, Side, Taken, compare, settle
@@ -22,7 +24,7 @@ from chargehand.missions.coordination.decisions import ChildMission, Ladder, Sit
 TASKS, LARGEST = 20, 500
 TASK_AIM, DECISION_AIM = 0.5, 0.030
 _numbers = count(1)
-_Record = Callable[[App, int], None]
+_Record = Callable[[App, int], object]
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
@@ -30,6 +32,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     results = []
     for at_once in (1, 5, 20):
         results += await _throughput(shop, at_once, rounds=rounds)
+    results.append(await _queue(shop, rounds=rounds))
     return [*results, await _one(shop, rounds=rounds), await _decision(rounds=rounds)]
 
 
@@ -37,14 +40,14 @@ def _agent(name: str) -> str:
     return f'command:sh -c "echo made > made-{name}-{next(_numbers)}.txt"'
 
 
-def _coordinated(app: App, tasks: int, **more: object) -> None:
-    """Record one mission with a plan."""
+def _coordinated(app: App, tasks: int, *, check: str = "true", at_once: int = 0, **more: object) -> str:
+    """Record one mission with a plan; return its id."""
     made = [{"id": f"t{each}", "text": "Make it", "agent": _agent(str(each)), **more} for each in range(tasks)]
     file = app.cwd.parent / "plan.json"
-    file.write_text(json.dumps({"tasks": made}))
-    asked = RunRequest(plan=str(file), text="Make them", agent="command:true", only_checks=("true",), yes=True)
+    file.write_text(json.dumps({"tasks": made, **({"at_once": at_once} if at_once else {})}))
+    asked = RunRequest(plan=str(file), text="Make them", agent="command:true", only_checks=(check,), yes=True)
     request, plan = plan_request(app, asked)
-    record_mission(app, request, plan=plan)
+    return record_mission(app, request, plan=plan)
 
 
 def _alone(app: App, tasks: int) -> None:
@@ -52,6 +55,9 @@ def _alone(app: App, tasks: int) -> None:
     for each in range(tasks):
         asked = RunRequest(text="Make it", agent=_agent(str(each)), only_checks=("true",), yes=True)
         record_mission(app, asked, plan=None)
+
+
+_RECORDS: tuple[_Record, ...] = (_coordinated, _alone)
 
 
 async def _work(shop: Shop, record: _Record, tasks: int, at_once: int) -> tuple[float, float]:
@@ -73,7 +79,7 @@ async def _throughput(shop: Shop, at_once: int, *, rounds: int) -> list[Result]:
     names = ("a plan, for each task", "as many missions, for each")
     clock, processor = [tuple(Taken(name=name) for name in names) for _ in range(2)]
     for _ in range(rounds):
-        for number, record in enumerate((_coordinated, _alone)):
+        for number, record in enumerate(_RECORDS):
             seconds, spent = await _work(shop, record, TASKS, at_once)
             clock[number].rounds.append([seconds])
             processor[number].rounds.append([spent])
@@ -82,6 +88,30 @@ async def _throughput(shop: Shop, at_once: int, *, rounds: int) -> list[Result]:
         Result(benchmark="plans", case=case, sides=clock, aim=TASK_AIM, load=load),
         Result(benchmark="plans", case=f"{case}: processor time", sides=processor, load=load),
     ]
+
+
+async def _queue(shop: Shop, *, rounds: int) -> Result:
+    """Merge a queue of results one after the other, each judged by a check that takes a second."""
+
+    sides = [
+        Side(name="the next one's checks ahead", sample=partial(_merge_queue, shop, ahead="true")),
+        Side(name="one after the other", sample=partial(_merge_queue, shop, ahead="false")),
+    ]
+    return await compare("plans", f"a queue of {TASKS} merges, checks of 1 s", sides, rounds=rounds)
+
+
+async def _merge_queue(shop: Shop, *, ahead: str) -> float:
+    """Return the seconds from the first merge to the last one."""
+    # A check that sleeps takes no processor: places for several, whatever the machine has.
+    more = {"CHARGEHAND_ENGINE_CHECKS_AHEAD": ahead, "CHARGEHAND_ENGINE_CHECKS_AT_ONCE": "8"}
+    with App.open(environ={**shop.environ, **more}, cwd=shop.repository, role="worker") as app:
+        record = partial(_coordinated, check="sleep 1", at_once=TASKS)
+        mission = await asyncio.to_thread(record, app, TASKS)
+        await Worker(app, slots=TASKS).work(until_idle=True)
+        state = app.mission_reader.state(mission)
+        assert state.status == "promoted", state.reasons
+        merged = [line.time for line in app.store.log.read(mission, types=(TaskMerged.type,))]
+    return (datetime.fromisoformat(merged[-1]) - datetime.fromisoformat(merged[0])).total_seconds()
 
 
 async def _one(shop: Shop, *, rounds: int) -> Result:

@@ -400,6 +400,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         int | None,
         KeySpec("verdicts whose checks run at the same time, in all processes together; absent: one per core"),
     ] = None
+    checks_ahead: Annotated[
+        bool, KeySpec("while a plan's result is merged, run the next one's checks where a place for them is free")
+    ] = True
 
 
 class ActionsConfig(Struct, frozen=True, kw_only=True):

@@ -60,6 +60,7 @@ from chargehand.missions.attempt.runner import AttemptRunner
 from chargehand.missions.breakpoints import BREAKPOINT, stop_at, stop_before_step
 from chargehand.missions.breakpoints import PROMOTE as BEFORE_PROMOTION
 from chargehand.missions.control import Control
+from chargehand.missions.coordination.contract import Meanwhile, wait_idly
 from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.coordination.merging import deliver_promoted
 from chargehand.missions.journal import Journal
@@ -70,6 +71,7 @@ from chargehand.missions.sandboxes.provisioning import SandboxProvisioner
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services, system_errors
 from chargehand.missions.transcript import WORK
+from chargehand.missions.verdict.ahead import RunsAhead
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
 from chargehand.missions.verdict.judged import BaseContext, JudgedAttempt, judge_tree
 from chargehand.missions.verdict.judgement import (
@@ -114,7 +116,7 @@ class MissionFlow:
         self._queue = SlotQueue(services, journal, control)
         self._admission = Admission(services, journal, self._queue)
         self._attempt_started = services.clock.monotonic()
-        self._role = NO_ROLE
+        self._role, self.ahead = NO_ROLE, RunsAhead()
 
     async def run(self) -> MissionState:
         """Go through the seven steps; the mission is settled when this returns or raises.
@@ -248,7 +250,7 @@ class MissionFlow:
         made = Validator(
             services, journal, environment=environment, gates=gates, provisioner=provisioner, queue=self._queue
         )
-        made.on_output = self._on_check_output
+        made.on_output, made.ahead = self._on_check_output, self.ahead
         return made
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
@@ -481,10 +483,11 @@ class MissionFlow:
         self._record_end(finished, *([question] if asks else []))
 
     async def judge_again(
-        self, base: Base, tree: str, *, scope: VerdictScope = "attempt"
+        self, base: Base, tree: str, *, scope: VerdictScope = "attempt", meanwhile: Meanwhile = wait_idly
     ) -> tuple[Verdict, BaseContext]:
         """Judge a tree that an earlier run left, by today's gates and areas; the verdict is recorded."""
         context = await self.prepare_base(self._request, base)
+        await meanwhile(context.validator)
         verdict = await judge_tree(context, tree, scope=scope)
         self._journal.record(VerdictGiven(verdict=verdict))
         return verdict, context

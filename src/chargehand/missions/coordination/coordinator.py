@@ -71,6 +71,7 @@ class Coordinator:
         self._planner = PlannerRuns(services, journal)
         self._queue = MergeQueue(services, journal, control, judge)
         self._look = MissionReader(store=services.store, workers=services.workers)
+        self._next: list[d.Merge] = []
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
@@ -85,12 +86,14 @@ class Coordinator:
             if left is None:
                 raise
             await self._end_by_time()
+        finally:
+            await self._judge.ahead.stop()
 
     async def _end_by_time(self) -> None:
         for child in (await asyncio.to_thread(self._children)).values():
             if child.status not in ENDED:
                 await asyncio.to_thread(self._services.stop_mission, child.id)
-        message = f"the plan's time limit of {self._request.plan_seconds:.0f} s is over; {self._kept}"
+        message = f"the plan's time limit of {self._request.plan_seconds:.0f} s is over; {self._kept_result()}"
         ended = MissionFinished(status="exhausted", reasons=(Reason(code="time", message=message),))
         self._journal.record(ended, durable=True)
 
@@ -111,7 +114,7 @@ class Coordinator:
             else:
                 await self._heed_base()
                 moves = d.decide(await asyncio.to_thread(self._situation))
-            for move in moves:
+            for number, move in enumerate(moves):
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
@@ -125,6 +128,7 @@ class Coordinator:
                     await self._finish(move)
                     return
                 self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge) else ""
+                self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
                 await self._carry_out(move)
                 self._control.in_hand = ""
 
@@ -184,8 +188,7 @@ class Coordinator:
         assert self._journal.state.request is not None
         return self._journal.state.request
 
-    @property
-    def _kept(self) -> str:
+    def _kept_result(self) -> str:
         merged = self._journal.state.commit is not None
         return "what was merged before stays on its branch" if merged else "nothing was merged"
 
@@ -419,13 +422,18 @@ class Coordinator:
         assert task is not None
         tip = await asyncio.to_thread(self._tip)
         child = await asyncio.to_thread(self._look.at_rest, move.mission)
-        merged = await self._queue.merge(task, child, tip, round=self._progress.tasks[task.id].round)
+        merged = await self._queue.merge(task, child, tip, find_next=partial(self._next_result, move))
         if isinstance(merged, TaskReturned):
             self._journal.record(merged, durable=True)
             return
         ended, notes = self._end_of(task.id, "merged"), await asyncio.to_thread(self._notes_of, task.id, child.id)
         goes_on = await self._loop_goes_on(task, merged)
         self._journal.record(merged, *notes, *(() if goes_on else (ended,)), durable=True)
+
+    def _next_result(self, move: d.Merge) -> str | None:
+        """Return the mission whose result will be merged after this one, as far as that is known; may block."""
+        found = self._next or [each for each in d.decide(self._situation()) if isinstance(each, d.Merge)]
+        return next((each.mission for each in found if each != move), None)
 
     def _notes_of(self, task: str, *missions: str) -> list[TaskNoted]:
         """Return what child missions of a task, or of its review, left for others in their last messages."""
@@ -461,7 +469,7 @@ class Coordinator:
 
     async def _finish(self, move: d.Finish) -> None:
         if move.stopped is not None:
-            reason = replace(move.stopped, message=f"{move.stopped.message}; {self._kept}")
+            reason = replace(move.stopped, message=f"{move.stopped.message}; {self._kept_result()}")
             self._journal.record(MissionFinished(status="refused", reasons=(reason,)), durable=True)
         elif self._journal.state.commit is None:
             reason = Reason(code="nothing_to_do", message="no task had anything to change")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from functools import partial
 
 from chargehand.checks.execution import report
@@ -25,9 +26,11 @@ from chargehand.missions.promotion.rebase import (
     rebase_onto,
     rebase_promoted,
 )
+from chargehand.missions.reading import MissionReader
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
+from chargehand.missions.verdict.validation import Validator
 from chargehand.workspace.merge import MergeConflictError
 
 # What is left of a mission's time limit for export and applying.
@@ -44,8 +47,13 @@ class MergeQueue:
         self._judge = judge
         self._promoter = Promoter(services, journal, fault=judge.fault)
 
-    async def merge(self, task: Task, child: MissionState, tip: Base, *, round: int) -> TaskMerged | TaskReturned:
-        """Merge what a child promoted with `tip`; what is not good together goes back with the evidence."""
+    async def merge(
+        self, task: Task, child: MissionState, tip: Base, *, find_next: Callable[[], str | None]
+    ) -> TaskMerged | TaskReturned:
+        """Merge what a child promoted with `tip`; what is not good together goes back with the evidence.
+
+        `find_next` returns the mission whose result comes next: its checks run ahead. It may block.
+        """
         base, tree = child.promoted_on, child.tree
         assert base is not None
         assert tree is not None
@@ -65,10 +73,12 @@ class MergeQueue:
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
-        verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged")
+        meanwhile = partial(self._run_ahead, rebase, find_next)
+        verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged", meanwhile=meanwhile)
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
+        await self._judge.ahead.stop()  # what comes next will be another tree
         reasons = judge_verdict(verdict).reasons
         why = "; ".join(reason.message for reason in reasons[:3])
         return self._return(
@@ -78,6 +88,25 @@ class MergeQueue:
             Reason(code="merged_red", message=f"together with what was merged since: {why}"),
             report(verdict, context.validator.outputs).encode(),
         )
+
+    async def _run_ahead(self, rebase: Rebase, find_next: Callable[[], str | None], validator: Validator) -> None:
+        """Run the checks of what comes next ahead, as if what is judged now were merged."""
+        await self._judge.ahead.stop(but=rebase.tree)
+        if not self._services.config.engine.checks_ahead:
+            return
+        mission = await asyncio.to_thread(find_next)
+        if mission is None:
+            return
+        depot = self._services.depot
+        reader = MissionReader(store=self._services.store, workers=self._services.workers)
+        # One: more would take places from those who work, for what comes to nothing once a result goes back.
+        child = await asyncio.to_thread(reader.at_rest, mission)
+        assert child.promoted_on is not None
+        assert child.tree is not None
+        theirs = depot.commit(child.tree, (child.promoted_on.commit,), "candidate")
+        merged = (await asyncio.to_thread(depot.merge, rebase.checkpoint.commit, theirs)).tree
+        if merged is not None and merged != rebase.tree:
+            validator.run_ahead(rebase.tree, merged)
 
     async def _promote(
         self, task: Task, child: MissionState, tip: Base, verdict: Verdict, *, approved: bool

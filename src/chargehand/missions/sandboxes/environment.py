@@ -241,6 +241,10 @@ class CandidateLayers:
         self._made[known] = self.base_environment
         return self.base_environment
 
+    def asks_for_others(self, tree: str) -> bool:
+        """Tell whether a tree asks for other packages than the base."""
+        return bool(self._find_setups(tree)[0])
+
     def is_private(self, environment: BaseEnvironment) -> bool:
         """Whether the layer of an environment was made for the tree that it is shown with."""
         return any(environment.layer == layer.path for layer in self._own)

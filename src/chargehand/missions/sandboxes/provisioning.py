@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from chargehand.core.errors import (
     SandboxDiedError,
     WaitingError,
 )
-from chargehand.core.ports import Bind
+from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import Base
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import FULL_DISK
@@ -463,3 +465,29 @@ def as_egress_request(request: MirrorRequest) -> EgressRequest:
         reason=request.problem,
         bytes_in=request.bytes_sent,
     )
+
+
+@contextlib.contextmanager
+def lay_out_files(
+    services: Services, journal: Journal, files: Sequence[tuple[str, str]]
+) -> Iterator[tuple[Bind, ...]]:
+    """Lay acceptance files out as they were when the mission was created, read-only to a sandbox."""
+    if not files:
+        yield ()
+        return
+    # Two sandboxes may be open at once, each with files of its own.
+    prefix = acceptance_directory(services, journal).name + "-"
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=services.home))
+    try:
+        binds = []
+        for number, (artifact, path) in enumerate(files):
+            source = directory / str(number)
+            source.write_bytes(services.store.artifacts.get(artifact))
+            binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
+        # The sandbox runs as a user of its own, which has to read them; nobody may change them.
+        for shown in (directory, *directory.iterdir()):
+            shown.chmod(0o755 if shown.is_dir() else 0o444)
+            os.chown(shown, *sandbox_ids())
+        yield tuple(binds)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -29,13 +29,16 @@ class SlotQueue(Struct, eq=False):
     control: Control
 
     @contextlib.asynccontextmanager
-    async def turn(self, what: SlotName) -> AsyncIterator[None]:
-        """Hold a slot for the block; until there is one the mission is queued and its time limits stand still."""
+    async def turn(self, what: SlotName, *, wait: bool = True) -> AsyncIterator[bool]:
+        """Hold a slot for the block; until there is one the mission is queued and its time limits stand still.
+
+        One that does not `wait` is told `False` where none is free.
+        """
         slots = self.services.slots(what)
         # A probe's is held for a moment only: not worth a line in the log.
         why = f"{slots.places} {_WAITS[what]} already (engine.{what}_at_once)" if what != "probes" else ""
-        async with self._place(slots, what, why):
-            yield
+        async with self._place(slots, what, why, wait=wait) as held:
+            yield held
 
     @contextlib.asynccontextmanager
     async def delivery(self, *, wanted: bool = True, wait: bool = True) -> AsyncIterator[bool]:

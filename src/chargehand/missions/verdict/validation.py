@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,22 +21,17 @@ from chargehand.checks.go_builds import find_skipped
 from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.checks.ran_tests import RanTests, find_lost_tests
 from chargehand.checks.reads import (
-    PROJECT_FILES,
     ReadObserver,
     changed_code,
-    changed_settings,
     judge_reads,
     surface_findings,
-    watched_directories,
 )
 from chargehand.checks.soft_tests import (
     changed_tests,
-    code_under_test,
     describe_no_faults,
     fault_seconds,
     find_changed_examples,
     find_moves,
-    inner_tests,
     leave_out_unread,
     may_say_less,
     measure_tests,
@@ -49,7 +41,7 @@ from chargehand.checks.soft_tests import (
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import VerdictGiven
-from chargehand.core.ports import Bind, sandbox_ids
+from chargehand.core.ports import Bind
 from chargehand.core.records import (
     Base,
     Change,
@@ -64,16 +56,19 @@ from chargehand.core.text import shown_path
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import CHECKS, Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
-from chargehand.missions.sandboxes.packages import find_installed_copies, installed_modules
+from chargehand.missions.sandboxes.packages import installed_modules
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
     acceptance_directory,
+    lay_out_files,
 )
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
 from chargehand.missions.verdict.gates import Gates
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests
+from chargehand.missions.verdict.looking import look_at_change
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.missions.verdict.red_base import heed_red_base
 from chargehand.policy.actions import Run
@@ -82,7 +77,7 @@ from chargehand.workspace.environment import CACHES, EnvironmentLayers
 
 _OUTSIDE = "outside: "
 # Workspaces that a verdict may have beside that of its checks.
-_GUARD, _OUTSIDE_PLACE = "guard", "outside"
+_GUARD, _OUTSIDE_PLACE, _AHEAD = "guard", "outside", "ahead-"
 _PATIENCE = 60.0
 _CACHE_PLACES = {
     name: f"{WORKSPACE}/{CACHES}/{place}"
@@ -100,7 +95,7 @@ _CACHE_PLACES = {
 class Validator:
     """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names.
 
-    `on_output` gets what they print as they run.
+    `on_output` gets what they print as they run; `ahead` has runs of before their turn.
     """
 
     services: Services
@@ -111,6 +106,7 @@ class Validator:
     provisioner: SandboxProvisioner
     queue: SlotQueue
     on_output: OnOutput | None = None
+    ahead: RunsAhead = field(default_factory=RunsAhead)
     outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
     _untested: frozenset[str] = field(init=False, default=frozenset())
     _ran_on_base: tuple[RanTests, ...] = field(init=False, default=())
@@ -219,17 +215,16 @@ class Validator:
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
-            code, reader = changed_code(changes), DepotReader(self.services.depot)
             # In a layer that was made for the tree everything is its own.
             below = None if layers.is_private(environment) else environment.layer
-            copies = await asyncio.to_thread(find_installed_copies, below, code, reader, tree)
-            settings = changed_settings(changes, lambda place: self._is_project(tree, place))
-            tests = changed_tests(changes, inner := inner_tests(changes, reader), reader)
-            # Faults are put into what the tests open: that is watched only where tests were changed.
-            subject = code_under_test(entry.path for entry in self.services.depot.entries(tree)) if tests else ()
-            places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
-            observer = ReadObserver(places, copies)
-            checks = await self._run_checks(tree, environment, acceptance=self.gates.acceptance, reads=observer)
+            look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
+            code, reader, settings, tests, inner, subject, observer = look
+            # In another environment than the tree's own nothing runs ahead.
+            known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
+            observer = known.observer if known is not None else observer
+            checks = await self._run_checks(
+                tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known
+            )
             moves = find_moves(changes, reader, self.gates.plan.commands, observer)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
@@ -265,6 +260,29 @@ class Validator:
             elsewhere=reads.elsewhere,
         )
 
+    def _run_key(self, base: str, tree: str, environment: BaseEnvironment) -> RunKey:
+        checks = "/".join((self.gates.plan.digest(), *(f"{name}:{path}" for name, path in self.gates.acceptance)))
+        return RunKey(base=base, tree=tree, layer=environment.layer, checks=checks)
+
+    def run_ahead(self, base: str, tree: str) -> None:
+        """Run a tree's own checks ahead of its turn, to be judged on the tree `base` by whoever has its `ahead`.
+
+        Nothing is run where no place for checks is free, or the tree asks for another environment.
+        """
+        self.ahead.begin(self._run_key(base, tree, self.environment), self._run_own(base, tree))
+
+    async def _run_own(self, base: str, tree: str) -> OwnRun | None:
+        changes = await asyncio.to_thread(self.services.depot.diff, base, tree)
+        layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
+        if self._find_blocked(tree) or layers.asks_for_others(tree):
+            return None
+        look = await asyncio.to_thread(look_at_change, self.services.depot, self.environment.layer, tree, changes)
+        outputs: dict[str, CheckOutput] = {}
+        checks = await self._run_checks(
+            tree, self.environment, acceptance=self.gates.acceptance, reads=look.observer, ahead=outputs
+        )
+        return OwnRun(checks=checks, observer=look.observer, outputs=outputs) if checks else None
+
     def _find_blocked(self, tree: str) -> tuple[Finding, ...]:
         """Return what stands in a tree where an acceptance file or the directory of the checks has to be."""
         start = self.gates.plan.directory
@@ -282,11 +300,6 @@ class Validator:
             for path, obstacle in obstacles
             if obstacle is not None
         )
-
-    def _is_project(self, tree: str, directory: str) -> bool:
-        """Tell whether a directory of a tree is the root, or that of a project within it."""
-        names = (f"{directory}/{name}" for name in PROJECT_FILES)
-        return not directory or any(self.services.depot.lookup(tree, name) for name in names)
 
     def _find_changed_examples(self, changes: Sequence[Change], reader: DepotReader) -> tuple[Finding, ...]:
         ran = (name for tests in self._ran_on_base for name in tests.names or ())
@@ -402,26 +415,40 @@ class Validator:
         acceptance: Sequence[tuple[str, str]],
         reads: ReadObserver | None = None,
         keeps_caches: bool = False,
+        ahead: dict[str, CheckOutput] | None = None,
+        known: OwnRun | None = None,
     ) -> tuple[CheckResult, ...]:
+        """Run the checks on a tree, unless a run of it is `known`.
+
+        With `ahead`, which takes what they print, only where a place is free.
+        """
+        if known is not None:
+            self.outputs.update(known.outputs)
+            return known.checks
         if not self.gates.plan.commands:
             return ()
+        outputs = self.outputs if ahead is None else ahead
 
         def remember(result: CheckResult, output: CheckOutput) -> None:
-            self.outputs[result.name] = output
+            outputs[result.name] = output
 
-        async with (
-            self.queue.turn("checks"),
-            self._open_checks(tree, environment, acceptance=acceptance, keeps_caches=keeps_caches) as sandbox,
-        ):
-            checks = await run_checks(
-                self.gates.plan,
-                sandbox,
-                keep=self.services.store.artifacts,
-                mission=self.journal.mission,
-                on_result=remember,
-                on_output=self.on_output,
-                reads=reads,
+        place = CHECKS if ahead is None else f"{_AHEAD}{tree[:12]}"
+        async with self.queue.turn("checks", wait=ahead is None) as held:
+            if not held:
+                return ()
+            opened = self._open_checks(
+                tree, environment, acceptance=acceptance, place=place, keeps_caches=keeps_caches
             )
+            async with opened as sandbox:
+                checks = await run_checks(
+                    self.gates.plan,
+                    sandbox,
+                    keep=self.services.store.artifacts,
+                    mission=self.journal.mission,
+                    on_result=remember,
+                    on_output=self.on_output if ahead is None else None,
+                    reads=reads,
+                )
         warm = await asyncio.to_thread(self._find_caches, tree, environment) is not None
         return tuple(replace(check, warm=warm) for check in checks)
 
@@ -494,7 +521,7 @@ class Validator:
         """
         provisioner = self.provisioner
         caches = await asyncio.to_thread(self._find_caches, tree, environment)
-        with self._acceptance_files(acceptance) as files:
+        with lay_out_files(self.services, self.journal, acceptance) as files:
             async with (
                 provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
@@ -514,29 +541,3 @@ class Validator:
                 if keeps_caches and self._can_be_warm:
                     with contextlib.suppress(ChargehandError, OSError):
                         await asyncio.to_thread(self._layers.keep_caches, workspace, self._caches_key)
-
-    @contextlib.contextmanager
-    def _acceptance_files(self, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Bind, ...]]:
-        """Lay the acceptance files out as they were when the mission was created, read-only to the sandbox."""
-        if not files:
-            yield ()
-            return
-        # Two sandboxes may be open at once, each with files of its own.
-        directory = Path(
-            tempfile.mkdtemp(
-                prefix=acceptance_directory(self.services, self.journal).name + "-", dir=self.services.home
-            )
-        )
-        try:
-            binds = []
-            for number, (artifact, path) in enumerate(files):
-                source = directory / str(number)
-                source.write_bytes(self.services.store.artifacts.get(artifact))
-                binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
-            # The sandbox runs as a user of its own, which has to read them; nobody may change them.
-            for shown in (directory, *directory.iterdir()):
-                shown.chmod(0o755 if shown.is_dir() else 0o444)
-                os.chown(shown, *sandbox_ids())
-            yield tuple(binds)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)

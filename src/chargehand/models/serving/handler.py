@@ -169,10 +169,7 @@ class RequestHandler:
             self._task.cancel()
 
     async def run(self) -> None:
-        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone.
-
-        Raises `NextModel` where another model is to be asked, and the client has nothing yet.
-        """
+        """Answer the client; raises `ClientGoneError`, `CancelledError`, and `NextModel` while it has nothing."""
         self._task = asyncio.current_task()
         try:
             await self._admit_and_send()
@@ -322,8 +319,7 @@ class RequestHandler:
         entry = None if call.sent else self._request.entry
         if entry is not None:
             await entry.worker.note_bound(call.id, 0.0, durable=False)
-        again = await self._retries.wait_for_retry(*answered)
-        if again:
+        if again := await self._retries.wait_for_retry(*answered):
             call.note_retry(after)
         if again and entry is not None:
             await entry.worker.note_bound(call.id, call.grant.usd, durable=True)

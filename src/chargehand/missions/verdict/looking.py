@@ -1,0 +1,50 @@
+"""What is looked at of a change before it is judged, and what sees whether its checks open it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from chargehand.checks.reads import (
+    PROJECT_FILES,
+    ReadObserver,
+    changed_code,
+    changed_settings,
+    watched_directories,
+)
+from chargehand.checks.soft_tests import changed_tests, code_under_test, inner_tests
+from chargehand.core.records import Change
+from chargehand.missions.sandboxes.packages import find_installed_copies
+from chargehand.missions.services import DepotReader
+from chargehand.workspace.depot import Depot
+
+
+class ChangeLook(NamedTuple):
+    """A change's code, settings and tests, also those `inner` to code, and the `subject` of changed tests."""
+
+    code: tuple[str, ...]
+    reader: DepotReader
+    settings: tuple[str, ...]
+    tests: tuple[Change, ...]
+    inner: dict[str, str]
+    subject: Sequence[str]
+    observer: ReadObserver
+
+
+def look_at_change(depot: Depot, layer: Path | None, tree: str, changes: Sequence[Change]) -> ChangeLook:
+    """Look at a change that leads to a tree, whose checks run on a layer that is not its own; may block."""
+
+    def is_project(directory: str) -> bool:
+        names = (f"{directory}/{name}" for name in PROJECT_FILES)
+        return not directory or any(depot.lookup(tree, name) for name in names)
+
+    code, reader = changed_code(changes), DepotReader(depot)
+    copies = find_installed_copies(layer, code, reader, tree)
+    settings = changed_settings(changes, is_project)
+    inner = inner_tests(changes, reader)
+    tests = changed_tests(changes, inner, reader)
+    # Faults are put into what the tests open: that is watched only where tests were changed.
+    subject = code_under_test(entry.path for entry in depot.entries(tree)) if tests else ()
+    places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
+    return ChangeLook(code, reader, settings, tests, inner, subject, ReadObserver(places, copies))

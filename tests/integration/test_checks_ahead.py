@@ -1,0 +1,109 @@
+"""While one result of a plan is merged the next one's checks run ahead, and count for that exact tree alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import repository, shell
+from tests.conftest import git
+from tests.integration.test_coordinator import Crew, branch, task
+from tests.integration.test_slots_attempts import LIMIT, until
+
+from chargehand.app.composition import App
+from chargehand.app.missions import pause_mission, resume_mission
+from chargehand.app.worker import Worker
+from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.mission_events import VerdictGiven
+from chargehand.core.plan_events import TaskMerged, TaskReturned
+from chargehand.core.state import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Crew:
+    (tmp_path / "place").mkdir()
+    made = Crew(tmp_path / "place", repository(tmp_path / "repo"))
+    made.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "3"
+    return made
+
+
+def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
+    """Record a plan and let its tasks work; none is merged before all of them are done."""
+    mission = crew.record(tasks, check)
+
+    async def work(app: App) -> None:
+        working = asyncio.create_task(Worker(app, slots=4).work(until_idle=True))
+        await until(lambda: app.mission_reader.state(mission).asleep)
+        await asyncio.to_thread(lambda: pause_mission(app, mission, reason=""))
+        await asyncio.wait_for(working, LIMIT)
+
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+        asyncio.run(work(app))
+        assert app.mission_reader.state(mission).status == "paused"
+        assert not crew.events(mission, TaskMerged)
+        resume_mission(app, mission)
+    return mission
+
+
+def runs_and_merges(crew: Crew, mission: str) -> str:
+    """Return the order of the coordinator's runs of checks (r), merges (m) and what went back (b)."""
+    events = crew.events(mission, SandboxOpened, TaskMerged, TaskReturned)
+    letters = {SandboxOpened: "r", TaskMerged: "m", TaskReturned: "b"}
+    return "".join(letters[type(each)] for each in events).lstrip("r")
+
+
+def left_over(crew: Crew) -> list[Path]:
+    return list((crew.place / "state").glob("projects/*/workspaces/*ahead*"))
+
+
+def judged(crew: Crew, mission: str) -> list[VerdictGiven]:
+    given: list[VerdictGiven] = crew.events(mission, VerdictGiven)
+    return [each for each in given if each.verdict.scope == "merged"]
+
+
+def finished(crew: Crew, mission: str) -> MissionState:
+    state = crew.work(mission)
+    assert state.status == "promoted", state.reasons
+    assert left_over(crew) == []
+    return state
+
+
+def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Crew) -> None:
+    mission = queued_up(crew, [task(name) for name in "abcd"], "cat sub/* > /dev/null")
+    state = finished(crew, mission)
+    # The first stands on the base; of the others one run each, two of them beside the one before.
+    order = runs_and_merges(crew, mission)
+    assert (order[:3], order.count("r"), order.count("m")) == ("mrr", 3, 4), order
+    verdicts = judged(crew, mission)
+    assert [each.verdict.status for each in verdicts] == ["green"] * 3
+    merged = [each.tree for each in crew.events(mission, TaskMerged)]
+    assert [each.verdict.tree for each in verdicts] == merged[1:], "each verdict is of the tree that was merged"
+    assert merged[-1] == git(crew.repo, "rev-parse", f"{branch(crew, state)}^{{tree}}")
+    assert all(check.status == "passed" for each in verdicts for check in each.verdict.checks)
+
+
+def test_what_was_run_on_a_result_that_goes_back_counts_for_nothing(crew: Crew) -> None:
+    """The second is red together with the first: what the third was like on both is not what is merged."""
+    bad = "echo bad > sub/{0}.txt; if test -e sub/a.txt -a -e sub/b.txt; then echo x > sub/b.txt; fi"
+    tasks = [task("a", shell(bad.format("a"))), task("b", shell(bad.format("b"))), task("c")]
+    mission = queued_up(crew, tasks, "test $(cat sub/* | grep -c bad) -lt 2")
+    state = finished(crew, mission)
+    assert [each.task for each in crew.events(mission, TaskReturned)] == ["b"]
+    assert [each.task for each in crew.events(mission, TaskMerged)] == ["a", "c", "b"]
+    verdicts = judged(crew, mission)
+    assert [each.verdict.status for each in verdicts] == ["red", "green", "green"][: len(verdicts)]
+    made = branch(crew, state)
+    assert git(crew.repo, "show", f"{made}:sub/c.txt") == "x"
+    assert git(crew.repo, "show", f"{made}:sub/a.txt") == "bad"
+
+
+@pytest.mark.parametrize("name", ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE", "CHARGEHAND_ENGINE_CHECKS_AHEAD"])
+def test_nothing_runs_ahead_where_no_place_is_free_or_nobody_wants_it(crew: Crew, name: str) -> None:
+    crew.environ[name] = "1" if name.endswith("ONCE") else "false"
+    mission = queued_up(crew, [task(each) for each in "abc"], "cat sub/* > /dev/null")
+    finished(crew, mission)
+    assert runs_and_merges(crew, mission) == "mrmrm"

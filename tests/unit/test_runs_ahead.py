@@ -1,0 +1,56 @@
+"""Runs ahead of their turn: taken for exactly what they were made for, stopped and forgotten else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chargehand.checks.reads import ReadObserver
+from chargehand.core.errors import InfrastructureError
+from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
+
+DONE = OwnRun(checks=(), observer=ReadObserver(()), outputs={})
+
+
+def key(tree: str, base: str = "base", checks: str = "digest") -> RunKey:
+    return RunKey(base=base, tree=tree, layer=None, checks=checks)
+
+
+async def run() -> OwnRun:
+    await asyncio.sleep(0)
+    return DONE
+
+
+async def hang() -> OwnRun:
+    await asyncio.Event().wait()
+    return DONE
+
+
+async def fail() -> OwnRun:
+    raise InfrastructureError("the sandbox died", code="sandbox_died")
+
+
+async def test_a_run_is_taken_once_and_for_its_tree_base_and_checks_alone() -> None:
+    runs = RunsAhead()
+    runs.begin(key("a"), run())
+    assert await runs.take(key("b")) is None
+    assert await runs.take(key("a", base="another")) is None
+    assert await runs.take(key("a", checks="others")) is None
+    assert await runs.take(key("a")) is DONE
+    assert await runs.take(key("a")) is None
+
+
+async def test_a_run_that_failed_or_was_stopped_counts_as_none() -> None:
+    runs = RunsAhead()
+    runs.begin(key("a"), fail())
+    assert await runs.take(key("a")) is None
+    runs.begin(key("a"), hang())
+    runs.begin(key("b"), run())
+    runs.begin(key("b"), hang())
+    await asyncio.sleep(0)
+    await runs.stop(but="b")
+    assert await runs.take(key("a")) is None
+    assert await runs.take(key("b")) is DONE, "one that is known goes on"
+    runs.begin(key("c"), hang())
+    await asyncio.sleep(0)
+    await runs.stop()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
