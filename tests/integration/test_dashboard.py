@@ -199,6 +199,23 @@ def test_a_waiting_result_is_promoted_with_its_consequence_said(
     assert git(repo, "show", f"{found['branch']}:f.txt") == "baa"
 
 
+def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, desk: Desk, repo: Path) -> None:
+    mission = waiting_mission(desk, repo)
+    notes = f"{API}/missions/{mission}/review/decisions"
+    one, other = (open_page(served, f"/missions/{mission}/review") for _ in range(2))
+    for page in (one, other):
+        expect(page.get_by_text("0 of 2 hunks")).to_be_visible()
+    one.get_by_role("button", name="Reject hunk 1 of 1").click()
+    wait_until(lambda: list(served.owner().get(notes).json()["decided"].values()) == ["rejected"])
+    # The other one knows nothing of it, and decides the other hunk: neither is lost.
+    other.get_by_role("navigation", name="Changed files").get_by_role("button").nth(1).click()
+    other.get_by_role("button", name="Accept hunk 1 of 1").click()
+    expect(other.get_by_text("2 of 2 hunks, 1 rejected")).to_be_visible()
+    wait_until(lambda: len(served.owner().get(notes).json()["decided"]) == 2)
+    third = open_page(served, f"/missions/{mission}/review")
+    expect(third.get_by_text("2 of 2 hunks, 1 rejected")).to_be_visible()
+
+
 def test_of_two_tabs_the_first_answer_counts_and_the_other_is_told(tmp_path: Path, open_page: Open) -> None:
     shop = Shop(tmp_path)
     shop.script(*ASKS)
