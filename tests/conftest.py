@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from tests.postgres import Postgres, cluster
 if TYPE_CHECKING:
     from pwdlib import PasswordHash
 
+# Also below `nohup` the programs of tests are hung up on as in a terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
     "chargehand.testing.agents.conformance",

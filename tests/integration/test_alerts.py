@@ -19,6 +19,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.unit.older_stores import as_of_version_9
 from tests.unit.test_gateway_upstream import self_signed
 
 from chargehand.app.alerting.channels import ChannelFailedError, WebhookChannel, signature
+from chargehand.app.alerting.outbox import queue_notices
 from chargehand.app.alerting.readings import decode_memo
 from chargehand.app.alerting.watch import AlertWatch, send_safely, trial_notice
 from chargehand.app.config.locations import UserFile
@@ -301,6 +303,15 @@ def test_a_breaker_and_the_budget_of_a_day(tmp_path: Path) -> None:
         assert watched.look(1) == told, (status, http)
     assert watched.look(86_400) == ["ended day_budget"]
     watched.reader.close()
+
+
+def test_what_one_has_begun_to_tell_is_nobody_elses_at_that_very_moment(watched: Watched) -> None:
+    now, notice = watched.clock.now(), trial_notice(watched.clock.now())
+    waiting, due = queue_notices((), [notice], ["hook"], now)
+    assert due == {"hook": [notice]}
+    assert queue_notices(waiting, [], ["hook"], now) == (waiting, {})
+    later = now + timedelta(minutes=2)  # it died meanwhile
+    assert queue_notices(waiting, [], ["hook"], later)[1] == {"hook": [notice]}
 
 
 def test_of_two_that_look_one_tells(watched: Watched, hook: Hook) -> None:

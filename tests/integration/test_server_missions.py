@@ -44,8 +44,10 @@ def served(desk: Desk, repo: Path) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def client(served: Served) -> httpx.Client:
-    return served.owner()
+def client(served: Served, repo: Path) -> httpx.Client:
+    made = served.owner()
+    assert made.post(f"{API}/projects", json={"path": str(repo)}).status_code == 201
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -355,8 +355,8 @@ def open_children(app: StateReader, mission: str) -> tuple[str, ...]:
 
 
 def _cancel(app: App, mission: str) -> MissionState:
-    if not app.order(mission, "cancel"):
-        return app.steering.cancel(mission)
+    # Of one that has just ended its worker may say for a moment that it does not run: then it is asked again.
+    app.steer(mission, "cancel", lambda: app.steering.cancel(mission))
     deadline = time.monotonic() + _CANCEL_SECONDS
     while True:
         state = app.mission_reader.state(mission)

@@ -40,11 +40,11 @@ class Delivery(Struct, frozen=True):
 
 def queue_notices(
     waiting: Iterable[UntoldNotice], new: Sequence[NoticeDocument], channels: Sequence[str], now: datetime
-) -> tuple[UntoldNotice, ...]:
-    """Return all that waits, with new notices for each of these ways; what is left out is logged.
+) -> tuple[tuple[UntoldNotice, ...], dict[str, list[NoticeDocument]]]:
+    """Return all that waits, with new notices for each of these ways, and what is due by way, the oldest first.
 
-    What is due is marked as being told from now on, so that a second process leaves it alone; `notices_at` finds
-    it.
+    What is due is marked as being told from now on, so that a second process leaves it alone. What is left out is
+    logged.
     """
     later = [each for each in waiting if each.channel in channels]
     made = [
@@ -59,19 +59,15 @@ def queue_notices(
         if now - each.since >= _LONGEST:
             _give_up(each, f"a day ago and by {each.failures} failures")
         else:
-            kept.append(replace(each, due=now + _LEASE) if each.due <= now else each)
+            kept.append(each)
     for each in kept[:-_MOST]:
         _give_up(each, f"since {_MOST} newer ones wait")
-    return tuple(kept[-_MOST:])
-
-
-def notices_at(waiting: Iterable[UntoldNotice], now: datetime) -> dict[str, list[NoticeDocument]]:
-    """Return what `queue_notices` marked at this moment, by way, the oldest first."""
-    found: dict[str, list[NoticeDocument]] = {}
-    for each in waiting:
-        if each.due == now + _LEASE:
-            found.setdefault(each.channel, []).append(each.notice)
-    return found
+    kept = kept[-_MOST:]
+    due: dict[str, list[NoticeDocument]] = {}
+    for each in kept:
+        if each.due <= now:
+            due.setdefault(each.channel, []).append(each.notice)
+    return tuple(replace(each, due=now + _LEASE) if each.due <= now else each for each in kept), due
 
 
 def settle_notices(

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from chargehand.app.alerting.channels import ChannelFailedError, NoticeChannel, open_channels
-from chargehand.app.alerting.outbox import Delivery, notices_at, queue_notices, settle_notices
+from chargehand.app.alerting.outbox import Delivery, queue_notices, settle_notices
 from chargehand.app.alerting.readings import (
     FOLLOWED,
     FOLLOWER,
@@ -87,13 +87,13 @@ class AlertWatch:
         memo.looked = now
         memo.values = _worst_values(readings, raised, decided, thresholds)
         documents = [notice_document(notice) for notice in decided.notices]
-        memo.untold = queue_notices(memo.untold, documents, named, now)
+        memo.untold, due = queue_notices(memo.untold, documents, named, now)
         written = FollowerMemo(kept.revision, msgspec.json.encode(memo))
         if not reader.store.alerts.save(FOLLOWER, written, decided.changed):
             return ()  # another process looked meanwhile, and tells it
         for document in documents:
             _LOG.warning("%s", document.text)
-        self._tell(notices_at(memo.untold, now), channels)
+        self._tell(due, channels)
         return decided.notices
 
     def _channels(self) -> tuple[NoticeChannel, ...]:
