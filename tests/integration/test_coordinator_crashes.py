@@ -159,6 +159,20 @@ def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str
             yard.at_rest()
 
 
+def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path) -> None:
+    """Whoever opens the project next looks after its promotions first: that leaves a sleeping coordinator to be woken."""
+    tasks = [_task("a"), _task("b", after=["a"])]
+    with nothing_survives():
+        expected, passed, like = _undisturbed(tmp_path / "like", tasks)
+        asleep = [point for point in passed if point.startswith("after plan.slept")]
+        assert len(asleep) == 2
+        for number, point in enumerate(asleep):
+            yard = PlanYard(tmp_path / f"at-{number}", tasks, like=like)
+            assert yard.worker(plan=point).wait() == -signal.SIGKILL, yard.said()
+            assert yard.finish() == expected, point
+            yard.at_rest()
+
+
 def test_the_points_are_there() -> None:
     """A crash is only tried where an event is written: each kind of a coordinator's events is one of them."""
     assert {kind.type for kind in PLAN_EVENTS} >= {"task.started", "task.merged", "task.ended", "plan.slept"}

@@ -10,6 +10,7 @@ from functools import partial
 from chargehand.checks.inspection import inspect
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
+from chargehand.core.plan_events import CoordinatorWoken
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
@@ -105,8 +106,12 @@ class Missions:
         with claim_mission(services.store.log, mission, worker=worker, look=self.look) as epoch:
             journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
             # The first line under the new epoch: claims without a step after them are what the fold counts as
-            # fruitless.
-            journal.record(MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version))
+            # fruitless. A sleeping coordinator is woken with it: let go of without another word, as after a crash,
+            # it would neither sleep nor be anybody's to go on with.
+            sleeps = journal.state.asleep and journal.state.status == "running"
+            woken = (CoordinatorWoken(mission=mission),) if sleeps else ()
+            claimed = MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version)
+            journal.record(*woken, claimed)
             control = Control(task, journal)
             try:
                 with services.controls.running(mission, control):
@@ -252,8 +257,10 @@ class Missions:
             if row.project != self._services.project or row.owner is None or self.look.live(row):
                 continue
             # Only what got as far as its journal entry or its swap: everything before that is resumed as it is.
+            # A coordinator delivers nothing before it ends.
             state = self._journal(row.id).state
-            if state.prepared is None and (state.commit is None or state.status == "promoted"):
+            delivered = state.plan is not None or state.commit is None or state.status == "promoted"
+            if state.prepared is None and delivered:
                 continue
             with contextlib.suppress(RefusedError):  # another worker came first
                 async with self._claim(row.id) as (journal, control):
