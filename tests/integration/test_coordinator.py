@@ -15,12 +15,21 @@ from tests import forked
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
 
+from chargehand.app.checkpoints import preview_roll_back, roll_back_task
 from chargehand.app.composition import App
-from chargehand.app.missions import answer_question, cancel_mission, pause_mission, report_mission, resume_mission
+from chargehand.app.missions import (
+    answer_question,
+    cancel_mission,
+    pause_mission,
+    promote_mission,
+    report_mission,
+    resume_mission,
+    roll_back_mission,
+)
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
-from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
@@ -389,3 +398,41 @@ def test_each_merged_task_has_provenance_and_the_report_tells_of_all(crew: Crew)
     assert report.promoted is not None
     assert report.promoted.verdict is not None
     assert "obligation `d1`: `Both are there`: `a`, `b`" in text
+
+
+def test_what_a_sleeping_coordinator_is_refused_leaves_it_to_go_on(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b", shell(f"sleep {MARK}; echo x > sub/b.txt"), after=["a"])])
+
+    async def sleep_behind_a_merge(app: App) -> None:
+        worker = Worker(app, slots=4)
+        working = asyncio.create_task(worker.work(until_idle=True))
+        await asyncio.to_thread(wait_until, lambda: sleepers() and app.mission_reader.state(mission).asleep)
+        worker.stop()
+        await working
+
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+        asyncio.run(sleep_behind_a_merge(app))
+        assert app.mission_reader.state(mission).asleep
+    for deed in (
+        lambda app: promote_mission(app, mission, reason="now"),
+        lambda app: roll_back_mission(app, mission),
+        lambda app: roll_back_task(app, mission, "a", with_dependents=True),
+    ):
+        with crew.opened() as app, pytest.raises(RefusedError):
+            asyncio.run(deed(app))
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(crew.work, mission)
+        wait_until(wake)
+        assert ending.result().status == "promoted"
+
+
+def test_what_a_task_came_to_is_exported_by_its_coordinator_alone(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b")])
+    made = branch(crew, crew.work(mission))
+    with crew.opened() as app:
+        child = app.store.log.children(mission)[0].id
+        with pytest.raises(RefusedError, match=mission):
+            asyncio.run(roll_back_mission(app, child))
+        with pytest.raises(RefusedError, match=mission):
+            preview_roll_back(app, child)
+    assert git(crew.repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [made, "main"]

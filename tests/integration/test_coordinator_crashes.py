@@ -160,7 +160,7 @@ def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str
 
 
 def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path) -> None:
-    """Whoever opens the project next looks after its promotions first: that leaves a sleeping coordinator to be woken."""
+    """Whoever opens the project next looks after its promotions: a sleeping coordinator is woken all the same."""
     tasks = [_task("a"), _task("b", after=["a"])]
     with nothing_survives():
         expected, passed, like = _undisturbed(tmp_path / "like", tasks)

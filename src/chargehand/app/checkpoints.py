@@ -15,7 +15,7 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
 from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
-from chargehand.missions.task_rollback import plan_task_rollback
+from chargehand.missions.task_rollback import check_whole, plan_task_rollback
 from chargehand.workspace.depot import Depot, LineCount, PathEntry
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
@@ -261,6 +261,7 @@ def preview_roll_back(
         depot = mission_depot(reader, state)
         back = plan_task_rollback(reader.store, depot, state, task, with_dependents=with_dependents)
         return _rollback_preview(depot, state, back.tree, back.tasks)
+    check_whole(state)
     if state.commit is None or state.tree is None or state.promoted_on is None:
         raise not_promoted_error(state)
     # Not the mission's base: a promotion may stand on a branch that had moved on.

@@ -31,7 +31,7 @@ from chargehand.missions.sandboxes.provisioning import (
 )
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
-from chargehand.missions.task_rollback import check_task_rollback, plan_task_rollback
+from chargehand.missions.task_rollback import check_task_rollback, check_whole, plan_task_rollback
 from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.policy.actions import Action, Judgement
@@ -186,7 +186,11 @@ class Missions:
         await flow.promote(context, tree, verdict, approved=True)
 
     async def roll_back(self, mission: str) -> MissionState:
-        """Undo a promotion by a new commit on the mission branch; the user's ref never moves back."""
+        """Undo a promotion by a new commit on the mission branch; the user's ref never moves back.
+
+        Raises what `check_whole` does.
+        """
+        check_whole(self.look.state(mission))
         async with self._claim(mission) as (journal, _):
             await Promoter(self._services, journal, fault=self._fault).roll_back()
             return journal.state

@@ -43,6 +43,26 @@ class _TaskMerge(Struct, frozen=True, kw_only=True):
     paths: frozenset[str]
 
 
+def check_whole(state: MissionState) -> None:
+    """Raise `RefusedError` where what a mission promoted is only a part of what its plan comes to.
+
+    `not_at_rest` while a plan is worked on: what its other tasks begin at would move under them, and what is
+    merged so far would be exported as if it were all. `task_of_plan` for a task: its coordinator exports.
+    """
+    if state.plan is not None and state.status not in ENDED:
+        raise RefusedError(
+            f"mission {state.id!r} still works on its plan",
+            code="not_at_rest",
+            hint=f"wait for its end, or cancel it: chargehand mission cancel {state.id}",
+        )
+    if state.parent:
+        raise RefusedError(
+            f"mission {state.id!r} does task {state.task!r} of {state.parent!r}, which alone exports it",
+            code="task_of_plan",
+            hint=f"name {state.parent} instead; its roll-back takes --task {state.task}",
+        )
+
+
 def check_task_rollback(state: MissionState, task: str) -> None:
     """Raise what forbids to roll a task back, as far as the coordinator's state tells.
 
@@ -54,12 +74,7 @@ def check_task_rollback(state: MissionState, task: str) -> None:
     if task not in state.plan.tasks:
         hint = nearest(task, state.plan.tasks)
         raise NotFoundError(f"mission {state.id!r} has no task {task!r}", hint=hint)
-    if state.status not in ENDED:  # what its other tasks begin at would move under them
-        raise RefusedError(
-            f"mission {state.id!r} still works on its plan",
-            code="not_at_rest",
-            hint=f"wait for its end, or cancel it: chargehand mission cancel {state.id}",
-        )
+    check_whole(state)
     if state.commit is None:
         raise not_promoted_error(state)
     if is_rolled_back(state):

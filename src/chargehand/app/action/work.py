@@ -22,6 +22,7 @@ from chargehand.core.text import printable
 from chargehand.durable.supervisor import LineSplitter, OutputStream, run_supervised
 from chargehand.missions.checkpoints import CheckpointEditor, EditedCheckpoints, EditStoppedError
 from chargehand.missions.reading import mission_ref
+from chargehand.missions.task_rollback import check_whole
 from chargehand.policy.actions import Other, Run, Surroundings
 from chargehand.policy.judgement import judge
 from chargehand.workspace.depot import Depot
@@ -197,8 +198,12 @@ async def push(work: ActionContext) -> ActionResult:
 
 
 def promoted_commit(work: ActionContext) -> str:
-    """Return the commit that the mission of an action promoted. Raises `RefusedError` where there is none."""
+    """Return the commit that the mission of an action promoted.
+
+    Raises `RefusedError` where there is none, and what `check_whole` does.
+    """
     state = work.app.mission_reader.state(work.mission)
+    check_whole(state)
     if state.commit is None or state.ref != mission_ref(work.mission):
         raise RefusedError(
             f"mission {work.mission!r} has promoted nothing, and only promoted work is pushed",
