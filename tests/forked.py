@@ -130,7 +130,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # reaped already by who forked it, and not told here yet
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
