@@ -184,7 +184,14 @@ def _read_form(lines: Sequence[str], form: _Form) -> tuple[FailureExcerpt, ...]:
     elif form.innermost_first:
         reasons = {name: found for name, found in reasons.items() if found} or reasons
     elif form.title is not None:
-        reasons = _name_in_full(lines, form.title, reasons)
+        # By the names that a summary has: those that the runner takes on its command line.
+        full = dict[str, tuple[str, ...]]()
+        for match in (match for line in lines if (match := form.title.match(line))):
+            name = match["name"]
+            short = ".".join(name.split("::")[1:]) or name
+            text = (match["text"],) if match["text"] else ()
+            full[name] = reasons.get(short) or reasons.get(name) or text
+        reasons = full or reasons
     return tuple(FailureExcerpt(name=name, lines=found) for name, found in [*reasons.items()][:_MOST_TESTS])
 
 
@@ -223,16 +230,3 @@ def _pick_lines(block: Sequence[str], form: _Form) -> list[str]:
     place = (places[0] if form.innermost_first else places[-1]) if places else None
     at = [f"at {place['file'].removeprefix(f'{WORKSPACE}/')}:{place['line']}"] if place else []
     return [*picked[: _MOST_LINES - len(at)], *at]
-
-
-def _name_in_full(
-    lines: Sequence[str], title: re.Pattern[str], reasons: dict[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the reasons by the names that a summary has: those that the runner takes on its command line."""
-    full = dict[str, tuple[str, ...]]()
-    for match in (match for line in lines if (match := title.match(line))):
-        name = match["name"]
-        short = ".".join(name.split("::")[1:]) or name
-        text = (match["text"],) if match["text"] else ()
-        full[name] = reasons.get(short) or reasons.get(name) or text
-    return full or reasons

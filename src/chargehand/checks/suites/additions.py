@@ -51,8 +51,17 @@ def leaves_tests_alone(path: str, old: str, new: str) -> bool:
     """
     if old == new or not is_source(path):
         return True
-    if language_of(path) != "python":
-        return _lines_leave_alone(path, old, new)
+    language = language_of(path)
+    if language != "python":
+        lines, now = ([line.strip() for line in blank_comments(language, text).split("\n")] for text in (old, new))
+        added = _align(lines, now)
+        if added is None:
+            return False
+        gone = Counter(line for line in lines if _IMPORT.search(line))
+        gone.subtract(now)
+        known = {_without_strings(line): _strings(line) for line, count in gone.items() if count > 0}
+        words = words_of("\n".join(line for line in lines if not _IMPORT.search(line)))
+        return all(_is_harmless_group(each.lines, words, known) for each in added)
     try:
         before, after = ast.parse(old), ast.parse(new)
         return _Python(before, words_of(old)).extends(before.body, after.body)
@@ -69,7 +78,8 @@ def outlasts_its_tests(path: str, text: str) -> bool:
             return True
     if not is_source(path):
         return False
-    lines = [line.strip() for line in blank_comments(language_of(path), _blank_texts(text)).split("\n")]
+    plain = _TEXTS.sub(lambda found: found[0] if "${" in found[0] else '""' + "\n" * found[0].count("\n"), text)
+    lines = [line.strip() for line in blank_comments(language_of(path), plain).split("\n")]
     imported = words_of("\n".join(_without_strings(line) for line in lines if _IMPORT.search(line)))
     return any(_line_outlasts(_without_strings(line), imported, language_of(path)) for line in lines)
 
@@ -186,7 +196,20 @@ class _Python:
     def _is_harmless(self, node: ast.stmt, *, inside: bool, last: bool) -> bool:
         if inside:
             return _REACHING.isdisjoint(_names(node)) and self._is_harmless_inside(node, last=last)
-        return self._lasts_not(node) and self._is_harmless_beside(node)
+        if not self._lasts_not(node):
+            return False
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names = [node.name]
+            case ast.Assign() | ast.AnnAssign():
+                targets = _targets(node)
+                if not all(isinstance(target, ast.Name) for target in targets):
+                    return False
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            case _:
+                return False
+        taken = self._words | _names_of_test_cases() | _KNOWN_TO_RUNNERS
+        return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
 
     def _lasts_not(self, node: ast.stmt) -> bool:
         """Tell whether a definition of its own changes nothing of what other tests use."""
@@ -214,20 +237,6 @@ class _Python:
                 known = all(_is_assertion(each.context_expr) for each in held)
                 return known and all(self._is_harmless_inside(each, last=True) for each in node.body)
         return False
-
-    def _is_harmless_beside(self, node: ast.stmt) -> bool:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names = [node.name]
-            case ast.Assign() | ast.AnnAssign():
-                targets = _targets(node)
-                if not all(isinstance(target, ast.Name) for target in targets):
-                    return False
-                names = [target.id for target in targets if isinstance(target, ast.Name)]
-            case _:
-                return False
-        taken = self._words | _names_of_test_cases() | _KNOWN_TO_RUNNERS
-        return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
 
 
 def _inherits_none(owner: ast.AST | None) -> bool:
@@ -342,23 +351,6 @@ class _Added(Struct):
     """Lines that were added together."""
 
     lines: list[str]
-
-
-def _lines_leave_alone(path: str, old: str, new: str) -> bool:
-    language = language_of(path)
-    before, after = ([line.strip() for line in blank_comments(language, text).split("\n")] for text in (old, new))
-    added = _align(before, after)
-    if added is None:
-        return False
-    gone = Counter(line for line in before if _IMPORT.search(line))
-    gone.subtract(after)
-    known = {_without_strings(line): _strings(line) for line, count in gone.items() if count > 0}
-    words = words_of("\n".join(line for line in before if not _IMPORT.search(line)))
-    return all(_is_harmless_group(each.lines, words, known) for each in added)
-
-
-def _blank_texts(text: str) -> str:
-    return _TEXTS.sub(lambda found: found[0] if "${" in found[0] else '""' + "\n" * found[0].count("\n"), text)
 
 
 def _align(before: list[str], after: list[str]) -> list[_Added] | None:

@@ -263,14 +263,6 @@ def _read_ruby(text: str, commands: Sequence[str]) -> object:
     ]
 
 
-def _read_composer(text: str, commands: Sequence[str]) -> object:
-    return _leave_out(parse_object(text), _COMPOSER)
-
-
-def _read_pipfile(text: str, commands: Sequence[str]) -> object:
-    return _leave_out(tomllib.loads(text), {"packages", "dev-packages"})
-
-
 def _read_lifecycle(text: str, commands: Sequence[str]) -> object:
     document = parse_object(text)
     return _pick(document.get("scripts", {}), _LIFECYCLE), _pick(document, _HOOK_KEYS)
@@ -285,14 +277,14 @@ _READERS: Mapping[str, Parts] = {
     "pyproject.toml": _read_pyproject,
     "setup.cfg": _read_setup_cfg,
     "setup.py": _read_setup_py,
-    "Pipfile": _read_pipfile,
+    "Pipfile": lambda text, _: _leave_out(tomllib.loads(text), {"packages", "dev-packages"}),
     "package.json": _read_package_json,
     "Cargo.toml": _read_cargo,
     "go.mod": _read_go_mod,
     "libs.versions.toml": _read_catalog,
     "pom.xml": _read_pom,
     "Gemfile": _read_ruby,
-    "composer.json": _read_composer,
+    "composer.json": lambda text, _: _leave_out(parse_object(text), _COMPOSER),
 }
 _LATER_READERS: Mapping[str, Parts] = {"package.json": _read_lifecycle, ".gitattributes": _read_attributes}
 
