@@ -91,7 +91,23 @@ class EnvironmentLayers:
         input in that tree: the default file names, and `inputs` as whole paths or glob patterns.
         """
         patterns = tuple(inputs)
-        by_path = {entry[0]: entry for entry in self._base_inputs(base, patterns)}
+        # Kept beside the base, in git's order: walking a large tree takes seconds.
+        asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
+        name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
+        kept, inputs_of_base = self._depot.bases.kept(base.commit, name), None
+        if kept is not None:
+            with suppress(msgspec.MsgspecError):
+                inputs_of_base = decode_as(kept, list[_Input])
+        if inputs_of_base is None:
+            inputs_of_base = [
+                (entry.path, entry.mode, entry.id)
+                for entry in self._depot.entries(base.tree)
+                if _is_input(entry.path, patterns)
+            ]
+            with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
+                content = json.dumps(inputs_of_base, ensure_ascii=False).encode()
+                self._depot.bases.keep(base.commit, name, content)
+        by_path = {entry[0]: entry for entry in inputs_of_base}
         for change in self._depot.diff(base.tree, tree or base.tree):
             if change.new_mode is None or change.new_id is None:
                 by_path.pop(change.path, None)
@@ -102,23 +118,6 @@ class EnvironmentLayers:
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found, *place])
         # The tier is in it because a setup that ran as another user, or in an image, makes other files.
         return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-    def _base_inputs(self, base: Base, patterns: tuple[str, ...]) -> list[_Input]:
-        """Return the inputs of a base in git's order, kept beside it: walking a large tree takes seconds."""
-        asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
-        name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
-        kept = self._depot.bases.kept(base.commit, name)
-        if kept is not None:
-            with suppress(msgspec.MsgspecError):
-                return decode_as(kept, list[_Input])
-        found = [
-            (entry.path, entry.mode, entry.id)
-            for entry in self._depot.entries(base.tree)
-            if _is_input(entry.path, patterns)
-        ]
-        with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
-            self._depot.bases.keep(base.commit, name, json.dumps(found, ensure_ascii=False).encode())
-        return found
 
     def changed(self, base: Base, tree: str, *, inputs: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own."""

@@ -138,9 +138,9 @@ class _Python:
         inside = owner is not None and not isinstance(owner, ast.ClassDef)
         ends = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
         # A test of its own may have the name of one elsewhere, but not of one that its class takes over.
-        tests = (
-            {each.name for each in old if isinstance(each, _DEFINITIONS)} if _inherits_none(owner) else self._words
-        )
+        bases = owner.bases if isinstance(owner, ast.ClassDef) else []
+        inherits = any(not _last_word(base).endswith("TestCase") for base in bases)
+        tests = self._words if inherits else {each.name for each in old if isinstance(each, _DEFINITIONS)}
         for statement in new:
             if _is_passive(statement):
                 # What the file names already must be what it was.
@@ -181,17 +181,17 @@ class _Python:
                     same = at < len(old) and each == wanted
                 if same:
                     at += 1
-                elif not (data and isinstance(each, ast.AST) and self._is_data(each)):
+                elif not data or not isinstance(each, ast.AST) or not _REACHING.isdisjoint(_names(each)):
                     return False
+                else:
+                    # A call of what the file calls already, such as `pytest.param`, is one more of the same.
+                    calls = (call.func for call in ast.walk(each) if isinstance(call, ast.Call))
+                    if not all(_last_word(call) in self._words for call in calls):
+                        return False
             return at == len(old)
         if isinstance(old, ast.AST) and isinstance(new, ast.AST):
             return self._same(old, new)
         return type(old) is type(new) and old == new
-
-    def _is_data(self, node: ast.AST) -> bool:
-        # A call of what the file calls already, such as `pytest.param`, is one more of the same.
-        calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
-        return _REACHING.isdisjoint(_names(node)) and all(_last_word(each) in self._words for each in calls)
 
     def _is_harmless(self, node: ast.stmt, *, inside: bool, last: bool) -> bool:
         if inside:
@@ -237,12 +237,6 @@ class _Python:
                 known = all(_is_assertion(each.context_expr) for each in held)
                 return known and all(self._is_harmless_inside(each, last=True) for each in node.body)
         return False
-
-
-def _inherits_none(owner: ast.AST | None) -> bool:
-    return not isinstance(owner, ast.ClassDef) or all(
-        _last_word(base).endswith("TestCase") for base in owner.bases
-    )
 
 
 def _is_passive(node: ast.stmt) -> bool:
@@ -393,11 +387,17 @@ def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dic
                 return False
             at += 1
             continue
-        length = _block_length(lines[at:])
+        # A definition goes to its last bracket.
+        start, depth, opened, whole = at, 0, False, False
+        while at < len(lines) and not whole and depth >= 0:
+            plain = _without_strings(lines[at])
+            opened = opened or "{" in plain
+            depth += _depth([lines[at]])
+            whole = not depth and (opened or plain.rstrip().endswith((";", ")")))
+            at += 1
         # Where the group ends first it encloses what was there.
-        if length is None or not _is_own_block(lines[at : at + length], words):
+        if not whole or not _is_own_block(lines[start:at], words):
             return False
-        at += length
     return True
 
 
@@ -433,20 +433,6 @@ def _is_own_block(lines: Sequence[str], words: frozenset[str]) -> bool:
     foreign = words - declared
     members = (found["root"] for line in plain for found in _MEMBER.finditer(line))
     return foreign.isdisjoint(members) and not any(map(_OUTLASTS.search, plain))
-
-
-def _block_length(lines: Sequence[str]) -> int | None:
-    """Return how many lines a definition takes to its last bracket, `None` where that is not among them."""
-    depth, opened = 0, False
-    for number, line in enumerate(lines, 1):
-        plain = _without_strings(line)
-        opened = opened or "{" in plain
-        depth += _depth([line])
-        if depth < 0:
-            return None
-        if not depth and (opened or plain.rstrip().endswith((";", ")"))):
-            return number
-    return None
 
 
 def _is_harmless_line(line: str, words: frozenset[str], imports: dict[str, frozenset[str]]) -> bool:
