@@ -141,9 +141,7 @@ async def run_checks(
         if on_output is not None:
             on_output("stdout", f"$ {command}\n".encode())
         script, report_path = _script_of(command, runner)
-        mark = f"{_REPORT}{secrets.token_hex(8)}.mark" if runner == "plain" else None
-        if mark is not None:
-            await sandbox.exec(["sh", "-c", _SET_MARK, "sh", mark], timeout=_READ_SECONDS)
+        mark = await _set_mark(sandbox) if runner == "plain" else None
         ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
         if reads is not None:
             await reads.note_check(sandbox)
@@ -219,6 +217,13 @@ async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
         return read_junit(result.stdout)
     except ReportError:
         return None
+
+
+async def _set_mark(sandbox: Sandbox) -> str:
+    """Make a file by whose time reports of a check are told from those that were there before."""
+    mark = f"{_REPORT}{secrets.token_hex(8)}.mark"
+    await sandbox.exec(["sh", "-c", _SET_MARK, "sh", mark], timeout=_READ_SECONDS)
+    return mark
 
 
 async def _read_build_reports(sandbox: Sandbox, mark: str) -> dict[str, bytes]:

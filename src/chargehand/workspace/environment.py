@@ -264,32 +264,28 @@ def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> boo
     """
     with os.scandir(fd) as listing:
         names = [os.fsencode(entry.name) for entry in listing]
-    gone = [_clean_entry(fd, name, tracked, reader, top=top) for name in names]
-    return all(gone)
-
-
-def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
-    """Clean one entry; return whether it is gone."""
-    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
-    is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
-    if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
-        try:
-            os.unlink(name, dir_fd=fd)
-        except IsADirectoryError:
-            # `rm` is another process: our own /proc entry leads it to this very directory, wherever that is.
-            remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
-        return True
-    if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
-        os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
-    if kind != stat.S_IFDIR:
-        return False
-    if info.st_mode & 0o700 != 0o700:
-        # Closed to its owner it could be neither cleaned nor used by a later sandbox.
-        os.chmod(name, 0o755, dir_fd=fd)
-    with open_directory(name, at=fd) as below:
-        empty = _clean(below, reader.below(entry), reader, top=False)
-    if not empty or entry is None:
-        return False
-    os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
-    return True
+    empty = True
+    for name in names:
+        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
+        is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
+        if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
+            try:
+                os.unlink(name, dir_fd=fd)
+            except IsADirectoryError:
+                # `rm` is another process: our own /proc entry leads it to this very directory, wherever that is.
+                remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
+            continue
+        if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
+        if kind == stat.S_IFDIR:
+            if info.st_mode & 0o700 != 0o700:
+                # Closed to its owner it could be neither cleaned nor used by a later sandbox.
+                os.chmod(name, 0o755, dir_fd=fd)
+            with open_directory(name, at=fd) as below:
+                nothing_left = _clean(below, reader.below(entry), reader, top=False)
+            if nothing_left and entry is not None:
+                os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
+                continue
+        empty = False
+    return empty

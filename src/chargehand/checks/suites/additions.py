@@ -81,7 +81,19 @@ def outlasts_its_tests(path: str, text: str) -> bool:
     plain = _TEXTS.sub(lambda found: found[0] if "${" in found[0] else '""' + "\n" * found[0].count("\n"), text)
     lines = [line.strip() for line in blank_comments(language_of(path), plain).split("\n")]
     imported = words_of("\n".join(_without_strings(line) for line in lines if _IMPORT.search(line)))
-    return any(_line_outlasts(_without_strings(line), imported, language_of(path)) for line in lines)
+    language = language_of(path)
+    for line in map(_without_strings, lines):
+        if language == "go":
+            found = _DEFINITION.match(line)
+            if found is not None and found["name"] in ("init", "TestMain") and not found["receiver"]:
+                return True
+        elif language == "javascript":
+            roots = (each["root"] for each in _MEMBER.finditer(line))
+            if _ENDS.search(line) or any(root in imported or root in _EVERYWHERE for root in roots):
+                return True
+        elif language == "ruby" and _REOPENED.match(line):
+            return True
+    return False
 
 
 def _python_outlasts(path: str, module: ast.Module) -> bool:
@@ -102,16 +114,6 @@ def _python_outlasts(path: str, module: ast.Module) -> bool:
             return True
     # In a package it chooses for all that is below.
     return path.endswith("/__init__.py") and any(getattr(each, "name", "") == "load_tests" for each in module.body)
-
-
-def _line_outlasts(plain: str, imported: frozenset[str], language: str | None) -> bool:
-    if language == "go":
-        found = _DEFINITION.match(plain)
-        return found is not None and found["name"] in ("init", "TestMain") and not found["receiver"]
-    if language == "javascript":
-        roots = (found["root"] for found in _MEMBER.finditer(plain))
-        return bool(_ENDS.search(plain)) or any(root in imported or root in _EVERYWHERE for root in roots)
-    return language == "ruby" and _REOPENED.match(plain) is not None
 
 
 @cache
