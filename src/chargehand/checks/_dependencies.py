@@ -246,7 +246,14 @@ def _places_in_lock(name: str, text: str) -> Iterable[str]:
         case "go.sum":
             return ()  # hashes of modules; where they come from is said in go.mod
         case "package-lock.json" | "npm-shrinkwrap.json":
-            return _npm_sources(json.loads(text or "{}"))
+            waiting, resolved = [json.loads(text or "{}")], list[str]()
+            while waiting:
+                part = waiting.pop()
+                if isinstance(part, Mapping):
+                    resolved += [part["resolved"]] if isinstance(part.get("resolved"), str) else []
+                    # Home pages and funding links are no sources.
+                    waiting += [part[key] for key in part if key not in _NPM_ABOUT_KEYS]
+            return resolved
         case "Pipfile.lock":
             return _strings(json.loads(text or "{}"))
         case "yarn.lock" | "pnpm-lock.yaml" | "bun.lock":
@@ -384,17 +391,6 @@ def _strings(value: Any) -> Iterator[str]:
             waiting += part.values()
         elif isinstance(part, list):
             waiting += part
-
-
-def _npm_sources(document: Any) -> Iterator[str]:
-    """Yield where a lock of npm takes packages from; their home pages and funding links are no sources."""
-    waiting = [document]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Mapping):
-            if isinstance(part.get("resolved"), str):
-                yield part["resolved"]
-            waiting += [part[key] for key in part if key not in _NPM_ABOUT_KEYS]
 
 
 def _words(lines: Iterable[str]) -> Iterator[str]:

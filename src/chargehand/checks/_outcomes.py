@@ -170,7 +170,12 @@ def _judge_runner(runner: Runner, code: int, text: str, report: TestCounts | Non
                 return _judge_silent(code)
             return _judge_counted(code, sum(int(passed) + int(failed) for passed, failed in results))
         case "go":
-            return _judge_go(code, text)
+            if code == 0 and not _GO_PACKAGE.search(text):
+                return Outcome(status="failed", reason="no_tests_ran", tests=0)
+            tests = len(_GO_TEST.findall(text)) or None  # without -v only packages are listed
+            if code and _GO_UNBUILT.search(text):
+                return Outcome(status="failed", reason="collection_error", tests=tests)
+            return _judge_exit(code, tests=tests)
         case "node":
             return _judge_node(code, text)
     return _judge_exit(code)
@@ -205,15 +210,6 @@ def _judge_unittest(code: int, text: str) -> Outcome:
     if code and _UNITTEST_UNLOADED.search(text):
         return Outcome(status="failed", reason="collection_error", tests=tests)
     return _judge_counted(code, tests)
-
-
-def _judge_go(code: int, text: str) -> Outcome:
-    if code == 0 and not _GO_PACKAGE.search(text):
-        return Outcome(status="failed", reason="no_tests_ran", tests=0)
-    tests = len(_GO_TEST.findall(text)) or None  # without -v only packages are listed
-    if code and _GO_UNBUILT.search(text):
-        return Outcome(status="failed", reason="collection_error", tests=tests)
-    return _judge_exit(code, tests=tests)
 
 
 def _judge_node(code: int, text: str) -> Outcome:

@@ -209,14 +209,26 @@ def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detecte
     if stack.has("pom.xml") and (tests := stack.tests("jvm")):
         found.append(("mvn -B test", f"pom.xml and {tests[0]}"))
     # tox and make mostly run what was found already, in environments that the sandbox would have to fetch.
-    found = found or _detect_task_runner(stack)
+    if not found:
+        named = [path for path in ("tox.ini", "tox.toml") if stack.has(path)]
+        named += ["pyproject.toml"] if "tox" in table(stack.toml("pyproject.toml"), "tool") else []
+        found = [("tox", f"{path} configures tox") for path in named[:1]] or [
+            (f"make {target}", f"{path} has the target {target}")
+            for path in sorted(MAKEFILES)
+            for target in ("test", "check")
+            if target in targets(stack.text(path))
+        ][:1]
     return Detected(tuple(command for command, _ in found), tuple(why for _, why in found))
 
 
 def _detect_python(stack: Stack) -> _Found | None:
-    configured = _pytest_configuration(stack)
+    names = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml")
+    sections = (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest"))
+    configured = [path for path in names if stack.has(path)]
+    configured += ["pyproject.toml"] if "pytest" in table(stack.toml("pyproject.toml"), "tool") else []
+    configured += [path for path, section in sections if stack.has_section(path, section)]
     if configured:
-        return _PYTEST, f"{configured} configures pytest"
+        return _PYTEST, f"{configured[0]} configures pytest"
     texts = {path: stack.text(path) for path in stack.tests("python")}
     if not texts:
         return None
@@ -238,29 +250,6 @@ def _detect_python(stack: Stack) -> _Found | None:
     importable = all(stack.has(f"{package}/__init__.py") for package in packages)
     start = "" if importable else f" -s {'/'.join(folders)}"
     return f"python -m unittest discover{start}", f"{using} uses unittest"
-
-
-def _pytest_configuration(stack: Stack) -> str | None:
-    for path in ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"):
-        if stack.has(path):
-            return path
-    if "pytest" in table(stack.toml("pyproject.toml"), "tool"):
-        return "pyproject.toml"
-    sections = (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest"))
-    return next((path for path, section in sections if stack.has_section(path, section)), None)
-
-
-def _detect_task_runner(stack: Stack) -> list[_Found]:
-    named = [path for path in ("tox.ini", "tox.toml") if stack.has(path)]
-    if "tox" in table(stack.toml("pyproject.toml"), "tool"):
-        named.append("pyproject.toml")
-    if named:
-        return [("tox", f"{named[0]} configures tox")]
-    for path in sorted(MAKEFILES):
-        for target in ("test", "check"):
-            if target in targets(stack.text(path)):
-                return [(f"make {target}", f"{path} has the target {target}")]
-    return []
 
 
 # How programs say that something is not installed: package clients, compilers and interpreters.
@@ -294,8 +283,13 @@ def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[s
     """
     stack = Stack(reader, tree, directory)
     node = _locked_installs(stack)
-    if not node and stack.has("package.json"):
-        node = _install_workspace(reader, tree, directory)
+    for place in above(directory) if not node and stack.has("package.json") else ():
+        root = Stack(reader, tree, place)
+        # A member of a workspace: the lock is that of its root.
+        if "workspaces" in root.json("package.json") or root.has("pnpm-workspace.yaml"):
+            up = "/".join(".." for _ in directory[len(place) :].strip("/").split("/"))
+            node = [f"(cd {up} && {command})" for command in _locked_installs(root) or ["npm install"]]
+            break
     if not node and {"dependencies", "devDependencies"} & set(stack.json("package.json")):
         node = ["npm install"]
     kinds = [_pip_commands(stack), node, *([command] for path, command in _FETCHES if stack.has(path))]
@@ -329,16 +323,6 @@ def _locked_installs(stack: Stack) -> list[str]:
     return [command, *([install] if client in _NODE_CLIENTS else []), "npm install --no-package-lock"]
 
 
-def _install_workspace(reader: TreeReader, tree: str, directory: str) -> list[str]:
-    """Return the commands that install a package as a member of a workspace: the lock is that of its root."""
-    for place in above(directory):
-        root = Stack(reader, tree, place)
-        if "workspaces" in root.json("package.json") or root.has("pnpm-workspace.yaml"):
-            up = "/".join(".." for _ in directory[len(place) :].strip("/").split("/"))
-            return [f"(cd {up} && {command})" for command in _locked_installs(root) or ["npm install"]]
-    return []
-
-
 def _pip_commands(stack: Stack) -> list[str]:
     files = [path for path in stack.requirements() if not _OTHER_PURPOSE.search(path)]
     own, prefix = _install_project(stack)
@@ -352,24 +336,23 @@ def _pip_commands(stack: Stack) -> list[str]:
         [*_options("-r", files), *pytest] if files else [],
         [*own[:1], ".", *pytest] if own else [],
     ]
+    locked: list[str] = []
+    # The addresses in uv's lock are those of its own registry: only a network reaches them.
+    if stack.has("uv.lock"):
+        pyproject = stack.toml("pyproject.toml")
+        extras, groups = (
+            table(pyproject, "project", "optional-dependencies"),
+            table(pyproject, "dependency-groups"),
+        )
+        chosen = [
+            *_options("--group", (name for name in _EXTRAS if name in groups)),
+            *_options("--extra", (name for name in _EXTRAS if name in extras)),
+        ]
+        export = " ".join(["uv export --quiet --frozen --no-hashes", *chosen, "--output-file /tmp/locked.txt"])
+        locked = [f"pip install --quiet uv && {export} && pip install -r /tmp/locked.txt"]
     # Of an older pip's options a command needs a newer one for.
-    locked = _export_locked(stack)
     lines = ((prefix if "--group" in words else "") + "pip install " + " ".join(words) for words in tries if words)
     return list(dict.fromkeys((*locked, *lines)))
-
-
-def _export_locked(stack: Stack) -> list[str]:
-    """Return what installs the versions of uv's lock, whose own addresses only a network reaches."""
-    if not stack.has("uv.lock"):
-        return []
-    pyproject = stack.toml("pyproject.toml")
-    groups, extras = table(pyproject, "dependency-groups"), table(pyproject, "project", "optional-dependencies")
-    words = [
-        *_options("--group", (name for name in _EXTRAS if name in groups)),
-        *_options("--extra", (name for name in _EXTRAS if name in extras)),
-    ]
-    export = " ".join(["uv export --quiet --frozen --no-hashes", *words, "--output-file /tmp/locked.txt"])
-    return [f"pip install --quiet uv && {export} && pip install -r /tmp/locked.txt"]
 
 
 def _options(name: str, values: Iterable[str]) -> list[str]:

@@ -154,8 +154,32 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
     """
     lines = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-_MOST_READ:]]
     for form in _FORMS:
-        if found := _read_form(lines, form):
-            return found
+        reasons: dict[str, tuple[str, ...]] = {}
+        for name, block in _split_blocks(lines, form):
+            # What is told again at the end adds nothing, except where blocks are there for all: those come in
+            # pieces.
+            if len(reasons) < _MOST_TESTS and (form.failed is not None or not reasons.get(name)):
+                reasons[name] = (*reasons.get(name, ()), *_pick_lines(block, form))[:_MOST_LINES]
+        if form.failed is not None:
+            failed = [match["name"] for line in lines if (match := form.failed.match(line))]
+            parents = {name.rpartition("/")[0] for name in failed}
+            # One whose parts failed says nothing of its own.
+            reasons = {name: reasons.get(name, ()) for name in failed if reasons.get(name) or name not in parents}
+        elif form.innermost_first:
+            reasons = {name: found for name, found in reasons.items() if found} or reasons
+        elif form.title is not None:
+            # By the names that a summary has: those that the runner takes on its command line.
+            full = dict[str, tuple[str, ...]]()
+            for match in (match for line in lines if (match := form.title.match(line))):
+                name = match["name"]
+                short = ".".join(name.split("::")[1:]) or name
+                text = (match["text"],) if match["text"] else ()
+                full[name] = reasons.get(short) or reasons.get(name) or text
+            reasons = full or reasons
+        if reasons:
+            return tuple(
+                FailureExcerpt(name=name, lines=found) for name, found in [*reasons.items()][:_MOST_TESTS]
+            )
     told = [line for line in lines if line.strip()]
     wrong = [line for line in told if _ERROR.match(line)] or told
     # The first error is often the cause of those after it; of words that are no errors the last ones tell the end.
@@ -168,24 +192,6 @@ def end_of_output(output: str) -> tuple[str, ...]:
     told = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-1000:] if line.strip()]
     plain = [line for line in told if not line.lstrip().startswith(("{", "["))]
     return tuple((plain or told)[-_TAIL:])
-
-
-def _read_form(lines: Sequence[str], form: _Form) -> tuple[FailureExcerpt, ...]:
-    reasons: dict[str, tuple[str, ...]] = {}
-    for name, block in _split_blocks(lines, form):
-        # What is told again at the end adds nothing, except where blocks are there for all: those come in pieces.
-        if len(reasons) < _MOST_TESTS and (form.failed is not None or not reasons.get(name)):
-            reasons[name] = (*reasons.get(name, ()), *_pick_lines(block, form))[:_MOST_LINES]
-    if form.failed is not None:
-        failed = [match["name"] for line in lines if (match := form.failed.match(line))]
-        parents = {name.rpartition("/")[0] for name in failed}
-        # One whose parts failed says nothing of its own.
-        reasons = {name: reasons.get(name, ()) for name in failed if reasons.get(name) or name not in parents}
-    elif form.innermost_first:
-        reasons = {name: found for name, found in reasons.items() if found} or reasons
-    elif form.title is not None:
-        reasons = _name_in_full(lines, form.title, reasons)
-    return tuple(FailureExcerpt(name=name, lines=found) for name, found in [*reasons.items()][:_MOST_TESTS])
 
 
 def _split_blocks(lines: Sequence[str], form: _Form) -> Iterator[tuple[str, list[str]]]:
@@ -223,16 +229,3 @@ def _pick_lines(block: Sequence[str], form: _Form) -> list[str]:
     place = (places[0] if form.innermost_first else places[-1]) if places else None
     at = [f"at {place['file'].removeprefix(f'{WORKSPACE}/')}:{place['line']}"] if place else []
     return [*picked[: _MOST_LINES - len(at)], *at]
-
-
-def _name_in_full(
-    lines: Sequence[str], title: re.Pattern[str], reasons: dict[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the reasons by the names that a summary has: those that the runner takes on its command line."""
-    full = dict[str, tuple[str, ...]]()
-    for match in (match for line in lines if (match := title.match(line))):
-        name = match["name"]
-        short = ".".join(name.split("::")[1:]) or name
-        text = (match["text"],) if match["text"] else ()
-        full[name] = reasons.get(short) or reasons.get(name) or text
-    return full or reasons

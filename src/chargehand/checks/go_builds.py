@@ -31,23 +31,23 @@ def find_skipped(code: Iterable[str], reader: TreeReader, tree: str) -> frozense
 
     Tags that a check may set say nothing here: a file that needs one counts as compiled.
     """
-    entries = {path: reader.lookup(tree, path) for path in code if language_of(path) == "go"}
-    return frozenset(
-        path for path, entry in entries.items() if entry and _is_skipped(path, text_of(reader, *entry) or "")
-    )
-
-
-def _is_skipped(path: str, text: str) -> bool:
     here = {"linux", "unix", _THEIR_NAMES.get(os.uname().machine, os.uname().machine)}
     absent = (_SYSTEMS | _PROCESSORS | _NEVER_SET) - here
-    _, *tags = posixpath.basename(path).removesuffix(".go").removesuffix("_test").split("_")
-    *before, last = tags or [""]
-    # `x_windows_amd64.go` is for both; a word that is neither, in front of them, is part of the name.
-    named = {last} | set(before[-1:] if last in _PROCESSORS else ()) & _SYSTEMS
-    if named & (absent - _NEVER_SET):
-        return True
-    constraint = _CONSTRAINT.search(_PACKAGE.split(text, maxsplit=1)[0])
-    return constraint is not None and _holds(constraint[1], present=here, absent=absent) is False
+    skipped = set[str]()
+    for path in code:
+        entry = reader.lookup(tree, path) if language_of(path) == "go" else None
+        if entry is None:
+            continue
+        _, *tags = posixpath.basename(path).removesuffix(".go").removesuffix("_test").split("_")
+        *before, last = tags or [""]
+        # `x_windows_amd64.go` is for both; a word that is neither, in front of them, is part of the name.
+        named = {last} | set(before[-1:] if last in _PROCESSORS else ()) & _SYSTEMS
+        constraint = _CONSTRAINT.search(_PACKAGE.split(text_of(reader, *entry) or "", maxsplit=1)[0])
+        if named & (absent - _NEVER_SET) or (
+            constraint is not None and _holds(constraint[1], present=here, absent=absent) is False
+        ):
+            skipped.add(path)
+    return frozenset(skipped)
 
 
 def _holds(constraint: str, *, present: Iterable[str], absent: Iterable[str]) -> bool | None:

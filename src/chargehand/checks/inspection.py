@@ -207,7 +207,13 @@ def base_tests_tree_plan(
             # Where the base has a directory, the files in it are changes of their own.
             plan[change.path] = None if entry is None or entry[0] == _DIRECTORY else entry
     if None in plan.values():
-        tested = {language_of(path) for path, _, _ in reader.entries(base_tree) if _holds_tests(path)}
+        # Runners of a project's own collect by other names than the common ones.
+        tested = {
+            language_of(path)
+            for path, _, _ in reader.entries(base_tree)
+            if is_test_file(path)
+            or (is_test_path(path) and posixpath.basename(path) not in ("__init__.py", "conftest.py"))
+        } - {None}
         # A file of no language, such as a snapshot, belongs to whatever tests there are.
         judged = {path: bool(tested) if (it := language_of(path)) is None else it in tested for path in plan}
         plan = {path: entry for path, entry in plan.items() if entry is not None or judged[path]}
@@ -218,12 +224,6 @@ def base_tests_tree_plan(
         if in_the_way and change.new_id is not None:
             plan.setdefault(change.path, None)
     return dict(sorted(plan.items(), key=lambda item: (item[1] is not None, item[0])))
-
-
-def _holds_tests(path: str) -> bool:
-    # Runners of a project's own collect by other names than the common ones.
-    beside = posixpath.basename(path) in ("__init__.py", "conftest.py")
-    return is_test_file(path) or (is_test_path(path) and language_of(path) is not None and not beside)
 
 
 def _folders(path: str) -> list[str]:

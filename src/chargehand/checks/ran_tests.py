@@ -90,7 +90,14 @@ def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
     """
     match runner:
         case "go":
-            found = _go_names(text)
+            found, package = list[str](), list[str]()
+            for line in _GO.finditer(text):
+                if line["test"]:
+                    package.append(line["test"])
+                else:
+                    found += [f"{line['package']}::{name}" for name in package]
+                    package.clear()
+            found += package
         case "cargo":
             found = _cargo_names(text)
         case "plain":
@@ -103,17 +110,6 @@ def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
         case _:
             return None
     return tuple(sorted(found)) or None
-
-
-def _go_names(text: str) -> list[str]:
-    found, package = list[str](), list[str]()
-    for line in _GO.finditer(text):
-        if line["test"]:
-            package.append(line["test"])
-        else:
-            found += [f"{line['package']}::{name}" for name in package]
-            package.clear()
-    return found + package
 
 
 def _cargo_names(text: str) -> list[str]:
@@ -200,52 +196,36 @@ def find_lost_tests(
     one that is gone only if its text is still there. What is not known of one side says nothing.
     """
     known = {ran.check: ran for ran in before}
-    pairs = ((known[ran.check], ran) for ran in after if ran.check in known)
-    messages = ((ran.check, _describe_loss(base, ran, moves)) for base, ran in pairs)
-    return tuple(
-        Finding(
-            rule="tests_lost",
-            severity="warning",
-            path=".",
-            message=f"{printable(check)}: {message}",
-            needs_person=True,
-        )
-        for check, message in messages
-        if message
-    )
-
-
-def _describe_loss(base: RanTests, tree: RanTests, moves: TestMoves) -> str:
-    added = moves.added.get(tree.check, {})
-    if base.names is not None and tree.names is not None:
-        runner = runner_of(tree.check)
-        pattern = _NAME_BY_RUNNER.get(runner, _NAME)
-        before, after = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
-        lost = _find_lost_names(before, after, moves, pattern)
-        lost += _find_hidden_names(before, after, added, pattern) if runner == "node" and not lost else []
+    found = []
+    for base, tree in ((known[ran.check], ran) for ran in after if ran.check in known):
+        added, lost, message = moves.added.get(tree.check, {}), list[str](), ""
+        if base.names is not None and tree.names is not None:
+            runner = runner_of(tree.check)
+            pattern = _NAME_BY_RUNNER.get(runner, _NAME)
+            ran, runs = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
+            lost = _find_lost_names(ran, runs, moves, pattern)
+            if runner == "node" and not lost:
+                # It does not tell files apart: a new test of one name stands for one that is gone, so that a name
+                # runs as often as before although one more test of it was written.
+                old, new = (Counter(_split_name(name, pattern).own for name in names) for names in (ran, runs))
+                lost = sorted(
+                    own for own, more in added.items() if more > 0 and old[own] > 0 and new[own] < old[own] + more
+                )
+            added = {}  # known by their names
+        more_tests = max(0, sum(added.values()))
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))
-            return f"{len(lost)} tests that ran on the base did not run: {names}{more}"
-        added = {}  # known by their names
-    more_tests = max(0, sum(added.values()))
-    if base.count is not None and tree.count is not None and tree.count < base.count + more_tests:
-        written = f", {more_tests} were added" if more_tests else ""
-        return f"{base.count} tests ran on the base{written} and {tree.count} on the tree"
-    return ""
-
-
-def _find_hidden_names(
-    before: Sequence[str], after: Sequence[str], added: Mapping[str, int], pattern: re.Pattern[str]
-) -> list[str]:
-    """Return names of tests that run as often as before although one more of that name was written.
-
-    Where a runner does not tell files apart, a new test of one name stands for one that is gone.
-    """
-    ran, runs = (Counter(_split_name(name, pattern).own for name in names) for names in (before, after))
-    return sorted(
-        name for name, more in added.items() if more > 0 and ran[name] > 0 and runs[name] < ran[name] + more
-    )
+            message = f"{len(lost)} tests that ran on the base did not run: {names}{more}"
+        elif base.count is not None and tree.count is not None and tree.count < base.count + more_tests:
+            written = f", {more_tests} were added" if more_tests else ""
+            message = f"{base.count} tests ran on the base{written} and {tree.count} on the tree"
+        if message:
+            message = f"{printable(tree.check)}: {message}"
+            found.append(
+                Finding(rule="tests_lost", severity="warning", path=".", message=message, needs_person=True)
+            )
+    return tuple(found)
 
 
 def _find_lost_names(

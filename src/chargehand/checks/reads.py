@@ -83,17 +83,14 @@ class ReadObserver:
         if isinstance(sandbox, ObservesReads):
             seen = await sandbox.opened_files()
             self.complete = self.complete and seen.complete
-            self.opened.append(seen.paths - await self._made_anew(sandbox, seen.paths))
-
-    async def _made_anew(self, sandbox: Sandbox, paths: frozenset[str]) -> frozenset[str]:
-        opened = sorted(paths.intersection(self.copies))
-        if not opened:
-            return frozenset()
-        said = await sandbox.exec(["sh", "-c", _STAT, "sh", *opened], timeout=_STAT_SECONDS)
-        lines = [line.partition(" ") for line in said.stdout.decode("utf-8", "surrogateescape").splitlines()]
-        times = {path: time for time, _, path in lines}
-        # What nothing is known of counts as setup left it.
-        return frozenset(path for path in opened if self.copies[path].differs(times.get(path, "")))
+            copied, made_anew = sorted(seen.paths.intersection(self.copies)), frozenset[str]()
+            if copied:
+                said = await sandbox.exec(["sh", "-c", _STAT, "sh", *copied], timeout=_STAT_SECONDS)
+                lines = said.stdout.decode("utf-8", "surrogateescape").splitlines()
+                times = {path: time for time, _, path in (line.partition(" ") for line in lines)}
+                # What nothing is known of counts as setup left it.
+                made_anew = frozenset(path for path in copied if self.copies[path].differs(times.get(path, "")))
+            self.opened.append(seen.paths - made_anew)
 
     def read_of(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return those of `paths` that some check opened; all of them where that was not seen."""

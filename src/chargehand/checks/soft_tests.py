@@ -315,15 +315,16 @@ class _FaultyTree:
         statuses = {result.status for result in results} - {"passed"}
         if statuses != {"failed"}:
             return "unclear" if statuses else "passed"
-        bad = (result for result in results if result.status != "passed")
-        return "unbuilt" if all(map(self._is_unbuilt, bad)) else "failed"
+        unbuilt = all(
+            result.name in self._counted and (result.reason == "collection_error" or not result.tests)
+            for result in results
+            if result.status != "passed"
+        )
+        return "unbuilt" if unbuilt else "failed"
 
     async def fails(self, fault: Mutant) -> bool:
         """Tell whether checks fail with this fault, in whatever way."""
         return {result.status for result in await self._run(fault)} - {"passed"} == {"failed"}
-
-    def _is_unbuilt(self, result: CheckResult) -> bool:
-        return result.name in self._counted and (result.reason == "collection_error" or not result.tests)
 
     async def _run(self, fault: Mutant) -> tuple[CheckResult, ...]:
         await self._write(fault.path, fault.content)

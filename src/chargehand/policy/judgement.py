@@ -22,7 +22,17 @@ def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:
     ask than allow, and what no rule knows is denied. Raises `ConfigError` where the rules are wrong.
     """
     requests = list(requests_of(action, context))
-    matches = rules.matching([_cedar_request(request, context) for request in requests])
+    matches = rules.matching(
+        [
+            {
+                "principal": {"type": "Agent", "id": context.who},
+                "action": {"type": "Action", "id": request.action},
+                "resource": {"type": request.resource[0], "id": _plain(request.resource[1])},
+                "context": {key: _plain(value) for key, value in request.facts.items()},
+            }
+            for request in requests
+        ]
+    )
     parts = tuple(_judge_part(request, match) for request, match in zip(requests, matches, strict=True))
     if not parts:
         return Judgement(effect="allow", rule="nothing", reason="it runs nothing", subject="")
@@ -47,20 +57,11 @@ def denied(what: str, judgement: Judgement) -> RefusedError:
     )
 
 
-def _cedar_request(request: Request, context: Surroundings) -> dict[str, Any]:
-    def plain(value: Any) -> Any:
-        # Cedar takes UTF-8 alone: other bytes of a name, which Python keeps as surrogates, are written out.
-        if isinstance(value, str):
-            return value.encode("utf-8", "backslashreplace").decode()
-        return [plain(each) for each in value] if isinstance(value, list) else value
-
-    kind, name = request.resource
-    return {
-        "principal": {"type": "Agent", "id": context.who},
-        "action": {"type": "Action", "id": request.action},
-        "resource": {"type": kind, "id": plain(name)},
-        "context": {key: plain(value) for key, value in request.facts.items()},
-    }
+def _plain(value: Any) -> Any:
+    # Cedar takes UTF-8 alone: other bytes of a name, which Python keeps as surrogates, are written out.
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _judge_part(request: Request, match: Match) -> Part:

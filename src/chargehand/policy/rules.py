@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from importlib.machinery import PathFinder
 from importlib.resources import files
+from importlib.util import LazyLoader, find_spec, module_from_spec
+from types import ModuleType
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import late_pattern
-from chargehand.policy._cedar import cedar
 from chargehand.policy.actions import Effect
 
 Origin = Literal["default", "user", "repository"]
@@ -30,6 +33,23 @@ _TOKENS = late_pattern(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTAL
 _MOST_KNOWN = 2_000
 # Characters of one source of rules at most.
 LARGEST = 1_000_000
+# Cedar's typed syntax tree: it takes ten times as long to load as all else of Cedar, and is not used here.
+_UNUSED = "cedarpy.pst"
+
+
+@cache
+def cedar() -> ModuleType:
+    """Import `cedarpy` and return it; its syntax tree is loaded when somebody asks for something in it."""
+    package = find_spec("cedarpy")
+    if package is not None and _UNUSED not in sys.modules:
+        tree = PathFinder.find_spec(_UNUSED, package.submodule_search_locations)
+        if tree is not None and tree.loader is not None:
+            tree.loader = LazyLoader(tree.loader)
+            sys.modules[_UNUSED] = module = module_from_spec(tree)
+            tree.loader.exec_module(module)
+    import cedarpy
+
+    return cedarpy
 
 
 class Source(Struct, frozen=True, kw_only=True):

@@ -98,7 +98,22 @@ class ContainerEngine(Struct, frozen=True, kw_only=True):
 
         `served` says that the client has the exec server's socket to hand on.
         """
-        words = [*isolation_words(limits, name=name, words=self._words()), *mounts]
+        own = ["-i"]
+        if self.kind == "podman":
+            # Of one user on the whole machine, so it bounds no sandbox; unsaid, podman asks for more than it may
+            # give.
+            hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+            most = _MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, _MOST_PROCESSES)
+            masked = ":".join((*HIDDEN, "/sys/fs/cgroup"))
+            # Else the user inside is a subordinate one on this machine, to whom the workspace does not belong.
+            rootless = [] if os.geteuid() == 0 else ["--userns", "keep-id"]
+            own = [
+                # By itself podman adds writable file systems of no set size, and the host's proxy variables.
+                *("--read-only-tmpfs=false", "--systemd=false", "--http-proxy=false", "--no-hosts"),
+                *("--security-opt", f"mask={masked}", "--ulimit", f"nproc={most}:{most}"),
+                *rootless,
+            ]
+        words = [*isolation_words(limits, name=name, words=own), *mounts]
         if self.kind == "podman" and served:
             words += ["--preserve-fds", "1"]
         for variable, value in contents.variables.items():
@@ -107,22 +122,6 @@ class ContainerEngine(Struct, frozen=True, kw_only=True):
         if self.kind == "podman" and not self.image:
             return [*self.argv, *words, "--rootfs", root, program, *arguments]
         return [*self.argv, *words, "--entrypoint", program, self.image or self.base, *arguments]
-
-    def _words(self) -> list[str]:
-        if self.kind == "docker":
-            return ["-i"]
-        # Of one user on the whole machine, so it bounds no sandbox; unsaid, podman asks for more than it may give.
-        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        most = _MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, _MOST_PROCESSES)
-        masked = ":".join((*HIDDEN, "/sys/fs/cgroup"))
-        # Else the user inside is a subordinate one on this machine, to whom the workspace does not belong.
-        rootless = [] if os.geteuid() == 0 else ["--userns", "keep-id"]
-        return [
-            # By itself podman adds writable file systems of no set size, and the host's proxy variables.
-            *("--read-only-tmpfs=false", "--systemd=false", "--http-proxy=false", "--no-hosts"),
-            *("--security-opt", f"mask={masked}", "--ulimit", f"nproc={most}:{most}"),
-            *rootless,
-        ]
 
 
 def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -246,6 +246,3 @@ class ObservesReads(Sandbox, Protocol):
     async def opened_files(self) -> OpenedFiles:
         """Return what was opened since `observe` or since this was last called; nothing, not complete, without."""
         ...
-
-
-OpenSandbox = Callable[[SandboxSpec], Awaitable[Sandbox]]

@@ -9,7 +9,7 @@ import errno
 import functools
 import platform
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -98,24 +98,7 @@ def compile_filter(architecture: Architecture) -> bytes:
         _instruction(_JGE, _X32_BIT, 0, 1),
         _KILL,
     ]
-    by_argument = _calls_judged_by_argument(numbers, architecture)
-    for number, body in by_argument.items():
-        program += [_instruction(_JEQ, number, 0, len(body)), *body]
-    for low, high in _ranges(number for number in numbers.values() if number not in by_argument):
-        if low == high:
-            program += [_instruction(_JEQ, low, 0, 1), _ALLOW]
-        else:
-            program += [_instruction(_JGE, low, 0, 2), _instruction(_JGE, high + 1, 1, 0), _ALLOW]
-    for number in _ANSWERED_AS_UNKNOWN.values():
-        program += [_instruction(_JEQ, number, 0, 1), _return_error(errno.ENOSYS)]
-    # Calls newer than our table are answered as by an older kernel, so that programs fall back.
-    program += [_instruction(_JGE, _FIRST_NEWER_CALL, 0, 1), _return_error(errno.ENOSYS), _DENY]
-    return b"".join(program)
-
-
-def _calls_judged_by_argument(numbers: dict[str, int], architecture: Architecture) -> dict[int, list[bytes]]:
-    """Return, by number, the instructions that judge a call by one of its arguments."""
-    judged = {
+    by_argument = {
         numbers["clone"]: _deny_bits(0, _CLONE_NAMESPACES),
         numbers["socket"]: _judge_socket(),
         numbers["socketpair"]: _deny_unless(0, (_AF_UNIX,)),
@@ -126,8 +109,25 @@ def _calls_judged_by_argument(numbers: dict[str, int], architecture: Architectur
         **{numbers[name]: _deny_if(0, (1,)) for name in _ON_A_PROCESS},
     }
     if "mknod" in numbers:
-        judged[numbers["mknod"]] = _deny_bits(1, _S_IFCHR)
-    return judged
+        by_argument[numbers["mknod"]] = _deny_bits(1, _S_IFCHR)
+    for number, body in by_argument.items():
+        program += [_instruction(_JEQ, number, 0, len(body)), *body]
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers.values()) - set(by_argument)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    for low, high in ranges:
+        if low == high:
+            program += [_instruction(_JEQ, low, 0, 1), _ALLOW]
+        else:
+            program += [_instruction(_JGE, low, 0, 2), _instruction(_JGE, high + 1, 1, 0), _ALLOW]
+    for number in _ANSWERED_AS_UNKNOWN.values():
+        program += [_instruction(_JEQ, number, 0, 1), _return_error(errno.ENOSYS)]
+    # Calls newer than our table are answered as by an older kernel, so that programs fall back.
+    program += [_instruction(_JGE, _FIRST_NEWER_CALL, 0, 1), _return_error(errno.ENOSYS), _DENY]
+    return b"".join(program)
 
 
 def _load_argument(index: int) -> bytes:
@@ -166,17 +166,6 @@ def _judge_socket() -> list[bytes]:
         *netlink,
         _return_error(errno.EAFNOSUPPORT),
     ]
-
-
-def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the numbers as closed ranges, in order."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ranges
 
 
 def compile_snippet_filter(architecture: Architecture) -> bytes:

@@ -177,7 +177,13 @@ class SnippetReport:
                 if known is not None and isinstance(line, str):
                     self.console.append(ConsoleLine(level=known, text=_replace_surrogates(line)))
         elif kind == snippet.FAILED:
-            self._failure = _parse_failure(body)
+            self._failure = None
+            match _parse(body.decode(errors="replace")):
+                case [str() as given, str() as name, str() as message, int() | None as at]:
+                    failure = next((each for each in _FAILURES if each == given), None)
+                    if failure is not None:
+                        name, message = map(_replace_surrogates, (name, message))
+                        self._failure = SnippetError(kind=failure, name=name, message=message, line=at)
         # Bounded: int() raises for thousands of digits, and a hostile process may send them.
         elif kind == snippet.PEAK and body.isdigit() and len(body) < 16:
             self._peak = int(body)
@@ -213,17 +219,6 @@ class SnippetReport:
 
 def _replace_surrogates(text: str) -> str:
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _parse_failure(body: bytes) -> SnippetError | None:
-    parsed = _parse(body.decode(errors="replace"))
-    match parsed:
-        case [str() as kind, str() as name, str() as message, int() | None as line]:
-            known = next((each for each in _FAILURES if each == kind), None)
-            if known is not None:
-                name, message = map(_replace_surrogates, (name, message))
-                return SnippetError(kind=known, name=name, message=message, line=line)
-    return None
 
 
 def _parse(text: str) -> Any:

@@ -259,7 +259,24 @@ def set_up_kernel(
     images.mkdir(parents=True, exist_ok=True, mode=0o755)
     with tempfile.TemporaryDirectory(dir=images, prefix="fresh-") as name:
         fresh = Path(name)
-        chosen = list(packages) or _download(fresh, os.environ if environ is None else environ)
+        chosen = list(packages)
+        if not chosen:
+            environ = os.environ if environ is None else environ
+            apt = shutil.which("apt-get", path=environ.get("PATH", os.defpath))
+            if apt is None:
+                raise TierUnavailableError(
+                    "apt-get: not found, so no kernel can be downloaded",
+                    hint=f"download Debian's {' and '.join(PACKAGES)} and run: "
+                    f"{SETUP} --package FILE --package FILE",
+                )
+            # Debian's newest kernel is a package that only depends on the one that holds it.
+            said = _run(["apt-cache", "depends", "--important", PACKAGES[0]], Path("/"), environ)
+            named = [line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line]
+            wanted = (named[0] if named else PACKAGES[0], PACKAGES[1])
+            # It checks their signatures, and installs nothing. As root: apt's own user may not write into a
+            # directory that belongs to us.
+            _run([apt, "download", "-q", "-o", "APT::Sandbox::User=root", *wanted], fresh, environ)
+            chosen = sorted(fresh.glob("*.deb"))
         files: dict[str, bytes] = {}
         for package in chosen:
             files |= read_package(package)
@@ -281,23 +298,6 @@ def set_up_kernel(
         # Last: only by this file is the kernel found.
         (fresh / _ABOUT).replace(images / _ABOUT)
     return find_kernel(images)
-
-
-def _download(place: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Have apt fetch the packages into a directory: it checks their signatures, and installs nothing."""
-    apt = shutil.which("apt-get", path=environ.get("PATH", os.defpath))
-    if apt is None:
-        raise TierUnavailableError(
-            "apt-get: not found, so no kernel can be downloaded",
-            hint=f"download Debian's {' and '.join(PACKAGES)} and run: {SETUP} --package FILE --package FILE",
-        )
-    # Debian's newest kernel is a package that only depends on the one that holds it.
-    said = _run(["apt-cache", "depends", "--important", PACKAGES[0]], Path("/"), environ)
-    named = [line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line]
-    kernel = named[0] if named else PACKAGES[0]
-    # As root: apt's own user may not write into a directory that belongs to us.
-    _run([apt, "download", "-q", "-o", "APT::Sandbox::User=root", kernel, PACKAGES[1]], place, environ)
-    return sorted(place.glob("*.deb"))
 
 
 def _run(argv: Sequence[str], place: Path, environ: Mapping[str, str]) -> str:

@@ -150,6 +150,21 @@ class VmTier(LaunchedTier):
         words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={tuple(sockets)!r}"
         call = f"run({self._filter!r}, {self._server!r}, {words})"
         code = marshal.dumps(compile(f"{inside}\n{call}\n", "vm", "exec"))
+
+        def name_limits(cgroup: Cgroup | None) -> dict[str, str]:
+            in_group = cgroup.limits_in_force if cgroup else {}
+            memory, stopped = spec.limits.memory_mb, "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
+            counted = ", counted by a cgroup" if "memory" in in_group else ""
+            return describe_limits(
+                spec.limits,
+                memory=f"{memory} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
+                processes=f"{spec.limits.processes} for the sandbox (rlimit in the machine)",
+                freeze=f"signals to all processes inside, then {stopped}",
+                cpu_share=in_group.get(
+                    "cpu_share", "not limited: no control group for processors is available here"
+                ),
+            )
+
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sandbox = await self._launch(
@@ -165,7 +180,7 @@ class VmTier(LaunchedTier):
                     cgroups=cgroup.directories if cgroup else (),
                     links=self._toolchain.links,
                 ),
-                name_limits=lambda cgroup: _name_limits(spec.limits, cgroup),
+                name_limits=name_limits,
                 fds=[errors, theirs.fileno()],
             )
         except BaseException:
@@ -180,19 +195,6 @@ class VmTier(LaunchedTier):
             await sandbox.close()
             raise
         return sandbox
-
-
-def _name_limits(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]:
-    in_group = cgroup.limits_in_force if cgroup else {}
-    stopped = "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
-    counted = ", counted by a cgroup" if "memory" in in_group else ""
-    return describe_limits(
-        limits,
-        memory=f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
-        processes=f"{limits.processes} for the sandbox (rlimit in the machine)",
-        freeze=f"signals to all processes inside, then {stopped}",
-        cpu_share=in_group.get("cpu_share", "not limited: no control group for processors is available here"),
-    )
 
 
 async def find_machine(
@@ -224,7 +226,19 @@ async def find_machine(
     if not may_open(device):
         return machine
     fast = replace(machine, accelerator="kvm", cpus=min(_MOST_CPUS, os.cpu_count() or 1))
-    return fast if await _starts_with_kvm(toolchain, fast, images) else machine
+    place, system = images / _KVM_RESULT, os.uname()
+    key = [system.release, system.version, qemu, os.stat(qemu).st_mtime, fast.boot.version]
+    works: bool | None = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(place.read_text())
+        works = bool(known["works"]) if known["key"] == key else None
+    if works is None:
+        # By a timed start: the device may exist, may be opened, and may still not work.
+        works = await starts_in(toolchain, fast, images, seconds=_KVM_SECONDS)
+        fresh = place.with_name(f"{place.name}.{os.getpid()}")
+        fresh.write_text(json.dumps({"key": key, "works": works}))
+        fresh.replace(place)
+    return fast if works else machine
 
 
 def may_open(device: Path) -> bool:
@@ -238,24 +252,6 @@ def may_open(device: Path) -> bool:
     uid, gid = sandbox_ids()  # root becomes this user, which is in no other group
     shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
     return (status.st_mode >> shift) & 0o6 == 0o6
-
-
-async def _starts_with_kvm(toolchain: Toolchain, machine: VirtualMachine, images: Path) -> bool:
-    place = images / _KVM_RESULT
-    system = os.uname()
-    key = [system.release, system.version, machine.qemu, os.stat(machine.qemu).st_mtime, machine.boot.version]
-    try:
-        known = json.loads(place.read_text())
-        if known["key"] == key:
-            return bool(known["works"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    # By a timed start: /dev/kvm may exist, may be opened, and may still not work.
-    works = await starts_in(toolchain, machine, images, seconds=_KVM_SECONDS)
-    fresh = place.with_name(f"{place.name}.{os.getpid()}")
-    fresh.write_text(json.dumps({"key": key, "works": works}))
-    fresh.replace(place)
-    return works
 
 
 async def starts_in(toolchain: Toolchain, machine: VirtualMachine, scratch: Path, *, seconds: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +51,24 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     depot.fault("apply:objects")
     # Git checks every touched path before it writes the first, writes the files, then the index, then the ref. The
     # journal goes first, so that files a crash left half way are known as ours and not as the user's changes.
-    _recover(depot, git, _Journal(branch, at, commit), journal)
+    wanted = _Journal(branch, at, commit)
+    try:
+        found = decode_as(journal.read_bytes(), _Journal)
+    except (OSError, msgspec.MsgspecError):
+        found = None
+    if found == wanted:
+        changes = depot.diff(depot.tree_of(at), depot.tree_of(commit))
+        # Git writes the index after the files: once it has all changes, only the ref is missing. The paths are
+        # compared here, since they may be too many to be named on a command line.
+        listed = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", commit, "--")
+        if {os.fsencode(change.path) for change in changes}.intersection(listed.out.split(b"\0")):
+            # What already holds the new content is removed: git takes an absent file for an unchanged one.
+            new = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
+            root = os.fsencode(depot.repository.path)
+            for path, content in _content_ids(git, root, new).items():
+                if content == new[path]:
+                    os.unlink(os.path.join(root, path))
+    replace_file(journal, msgspec.json.encode(wanted))
     depot.fault("apply:journal")
     # The user's `merge.*` and `mergeOptions` must not matter; by default git overwrites ignored files.
     merged = git.run(
@@ -74,27 +91,6 @@ def _blocking_reason(depot: Depot, git: Git, commit: str, *, branch: str, at: st
     if depot.git.run("merge-base", "--is-ancestor", at, commit).code:
         return f"{commit} does not follow {at}"
     return ""
-
-
-def _recover(depot: Depot, git: Git, wanted: _Journal, journal: Path) -> None:
-    """Write the journal; where it was there already, clear away what a crashed fast-forward had written."""
-    try:
-        found = decode_as(journal.read_bytes(), _Journal)
-    except (OSError, msgspec.MsgspecError):
-        found = None
-    if found == wanted:
-        changes = depot.diff(depot.tree_of(wanted.at), depot.tree_of(wanted.commit))
-        # Git writes the index after the files: once it has all changes, only the ref is missing. The paths are
-        # compared here, since they may be too many to be named on a command line.
-        listed = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", wanted.commit, "--")
-        if {os.fsencode(change.path) for change in changes}.intersection(listed.out.split(b"\0")):
-            # What already holds the new content is removed: git takes an absent file for an unchanged one.
-            new = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
-            root = os.fsencode(depot.repository.path)
-            for path, content in _content_ids(git, root, new).items():
-                if content == new[path]:
-                    os.unlink(os.path.join(root, path))
-    replace_file(journal, msgspec.json.encode(wanted))
 
 
 def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, str]:
@@ -211,29 +207,21 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
             entries[path] = TreeEntry(int(mode, 8), bytes.fromhex(new))
         elif status == "D":
             entries[path] = None
-    contents = _read_blobs(git, sorted({e.id for e in entries.values() if e is not None and not e.is_gitlink}))
+    ids = sorted({entry.id for entry in entries.values() if entry is not None and not entry.is_gitlink})
+    asked = "".join(f"{each.hex()}\n" for each in ids).encode()
+    answer, at = git("cat-file", "--batch", input=asked).out if ids else b"", 0
     # What is staged need not be in any commit, so no fetch brings it: the blobs are copied.
     with ObjectWriter(depot.reader.objects) as writer:
-        for content in contents:
-            writer.add("blob", content)
+        for _ in ids:
+            end = answer.index(b"\n", at)
+            words = answer[at:end].split(b" ")
+            if len(words) != 3:
+                raise GitError(f"git cat-file answered {answer[at:end].decode(errors='replace')!r}", exit_status=0)
+            size = int(words[2])
+            writer.add("blob", answer[end + 1 : end + 1 + size])
+            at = end + 2 + size
         tree = edit_tree(depot.reader, writer, bytes.fromhex(base.tree), list(entries.items())).hex()
     return Staged(tree=tree, changed=tuple(os.fsdecode(path) for path, entry in entries.items() if entry))
-
-
-def _read_blobs(git: Git, ids: list[bytes]) -> Iterator[bytes]:
-    """Yield the blobs of these ids, asked for by one process."""
-    if not ids:
-        return
-    asked = "".join(f"{each.hex()}\n" for each in ids).encode()
-    answer, at = git("cat-file", "--batch", input=asked).out, 0
-    for _ in ids:
-        end = answer.index(b"\n", at)
-        words = answer[at:end].split(b" ")
-        if len(words) != 3:
-            raise GitError(f"git cat-file answered {answer[at:end].decode(errors='replace')!r}", exit_status=0)
-        size = int(words[2])
-        yield answer[end + 1 : end + 1 + size]
-        at = end + 2 + size
 
 
 # --- the hook

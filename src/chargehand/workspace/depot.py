@@ -110,7 +110,25 @@ class Depot:
         if not place.exists():
             with hold_lock(root / "locks" / "depot.lock"), disk_errors("making the depot"):
                 if not place.exists():
-                    _make_depot(place, found, fault)
+                    fresh = place.with_name(".new-depot.git")
+                    remove_tree(fresh)
+                    try:
+                        # Without a template: hooks of the machine have no place here.
+                        private_git(fresh)("init", "--bare", "--quiet", "--template=")
+                        with (fresh / "config").open(
+                            "a"
+                        ) as config:  # by `git config` it would take four processes
+                            config.write(_CONFIG)
+                        head = read_ref(found.git, "HEAD^{commit}")
+                        if _link_objects(found.common_dir, fresh / "objects") and head is not None:
+                            linked = fresh / _LINKED  # written as a plain file: nobody sees this depot yet
+                            linked.parent.mkdir(parents=True)
+                            linked.write_text(f"{head}\n")
+                        fault("depot:filled")
+                        fresh.rename(place)
+                    except BaseException:
+                        remove_tree(fresh)
+                        raise
         return cls(root, found, fault=fault, room=room)
 
     @classmethod
@@ -147,8 +165,19 @@ class Depot:
         # The ref keeps the base's objects from git's gc in the depot for as long as a workspace may stand on it.
         ref = BASES + base.commit
         with hold_lock(self.root / "locks" / "depot.lock"):
-            if self.read_ref(ref) is None:
-                self._fetch_base(base.commit, ref)
+            if self.read_ref(ref) is not None:
+                return base
+            if self.read_ref(_LINKED) == base.commit:  # the objects came with the depot
+                swap_ref(self.git, ref, new=base.commit, old=None)
+                return base
+            try:
+                self._fetch(f"{base.commit}:{ref}")
+            except GitError:
+                # Its history has holes: a partial clone, or a lost object.
+                try:
+                    self._fetch("--depth=1", f"{base.commit}:{ref}")
+                except GitError as problem:
+                    raise _incomplete(base.commit, problem.message) from problem
         return base
 
     def keep_base(self, commit: str) -> None:
@@ -156,19 +185,6 @@ class Depot:
         with hold_lock(self.root / "locks" / "depot.lock"):
             if self.read_ref(BASES + commit) is None:
                 swap_ref(self.git, BASES + commit, new=commit, old=None)
-
-    def _fetch_base(self, commit: str, ref: str) -> None:
-        """Fetch a commit with its history or, where that has holes (a partial clone, a lost object), without."""
-        if self.read_ref(_LINKED) == commit:  # the objects came with the depot
-            swap_ref(self.git, ref, new=commit, old=None)
-            return
-        try:
-            self._fetch(f"{commit}:{ref}")
-        except GitError:
-            try:
-                self._fetch("--depth=1", f"{commit}:{ref}")
-            except GitError as problem:
-                raise _incomplete(commit, problem.message) from problem
 
     def _fetch(self, *words: str) -> None:
         # `--update-shallow`: a shallow clone is fetched as it is, and the depot is shallow then. The other side
@@ -391,26 +407,6 @@ def _incomplete(commit: str, why: str) -> RepositoryError:
         code="repository_incomplete",
         hint="check it out once (a partial clone then fetches what is missing), or see 'git fsck'",
     )
-
-
-def _make_depot(place: Path, found: Repository, fault: Fault) -> None:
-    fresh = place.with_name(".new-depot.git")
-    remove_tree(fresh)
-    try:
-        # Without a template: hooks of the machine have no place here.
-        private_git(fresh)("init", "--bare", "--quiet", "--template=")
-        with (fresh / "config").open("a") as config:  # by `git config` it would take four processes
-            config.write(_CONFIG)
-        head = read_ref(found.git, "HEAD^{commit}")
-        if _link_objects(found.common_dir, fresh / "objects") and head is not None:
-            linked = fresh / _LINKED  # written as a plain file: nobody sees this depot yet
-            linked.parent.mkdir(parents=True)
-            linked.write_text(f"{head}\n")
-        fault("depot:filled")
-        fresh.rename(place)
-    except BaseException:
-        remove_tree(fresh)
-        raise
 
 
 def _link_objects(common_dir: Path, objects: Path) -> bool:

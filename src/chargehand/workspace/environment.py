@@ -91,7 +91,23 @@ class EnvironmentLayers:
         input in that tree: the default file names, and `inputs` as whole paths or glob patterns.
         """
         patterns = tuple(inputs)
-        by_path = {entry[0]: entry for entry in self._base_inputs(base, patterns)}
+        # Kept beside the base, in git's order: walking a large tree takes seconds.
+        asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
+        name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
+        kept, inputs_of_base = self._depot.bases.kept(base.commit, name), None
+        if kept is not None:
+            with suppress(msgspec.MsgspecError):
+                inputs_of_base = decode_as(kept, list[_Input])
+        if inputs_of_base is None:
+            inputs_of_base = [
+                (entry.path, entry.mode, entry.id)
+                for entry in self._depot.entries(base.tree)
+                if _is_input(entry.path, patterns)
+            ]
+            with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
+                content = json.dumps(inputs_of_base, ensure_ascii=False).encode()
+                self._depot.bases.keep(base.commit, name, content)
+        by_path = {entry[0]: entry for entry in inputs_of_base}
         for change in self._depot.diff(base.tree, tree or base.tree):
             if change.new_mode is None or change.new_id is None:
                 by_path.pop(change.path, None)
@@ -102,23 +118,6 @@ class EnvironmentLayers:
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found, *place])
         # The tier is in it because a setup that ran as another user, or in an image, makes other files.
         return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-    def _base_inputs(self, base: Base, patterns: tuple[str, ...]) -> list[_Input]:
-        """Return the inputs of a base in git's order, kept beside it: walking a large tree takes seconds."""
-        asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
-        name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
-        kept = self._depot.bases.kept(base.commit, name)
-        if kept is not None:
-            with suppress(msgspec.MsgspecError):
-                return decode_as(kept, list[_Input])
-        found = [
-            (entry.path, entry.mode, entry.id)
-            for entry in self._depot.entries(base.tree)
-            if _is_input(entry.path, patterns)
-        ]
-        with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
-            self._depot.bases.keep(base.commit, name, json.dumps(found, ensure_ascii=False).encode())
-        return found
 
     def changed(self, base: Base, tree: str, *, inputs: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own."""
@@ -265,32 +264,28 @@ def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> boo
     """
     with os.scandir(fd) as listing:
         names = [os.fsencode(entry.name) for entry in listing]
-    gone = [_clean_entry(fd, name, tracked, reader, top=top) for name in names]
-    return all(gone)
-
-
-def _clean_entry(fd: int, name: bytes, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
-    """Clean one entry; return whether it is gone."""
-    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
-    is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
-    if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
-        try:
-            os.unlink(name, dir_fd=fd)
-        except IsADirectoryError:
-            # `rm` is another process: our own /proc entry leads it to this very directory, wherever that is.
-            remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
-        return True
-    if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
-        os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
-    if kind != stat.S_IFDIR:
-        return False
-    if info.st_mode & 0o700 != 0o700:
-        # Closed to its owner it could be neither cleaned nor used by a later sandbox.
-        os.chmod(name, 0o755, dir_fd=fd)
-    with open_directory(name, at=fd) as below:
-        empty = _clean(below, reader.below(entry), reader, top=False)
-    if not empty or entry is None:
-        return False
-    os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
-    return True
+    empty = True
+    for name in names:
+        info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
+        is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
+        if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
+            try:
+                os.unlink(name, dir_fd=fd)
+            except IsADirectoryError:
+                # `rm` is another process: our own /proc entry leads it to this very directory, wherever that is.
+                remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
+            continue
+        if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
+        if kind == stat.S_IFDIR:
+            if info.st_mode & 0o700 != 0o700:
+                # Closed to its owner it could be neither cleaned nor used by a later sandbox.
+                os.chmod(name, 0o755, dir_fd=fd)
+            with open_directory(name, at=fd) as below:
+                nothing_left = _clean(below, reader.below(entry), reader, top=False)
+            if nothing_left and entry is not None:
+                os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
+                continue
+        empty = False
+    return empty

@@ -118,7 +118,19 @@ def _result_of(reader: ObjectReader, stages: Iterable[Stages]) -> MergeResult:
 def _parse_conflicts(fields: list[bytes]) -> Iterator[Stages]:
     """Yield the paths in conflict out of merge-tree's fields: staged entries, an empty field, then messages."""
     end = fields.index(b"")
-    messages = _parse_messages(fields[end + 1 :])
+    messages: dict[str, _PathMessages] = {}
+    at = end + 1
+    # A message is a count, so many paths, a stable kind, and a sentence for people.
+    while at < len(fields) and fields[at].isdigit():
+        count = int(fields[at])
+        paths = [os.fsdecode(path) for path in fields[at + 1 : at + 1 + count]]
+        label = fields[at + 1 + count]
+        at += count + 3
+        if label.startswith(_CONFLICT):
+            for path in paths:
+                of = messages.setdefault(path, _PathMessages())
+                of.kinds.add(label.removeprefix(_CONFLICT).rstrip(b")"))
+                of.others.update(other for other in paths if other != path)
     found: dict[str, dict[str, Side]] = {}
     for entry in fields[:end]:
         info, _, name = entry.partition(b"\t")
@@ -143,23 +155,6 @@ def _parse_conflicts(fields: list[bytes]) -> Iterator[Stages]:
 
 def _stages(path: str, sides: Mapping[str, Side]) -> Stages:
     return Stages(path=path, base=sides.get("base"), ours=sides.get("ours"), theirs=sides.get("theirs"))
-
-
-def _parse_messages(fields: list[bytes]) -> dict[str, _PathMessages]:
-    """Read git's messages: a count, so many paths, a stable kind, a sentence for people."""
-    messages: dict[str, _PathMessages] = {}
-    at = 0
-    while at < len(fields) and fields[at].isdigit():
-        count = int(fields[at])
-        paths = [os.fsdecode(path) for path in fields[at + 1 : at + 1 + count]]
-        kind = fields[at + 1 + count]
-        at += count + 3
-        if kind.startswith(_CONFLICT):
-            for path in paths:
-                of = messages.setdefault(path, _PathMessages())
-                of.kinds.add(kind.removeprefix(_CONFLICT).rstrip(b")"))
-                of.others.update(other for other in paths if other != path)
-    return messages
 
 
 def _merge_in_process(
@@ -288,8 +283,16 @@ def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) 
         if base is None:
             yield from _compare_two(None, ours, theirs)
         else:
-            # Git compares with another algorithm and may see a clash where this comparison sees none.
-            yield from list(_compare_three(base, ours, theirs)) or _compare_middle(base, ours, theirs)
+            hunks = list(_compare_three(base, ours, theirs))
+            yield from hunks
+            # Git compares with another algorithm and may see a clash where this comparison sees none: all between
+            # the lines at top and bottom that the three have in common stands for it, if they are text.
+            if not hunks and find_hunks(ours, theirs) is not None:
+                texts = split_lines(base), split_lines(ours), split_lines(theirs)
+                top = _count_alike(zip(*texts, strict=False))
+                bottom = _count_alike(zip(*(reversed(text[top:]) for text in texts), strict=False))
+                sides = [_excerpt(text, top, len(text) - top - bottom) for text in texts]
+                yield ConflictHunk(base=sides[0], ours=sides[1], theirs=sides[2])
     elif base is not None and ours is not None:
         yield from (replace(found, theirs=None) for found in _compare_two(base, ours, base))
     elif base is not None and theirs is not None:
@@ -311,8 +314,17 @@ def _compare_three(base: bytes, ours: bytes, theirs: bytes) -> Iterator[Conflict
     if mine is None or other is None:
         return
     texts = split_lines(base), split_lines(ours), split_lines(theirs)
+    changes = [(0, hunk) for hunk in mine] + [(1, hunk) for hunk in other]
+    # Changes of both sides (0 and 1) that overlap or touch in the base.
+    regions: list[list[tuple[int, Hunk]]] = []
+    end = 0
+    for side, hunk in sorted(changes, key=lambda change: (change[1].old, change[1].old_lines)):
+        if not regions or hunk.old > end:
+            regions.append([])
+        regions[-1].append((side, hunk))
+        end = max(end, hunk.old + hunk.old_lines)
     shift = [0, 0]  # by how many lines each side is longer before the region
-    for region in _regions(mine, other):
+    for region in regions:
         low = min(hunk.old for _, hunk in region)
         high = max(hunk.old + hunk.old_lines for _, hunk in region)
         grown = [sum(h.new_lines - h.old_lines for side, h in region if side == which) for which in (0, 1)]
@@ -328,38 +340,9 @@ def _compare_three(base: bytes, ours: bytes, theirs: bytes) -> Iterator[Conflict
             )
 
 
-def _compare_middle(base: bytes, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:
-    """Yield all between the lines at top and bottom that the three have in common, if they are text.
-
-    Git looks for differences in another way than we do, and may see a clash where we see none.
-    """
-    if find_hunks(ours, theirs) is None:
-        return
-    texts = split_lines(base), split_lines(ours), split_lines(theirs)
-    top = _count_alike(zip(*texts, strict=False))
-    bottom = _count_alike(zip(*(reversed(text[top:]) for text in texts), strict=False))
-    sides = [_excerpt(text, top, len(text) - top - bottom) for text in texts]
-    yield ConflictHunk(base=sides[0], ours=sides[1], theirs=sides[2])
-
-
 def _count_alike(lines: Iterable[tuple[bytes, ...]]) -> int:
     """Return how many of the first rows have the same line three times."""
     return sum(1 for _ in takewhile(lambda row: len(set(row)) == 1, lines))
-
-
-def _regions(ours: Sequence[Hunk], theirs: Sequence[Hunk]) -> Iterator[list[tuple[int, Hunk]]]:
-    """Yield the changes of both sides (0 and 1) in groups that overlap or touch in the base."""
-    changes = [(0, hunk) for hunk in ours] + [(1, hunk) for hunk in theirs]
-    region: list[tuple[int, Hunk]] = []
-    high = 0
-    for side, hunk in sorted(changes, key=lambda change: (change[1].old, change[1].old_lines)):
-        if region and hunk.old > high:
-            yield region
-            region = []
-        region.append((side, hunk))
-        high = max(high, hunk.old + hunk.old_lines)
-    if region:
-        yield region
 
 
 def _excerpt(lines: Sequence[bytes], start: int, count: int) -> Excerpt:

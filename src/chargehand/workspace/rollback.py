@@ -16,7 +16,7 @@ from msgspec import Struct
 from chargehand.core.errors import InfrastructureError, NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Change, Finding
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.hunks import Hunk, LineRange, find_hunks, hunks_problem, keep_hunks
+from chargehand.workspace.hunks import LineRange, find_hunks, hunks_problem, keep_hunks
 from chargehand.workspace.tree.objects import ObjectWriter, TreeEntry, edit_tree
 
 _SHOWN = 12
@@ -179,8 +179,19 @@ class _PartialRollback:
         self._unchanged: list[str] = []
 
     def plan(self, drops: Sequence[Drop]) -> RollbackPlan:
-        for drop in _merge_drops(drops):
-            self._add_drop(drop)
+        # One drop for each path: lines are joined, and a whole path swallows its lines and all below it.
+        merged: dict[str, Drop] = {}
+        for drop in drops:
+            name = drop.path.rstrip("/")
+            lines, because = drop.lines, drop.because
+            if (before := merged.get(name)) is not None:
+                lines = (*before.lines, *lines) if before.lines and lines else ()
+                because = ", ".join(dict.fromkeys(filter(None, (before.because, because))))
+            merged[name] = Drop(path=name, lines=lines, because=because)
+        swallowing = {name for name, drop in merged.items() if not drop.lines}
+        for name, drop in merged.items():
+            if not drop.lines or not _parents(name) & swallowing:
+                self._add_drop(drop)
         raw = bytes.fromhex(self._source)
         named = [(os.fsencode(path), entry) for path, entry in self._entries.items()]
         made = {path for path, entry in self._entries.items() if entry is not None}
@@ -232,48 +243,29 @@ class _PartialRollback:
             self._unchanged.append(drop.path)
         elif not drop.lines:
             self._revert_whole(matching)
-        elif matching == [drop.path]:
-            self._revert_hunks(drop)
-        else:
+        elif matching != [drop.path]:
             self._why[drop.path] = "is not a file in both"
             self._revert_whole(matching)
+        else:
+            change, origin = self._changes[drop.path], self._renames.get(drop.path)
+            # A renamed file is compared with what it was renamed from.
+            old = None if origin is None else self._changes[origin]
+            partial = _without_hunks(self._depot, change, drop, old=old)
+            if partial.content is None or change.old_mode is None:
+                self._why[drop.path] = partial.why
+                # Both ends of a rename: the new path goes, and without the old one its content would be nowhere.
+                self._revert_whole([drop.path] if origin is None else [drop.path, origin])
+                return
+            entry = TreeEntry(change.old_mode, self._writer.add("blob", partial.content))
+            if entry.id.hex() == change.old_id:
+                self._unchanged.append(drop.path)
+            else:
+                self._entries[drop.path] = entry
+                self._hunks[drop.path] = partial.hunks
 
     def _revert_whole(self, paths: Sequence[str]) -> None:
         for path in paths:
             self._entries[path] = _target_entry(self._changes[path])
-
-    def _revert_hunks(self, drop: Drop) -> None:
-        """Revert hunks of a file; a renamed one is compared with what it was renamed from."""
-        change = self._changes[drop.path]
-        origin = self._renames.get(drop.path)
-        partial = _without_hunks(self._depot, change, drop, old=None if origin is None else self._changes[origin])
-        if partial.content is None or change.old_mode is None:
-            self._why[drop.path] = partial.why
-            # Both ends of a rename: the new path goes, and without the old one its content would be nowhere.
-            self._revert_whole([drop.path] if origin is None else [drop.path, origin])
-            return
-        entry = TreeEntry(change.old_mode, self._writer.add("blob", partial.content))
-        if entry.id.hex() == change.old_id:
-            self._unchanged.append(drop.path)
-        else:
-            self._entries[drop.path] = entry
-            self._hunks[drop.path] = partial.hunks
-
-
-def _merge_drops(drops: Sequence[Drop]) -> list[Drop]:
-    """Return one drop per path: lines are joined, and a whole path swallows its lines and all below it."""
-    by_path: dict[str, Drop] = {}
-    for drop in drops:
-        path = drop.path.rstrip("/")
-        before = by_path.get(path)
-        if before is None:
-            by_path[path] = Drop(path=path, lines=drop.lines, because=drop.because)
-        else:
-            lines = (*before.lines, *drop.lines) if before.lines and drop.lines else ()
-            because = ", ".join(dict.fromkeys(filter(None, (before.because, drop.because))))
-            by_path[path] = Drop(path=path, lines=lines, because=because)
-    whole = {path for path, drop in by_path.items() if not drop.lines}
-    return [drop for path, drop in by_path.items() if not drop.lines or not _parents(path) & whole]
 
 
 def _parents(path: str) -> set[str]:
@@ -323,9 +315,16 @@ def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | No
     if missed and drop.because:
         return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")
     if missed:
+        shown = [
+            _format_range(LineRange(first=hunk.new + 1, last=hunk.new + hunk.new_lines))
+            if hunk.new_lines
+            else f"a deletion after line {hunk.new}"
+            for hunk in hunks[:_SHOWN]
+        ]
+        shown += [f"and {len(hunks) - _SHOWN} more"] if len(hunks) > _SHOWN else []
         raise UsageError(
             f"no change of {drop.path!r} touches {_format_range(missed[0])}",
-            hint=f"it has: {_format_hunks(hunks)}",
+            hint=f"it has: {'; '.join(shown) or 'no change of lines'}",
         )
     kept = {i for i, hunk in enumerate(hunks) if not any(hunk.meets(lines) for lines in drop.lines)}
     content = keep_hunks(past, present, hunks, kept)
@@ -344,14 +343,3 @@ def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | No
 
 def _format_range(lines: LineRange) -> str:
     return f"line {lines.first}" if lines.first == lines.last else f"lines {lines.first} to {lines.last}"
-
-
-def _format_hunks(hunks: tuple[Hunk, ...]) -> str:
-    shown = []
-    for hunk in hunks[:_SHOWN]:
-        if hunk.new_lines:
-            shown.append(_format_range(LineRange(first=hunk.new + 1, last=hunk.new + hunk.new_lines)))
-        else:
-            shown.append(f"a deletion after line {hunk.new}")
-    more = len(hunks) - _SHOWN
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "") if shown else "no change of lines"

@@ -370,8 +370,12 @@ class _TreeScanner:
             blob = blob if self._fits_limits(path, info) else None
         if blob is None:
             return before
-        if before is None or before.id != blob:
-            self._check_filter(path, conversions)
+        named = next((each.filter for each in conversions if each is not None and each.filter), None)
+        if named is not None and (before is None or before.id != blob):
+            message = (
+                f"is kept as it was written: the filter {printable(named)!r} of its attributes is never run here"
+            )
+            self.findings.add("entry_filter", "warning", path, message, needs_person=True)
         mode = EXECUTABLE if info.st_mode & stat.S_IXUSR else FILE
         # Modes as git compares them on disk: only the owner's execute bit counts, for old trees hold 100664.
         same_mode = before is not None and stat.S_ISREG(before.mode) and not (before.mode ^ mode) & 0o100
@@ -445,14 +449,6 @@ class _TreeScanner:
             ):
                 return entry.id
         return None
-
-    def _check_filter(self, path: bytes, conversions: list[Conversion | None]) -> None:
-        name = next((each.filter for each in conversions if each is not None and each.filter), None)
-        if name is not None:
-            message = (
-                f"is kept as it was written: the filter {printable(name)!r} of its attributes is never run here"
-            )
-            self.findings.add("entry_filter", "warning", path, message, needs_person=True)
 
     def _scan_link(self, place: _Directory, name: bytes, info: os.stat_result) -> TreeEntry | None:
         before, start = place.base.get(name), place.start.get(name)

@@ -31,7 +31,7 @@ from chargehand.workspace.host.files import (
     tree_bytes,
     try_lock,
 )
-from chargehand.workspace.host.git import Git, private_git
+from chargehand.workspace.host.git import private_git
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.tree.history import swap_ref
 from chargehand.workspace.workspace import WORKSPACES, WorkspaceState
@@ -348,14 +348,27 @@ def _erase_checkpoints(
     left = {place.name for place in (root / "workspaces").glob("[!.]*")}
     left -= {each.name for each in gone if each.root == root and each.kind == "workspace"}
 
-    def keeps(workspace: str, last: float) -> bool:
-        return workspace in left or last >= limit or needed(root, "workspace", workspace, last) is True
-
     git = private_git(root / "depot.git")
-    erasure = _plan_erasure(git, keeps)
-    if not erasure.refs or dry_run:
+    doomed: dict[str, str] = {}
+    stay: dict[str, None] = {}
+    for line in git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)").lines:
+        tip, when, ref = line.split(" ", 2)
+        workspace, last = ref.removeprefix(WORKSPACES), float(when or 0)
+        stays = workspace in left or last >= limit
+        if not ref.startswith(WORKSPACES) or stays or needed(root, "workspace", workspace, last) is True:
+            stay[tip] = None
+        else:
+            doomed[ref] = tip
+    if not doomed:
+        return Erasure()
+    only = "".join(f"{tip}\n" for tip in doomed.values()) + "".join(f"^{tip}\n" for tip in stay)
+    lost = git("rev-list", "--count", "--stdin", input=only.encode())
+    size = git("rev-list", "--objects", "--disk-usage", "--stdin", input=only.encode())
+    refs, tips = tuple(doomed), tuple(doomed.values())
+    erasure = Erasure(refs=refs, tips=tips, commits=int(lost.text), bytes=int(size.text))
+    if dry_run:
         return erasure
-    for ref, tip in zip(erasure.refs, erasure.tips, strict=True):
+    for ref, tip in doomed.items():
         swap_ref(git, ref, new=None, old=tip)  # `RefMovedError` where a checkpoint was added meanwhile
     # While a workspace is there, an object written lately may be about to get its ref: git would prune it.
     newest = min(limit, time.time() - _YOUNG_OBJECTS if left else time.time())
@@ -364,29 +377,6 @@ def _erase_checkpoints(
     git("repack", "-A", "-d", "-q", f"--unpack-unreachable={when}")
     git("prune", f"--expire={when}")
     return erasure
-
-
-def _plan_erasure(git: Git, keeps: Callable[[str, float], bool]) -> Erasure:
-    """Return what erasing checkpoints would take; `keeps` is asked by workspace and time of its last one."""
-    doomed: list[tuple[str, str]] = []
-    stay: list[str] = []
-    for line in git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)").lines:
-        tip, when, ref = line.split(" ", 2)
-        if ref.startswith(WORKSPACES) and not keeps(ref.removeprefix(WORKSPACES), float(when or 0)):
-            doomed.append((ref, tip))
-        else:
-            stay.append(tip)
-    if not doomed:
-        return Erasure()
-    only = "".join(f"{tip}\n" for _, tip in doomed) + "".join(f"^{tip}\n" for tip in dict.fromkeys(stay))
-    lost = git("rev-list", "--count", "--stdin", input=only.encode())
-    size = git("rev-list", "--objects", "--disk-usage", "--stdin", input=only.encode())
-    return Erasure(
-        refs=tuple(ref for ref, _ in doomed),
-        tips=tuple(tip for _, tip in doomed),
-        commits=int(lost.text),
-        bytes=int(size.text),
-    )
 
 
 # --- quotas

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chargehand.workspace.host.git import Git
 from chargehand.workspace.repository import Repository
 from chargehand.workspace.tree.objects import ObjectWriter
 
@@ -65,23 +64,11 @@ def read_tags(found: Repository, commit: str, *, history: bool) -> Tags:
     reach = f"--merged={commit}" if history else f"--points-at={commit}"
     asked = found.git.run("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)", reach, "refs/tags")
     listed = [line.split(b" ", 2) for line in asked.out.splitlines()] if asked.code == 0 else []
-    objects = _read_tag_objects(found.git, [each for each, kind, _ in listed if kind == b"tag"])
-    lines = []
-    for each, kind, name in sorted(listed, key=lambda line: line[2]):
-        end = each
-        while end in objects:
-            end = objects[end][len("object ") :][:40]
-        # A tag whose object cannot be read is left out, as one that nobody made.
-        if kind == b"commit" or end != each:
-            lines.append(b"%s %s\n" % (each, name) + (b"^%s\n" % end if end != each else b""))
-    return Tags(b"".join(lines), {bytes.fromhex(each.decode()): content for each, content in objects.items()})
-
-
-def _read_tag_objects(git: Git, ids: list[bytes]) -> dict[bytes, bytes]:
-    """Return the content of tag objects, and of those that they name in turn, by id; one process a generation."""
-    found: dict[bytes, bytes] = {}
+    objects: dict[bytes, bytes] = {}
+    ids = [each for each, kind, _ in listed if kind == b"tag"]
+    # A tag may name another one: one process a generation.
     while ids:
-        answer, at = git.run("cat-file", "--batch", input=b"".join(each + b"\n" for each in ids)).out, 0
+        answer, at = found.git.run("cat-file", "--batch", input=b"".join(each + b"\n" for each in ids)).out, 0
         fresh = []
         for each in ids:
             end = answer.find(b"\n", at)
@@ -92,7 +79,15 @@ def _read_tag_objects(git: Git, ids: list[bytes]) -> dict[bytes, bytes]:
             content = answer[at : at + int(words[2])]
             at += len(content) + 1
             if words[1] == b"tag":
-                found[each] = content
+                objects[each] = content
                 fresh += _TAGGED.findall(content[:60])
-        ids = [each for each in fresh if each not in found]
-    return found
+        ids = [each for each in fresh if each not in objects]
+    lines = []
+    for each, kind, name in sorted(listed, key=lambda line: line[2]):
+        peeled = each
+        while peeled in objects:
+            peeled = objects[peeled][len("object ") :][:40]
+        # A tag whose object cannot be read is left out, as one that nobody made.
+        if kind == b"commit" or peeled != each:
+            lines.append(b"%s %s\n" % (each, name) + (b"^%s\n" % peeled if peeled != each else b""))
+    return Tags(b"".join(lines), {bytes.fromhex(each.decode()): content for each, content in objects.items()})

@@ -153,7 +153,14 @@ class Watcher:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._wait()
+                poller = select.poll()
+                poller.register(self._decoder.inotify.fd, select.POLLIN)
+                poller.register(self._wake_out, select.POLLIN)
+                left = self._next_blind - time.monotonic() if self._decoder.blind else None
+                ready = poller.poll(None if left is None else max(0.0, left) * 1000)
+                if any(fd == self._wake_out for fd, _ in ready):
+                    with suppress(BlockingIOError):
+                        os.read(self._wake_out, 4096)
                 # Before the kernel's queue is read: what came before the request is handled once it is served.
                 requested = self._requested
                 self._drain()
@@ -179,16 +186,6 @@ class Watcher:
             self._notify_waiting()
             self._queue.close()
             self._queue.notify()
-
-    def _wait(self) -> None:
-        poller = select.poll()
-        poller.register(self._decoder.inotify.fd, select.POLLIN)
-        poller.register(self._wake_out, select.POLLIN)
-        left = self._next_blind - time.monotonic() if self._decoder.blind else None
-        ready = poller.poll(None if left is None else max(0.0, left) * 1000)
-        if any(fd == self._wake_out for fd, _ in ready):
-            with suppress(BlockingIOError):
-                os.read(self._wake_out, 4096)
 
     def _drain(self) -> None:
         """Read until nothing is queued; from then on all is known up to now."""

@@ -388,7 +388,18 @@ def _directory(depot: Depot, id: str) -> Path:
 
 def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> None:
     """Make a generation beside its place and move it there: what a crash leaves is not taken for one."""
-    depot.room(directory, _need(depot, state, layers), "the files of the workspace")
+    base, tree = bytes.fromhex(state.base.tree), depot.check_tree(state.start)
+    # Over an overlay it takes what it differs by, in a plain directory all of it.
+    if state.driver == "overlay":
+        need = tree_need(depot.reader, tree, besides=base)
+    elif state.driver == "reflink":
+        files = tree_need(depot.reader, tree).files
+        need = Need(bytes=files * INODE, files=files)
+    else:
+        files = tree_need(depot.reader, tree).files
+        environment = tree_bytes(Path(state.environment)) if state.environment else (0, 0)
+        need = Need(bytes=tree_bytes(layers.tree)[1] + environment[1], files=files + environment[0])
+    depot.room(directory, need, "the files of the workspace")
     generations = directory / "generations"
     generations.mkdir(exist_ok=True)
     # What lies there already is left from a reset that a crash cut off before the state file named it.
@@ -398,24 +409,12 @@ def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, di
     make_owned(fresh)
     DRIVERS[state.driver].make(
         _place_generation(fresh, layers, state),
-        base=bytes.fromhex(state.base.tree),
-        tree=depot.check_tree(state.start),
+        base=base,
+        tree=tree,
         reader=depot.reader,
     )
     depot.fault("generation:filled")
     fresh.rename(final)
-
-
-def _need(depot: Depot, state: WorkspaceState, layers: BaseLayers) -> Need:
-    """Return what a generation takes: what it differs by over an overlay, all of it in a plain directory."""
-    base, tree = bytes.fromhex(state.base.tree), depot.check_tree(state.start)
-    if state.driver == "overlay":
-        return tree_need(depot.reader, tree, besides=base)
-    files = tree_need(depot.reader, tree).files
-    if state.driver == "reflink":
-        return Need(bytes=files * INODE, files=files)
-    environment = tree_bytes(Path(state.environment)) if state.environment else (0, 0)
-    return Need(bytes=tree_bytes(layers.tree)[1] + environment[1], files=files + environment[0])
 
 
 def _place_generation(directory: Path, layers: BaseLayers, state: WorkspaceState) -> Generation:

@@ -51,8 +51,17 @@ def leaves_tests_alone(path: str, old: str, new: str) -> bool:
     """
     if old == new or not is_source(path):
         return True
-    if language_of(path) != "python":
-        return _lines_leave_alone(path, old, new)
+    language = language_of(path)
+    if language != "python":
+        lines, now = ([line.strip() for line in blank_comments(language, text).split("\n")] for text in (old, new))
+        added = _align(lines, now)
+        if added is None:
+            return False
+        gone = Counter(line for line in lines if _IMPORT.search(line))
+        gone.subtract(now)
+        known = {_without_strings(line): _strings(line) for line, count in gone.items() if count > 0}
+        words = words_of("\n".join(line for line in lines if not _IMPORT.search(line)))
+        return all(_is_harmless_group(each.lines, words, known) for each in added)
     try:
         before, after = ast.parse(old), ast.parse(new)
         return _Python(before, words_of(old)).extends(before.body, after.body)
@@ -69,9 +78,22 @@ def outlasts_its_tests(path: str, text: str) -> bool:
             return True
     if not is_source(path):
         return False
-    lines = [line.strip() for line in blank_comments(language_of(path), _blank_texts(text)).split("\n")]
+    plain = _TEXTS.sub(lambda found: found[0] if "${" in found[0] else '""' + "\n" * found[0].count("\n"), text)
+    lines = [line.strip() for line in blank_comments(language_of(path), plain).split("\n")]
     imported = words_of("\n".join(_without_strings(line) for line in lines if _IMPORT.search(line)))
-    return any(_line_outlasts(_without_strings(line), imported, language_of(path)) for line in lines)
+    language = language_of(path)
+    for line in map(_without_strings, lines):
+        if language == "go":
+            found = _DEFINITION.match(line)
+            if found is not None and found["name"] in ("init", "TestMain") and not found["receiver"]:
+                return True
+        elif language == "javascript":
+            roots = (each["root"] for each in _MEMBER.finditer(line))
+            if _ENDS.search(line) or any(root in imported or root in _EVERYWHERE for root in roots):
+                return True
+        elif language == "ruby" and _REOPENED.match(line):
+            return True
+    return False
 
 
 def _python_outlasts(path: str, module: ast.Module) -> bool:
@@ -92,16 +114,6 @@ def _python_outlasts(path: str, module: ast.Module) -> bool:
             return True
     # In a package it chooses for all that is below.
     return path.endswith("/__init__.py") and any(getattr(each, "name", "") == "load_tests" for each in module.body)
-
-
-def _line_outlasts(plain: str, imported: frozenset[str], language: str | None) -> bool:
-    if language == "go":
-        found = _DEFINITION.match(plain)
-        return found is not None and found["name"] in ("init", "TestMain") and not found["receiver"]
-    if language == "javascript":
-        roots = (found["root"] for found in _MEMBER.finditer(plain))
-        return bool(_ENDS.search(plain)) or any(root in imported or root in _EVERYWHERE for root in roots)
-    return language == "ruby" and _REOPENED.match(plain) is not None
 
 
 @cache
@@ -128,9 +140,9 @@ class _Python:
         inside = owner is not None and not isinstance(owner, ast.ClassDef)
         ends = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
         # A test of its own may have the name of one elsewhere, but not of one that its class takes over.
-        tests = (
-            {each.name for each in old if isinstance(each, _DEFINITIONS)} if _inherits_none(owner) else self._words
-        )
+        bases = owner.bases if isinstance(owner, ast.ClassDef) else []
+        inherits = any(not _last_word(base).endswith("TestCase") for base in bases)
+        tests = self._words if inherits else {each.name for each in old if isinstance(each, _DEFINITIONS)}
         for statement in new:
             if _is_passive(statement):
                 # What the file names already must be what it was.
@@ -171,22 +183,35 @@ class _Python:
                     same = at < len(old) and each == wanted
                 if same:
                     at += 1
-                elif not (data and isinstance(each, ast.AST) and self._is_data(each)):
+                elif not data or not isinstance(each, ast.AST) or not _REACHING.isdisjoint(_names(each)):
                     return False
+                else:
+                    # A call of what the file calls already, such as `pytest.param`, is one more of the same.
+                    calls = (call.func for call in ast.walk(each) if isinstance(call, ast.Call))
+                    if not all(_last_word(call) in self._words for call in calls):
+                        return False
             return at == len(old)
         if isinstance(old, ast.AST) and isinstance(new, ast.AST):
             return self._same(old, new)
         return type(old) is type(new) and old == new
 
-    def _is_data(self, node: ast.AST) -> bool:
-        # A call of what the file calls already, such as `pytest.param`, is one more of the same.
-        calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
-        return _REACHING.isdisjoint(_names(node)) and all(_last_word(each) in self._words for each in calls)
-
     def _is_harmless(self, node: ast.stmt, *, inside: bool, last: bool) -> bool:
         if inside:
             return _REACHING.isdisjoint(_names(node)) and self._is_harmless_inside(node, last=last)
-        return self._lasts_not(node) and self._is_harmless_beside(node)
+        if not self._lasts_not(node):
+            return False
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names = [node.name]
+            case ast.Assign() | ast.AnnAssign():
+                targets = _targets(node)
+                if not all(isinstance(target, ast.Name) for target in targets):
+                    return False
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            case _:
+                return False
+        taken = self._words | _names_of_test_cases() | _KNOWN_TO_RUNNERS
+        return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
 
     def _lasts_not(self, node: ast.stmt) -> bool:
         """Tell whether a definition of its own changes nothing of what other tests use."""
@@ -214,26 +239,6 @@ class _Python:
                 known = all(_is_assertion(each.context_expr) for each in held)
                 return known and all(self._is_harmless_inside(each, last=True) for each in node.body)
         return False
-
-    def _is_harmless_beside(self, node: ast.stmt) -> bool:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names = [node.name]
-            case ast.Assign() | ast.AnnAssign():
-                targets = _targets(node)
-                if not all(isinstance(target, ast.Name) for target in targets):
-                    return False
-                names = [target.id for target in targets if isinstance(target, ast.Name)]
-            case _:
-                return False
-        taken = self._words | _names_of_test_cases() | _KNOWN_TO_RUNNERS
-        return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
-
-
-def _inherits_none(owner: ast.AST | None) -> bool:
-    return not isinstance(owner, ast.ClassDef) or all(
-        _last_word(base).endswith("TestCase") for base in owner.bases
-    )
 
 
 def _is_passive(node: ast.stmt) -> bool:
@@ -344,23 +349,6 @@ class _Added(Struct):
     lines: list[str]
 
 
-def _lines_leave_alone(path: str, old: str, new: str) -> bool:
-    language = language_of(path)
-    before, after = ([line.strip() for line in blank_comments(language, text).split("\n")] for text in (old, new))
-    added = _align(before, after)
-    if added is None:
-        return False
-    gone = Counter(line for line in before if _IMPORT.search(line))
-    gone.subtract(after)
-    known = {_without_strings(line): _strings(line) for line, count in gone.items() if count > 0}
-    words = words_of("\n".join(line for line in before if not _IMPORT.search(line)))
-    return all(_is_harmless_group(each.lines, words, known) for each in added)
-
-
-def _blank_texts(text: str) -> str:
-    return _TEXTS.sub(lambda found: found[0] if "${" in found[0] else '""' + "\n" * found[0].count("\n"), text)
-
-
 def _align(before: list[str], after: list[str]) -> list[_Added] | None:
     """Return the groups of lines that were added, `None` where too much differs to tell."""
     start = 0
@@ -401,11 +389,17 @@ def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dic
                 return False
             at += 1
             continue
-        length = _block_length(lines[at:])
+        # A definition goes to its last bracket.
+        start, depth, opened, whole = at, 0, False, False
+        while at < len(lines) and not whole and depth >= 0:
+            plain = _without_strings(lines[at])
+            opened = opened or "{" in plain
+            depth += _depth([lines[at]])
+            whole = not depth and (opened or plain.rstrip().endswith((";", ")")))
+            at += 1
         # Where the group ends first it encloses what was there.
-        if length is None or not _is_own_block(lines[at : at + length], words):
+        if not whole or not _is_own_block(lines[start:at], words):
             return False
-        at += length
     return True
 
 
@@ -441,20 +435,6 @@ def _is_own_block(lines: Sequence[str], words: frozenset[str]) -> bool:
     foreign = words - declared
     members = (found["root"] for line in plain for found in _MEMBER.finditer(line))
     return foreign.isdisjoint(members) and not any(map(_OUTLASTS.search, plain))
-
-
-def _block_length(lines: Sequence[str]) -> int | None:
-    """Return how many lines a definition takes to its last bracket, `None` where that is not among them."""
-    depth, opened = 0, False
-    for number, line in enumerate(lines, 1):
-        plain = _without_strings(line)
-        opened = opened or "{" in plain
-        depth += _depth([line])
-        if depth < 0:
-            return None
-        if not depth and (opened or plain.rstrip().endswith((";", ")"))):
-            return number
-    return None
 
 
 def _is_harmless_line(line: str, words: frozenset[str], imports: dict[str, frozenset[str]]) -> bool:

@@ -70,15 +70,14 @@ def _is_run(path: str, names: Sequence[str], *, asked: bool) -> bool:
         return asked or any(name.endswith(f"::{path.rpartition('/')[2]}") for name in names)
     # pytest names an example by its object, `calc.add`, in the module `calc`.
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return any(_is_of_module(*name.partition("::")[::2], module) for name in names)
-
-
-def _is_of_module(place: str, own: str, module: str) -> bool:
-    if not own or not (module == place or module.endswith(f".{place}") or place.endswith(f".{module}")):
-        return False
-    parts = own.split(".")
-    starts = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return any(module == start or module.endswith(f".{start}") for start in starts)
+    for name in names:
+        place, _, own = name.partition("::")
+        if own and (module == place or module.endswith(f".{place}") or place.endswith(f".{module}")):
+            parts = own.split(".")
+            starts = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+            if any(module == start or module.endswith(f".{start}") for start in starts):
+                return True
+    return False
 
 
 def _lines(path: str, text: str) -> Iterator[str]:

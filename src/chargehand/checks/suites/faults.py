@@ -197,7 +197,18 @@ def _python_faults(path: str, source: str) -> Iterator[Mutant]:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr):
             continue
         found += [(edit, within) for edit in _edits(node, lines)]
-        pending += [(child, within) for child in ast.iter_child_nodes(node) if not _is_passive(node, child)]
+        # Annotations and documentation say nothing that runs.
+        annotations = (getattr(node, "annotation", None), getattr(node, "returns", None))
+        pending += [
+            (child, within)
+            for child in ast.iter_child_nodes(node)
+            if child not in annotations
+            and not (
+                isinstance(child, ast.Expr)
+                and isinstance(child.value, ast.Constant)
+                and isinstance(child.value.value, str)
+            )
+        ]
     for edit, within in sorted(found, key=lambda each: each[0].start):
         row, column = edit.start
         # One line alone: what spans more is seldom the small fault that was meant.
@@ -224,17 +235,6 @@ def _parse(source: str) -> ast.Module | None:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
-
-
-def _is_passive(parent: ast.AST, child: ast.AST) -> bool:
-    """Whether a child says nothing that runs: annotations and documentation."""
-    if (
-        isinstance(child, ast.Expr)
-        and isinstance(child.value, ast.Constant)
-        and isinstance(child.value.value, str)
-    ):
-        return True
-    return child in (getattr(parent, "annotation", None), getattr(parent, "returns", None))
 
 
 def _edits(node: ast.AST, lines: list[bytes]) -> Iterator[_Edit]:  # noqa: C901 -- a case for each kind of node

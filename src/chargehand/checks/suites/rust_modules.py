@@ -39,21 +39,16 @@ def find_test_modules(text: str) -> list[TestModule]:
     for head in _MODULE.finditer(code):
         if (found and head.start() < found[-1].end) or "not" in head["condition"]:
             continue
-        if not _TEST.search(head["condition"]) or (end := _find_end(code, head.end())) is None:
+        if not _TEST.search(head["condition"]):
             continue
-        number = sum(each.key[0] == head["name"] for each in found)
-        found.append(TestModule((head["name"], number), head.start(), end))
+        depth = 1
+        for brace in _BRACE.finditer(code, head.end()):
+            depth += 1 if brace[0] == "{" else -1
+            if not depth:
+                number = sum(each.key[0] == head["name"] for each in found)
+                found.append(TestModule((head["name"], number), head.start(), brace.end()))
+                break
     return found
-
-
-def _find_end(code: str, start: int) -> int | None:
-    """Return where a block ends whose brace was opened before `start`."""
-    depth = 1
-    for brace in _BRACE.finditer(code, start):
-        depth += 1 if brace[0] == "{" else -1
-        if not depth:
-            return brace.end()
-    return None
 
 
 def read_test_modules(text: str) -> str:

@@ -114,27 +114,27 @@ def _read_suite(path: str, source: str | None) -> Suite | None:
     if suite is None or source is None:
         return None
     lines = source.split("\n")
-    cases = tuple(replace(case, body=_digest_body(lines, case)) for case in suite.cases)
-    return replace(suite, cases=cases, blank=not source.strip())
-
-
-def _digest_body(lines: Sequence[str], case: Case) -> str:
-    """Return a digest of a test's lines, its own name left out: those that are indented below its first one."""
-    head = lines[case.line - 1] if 0 < case.line <= len(lines) else ""
-    # As a word or a text of its own: `s` is also in `test("s", ...)` before its name.
-    named = re.search(rf"(?<=['\"`]){re.escape(case.name)}(?=['\"`])|\b{re.escape(case.name)}\b", head)
-    if not case.name or named is None:
-        return ""
-    indent = len(head) - len(head.lstrip())
-    body = [(head[: named.start()] + head[named.end() :]).strip()]
-    for line in lines[case.line :]:
-        text = line.strip()
-        if text and len(line) - len(line.lstrip()) <= indent:
-            # The bracket or word that closes it stands where it began.
-            body += [text] if text[0] in ")}]" or text == "end" else []
-            break
-        body += [text] if text else []
-    return hashlib.blake2s("\n".join(body).encode(errors="replace"), digest_size=12).hexdigest()
+    cases = []
+    for case in suite.cases:
+        head = lines[case.line - 1] if 0 < case.line <= len(lines) else ""
+        # As a word or a text of its own: `s` is also in `test("s", ...)` before its name.
+        named = re.search(rf"(?<=['\"`]){re.escape(case.name)}(?=['\"`])|\b{re.escape(case.name)}\b", head)
+        if not case.name or named is None:
+            cases.append(replace(case, body=""))
+            continue
+        # Its body is what is indented below its first line; its name is left out.
+        indent = len(head) - len(head.lstrip())
+        body = [(head[: named.start()] + head[named.end() :]).strip()]
+        for line in lines[case.line :]:
+            text = line.strip()
+            if text and len(line) - len(line.lstrip()) <= indent:
+                # The bracket or word that closes it stands where it began.
+                body += [text] if text[0] in ")}]" or text == "end" else []
+                break
+            body += [text] if text else []
+        digest = hashlib.blake2s("\n".join(body).encode(errors="replace"), digest_size=12).hexdigest()
+        cases.append(replace(case, body=digest))
+    return replace(suite, cases=tuple(cases), blank=not source.strip())
 
 
 def _cases(suite: Suite | None) -> tuple[Case, ...]:

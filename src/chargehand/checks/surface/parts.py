@@ -12,6 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from xml.etree import ElementTree
 
@@ -157,18 +158,15 @@ def _read_setup_py(text: str, commands: Sequence[str]) -> object:
         raise ValueError(str(error)) from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"setup", "setuptools.setup"}:
-            node.keywords = [
-                key for key in node.keywords if key.arg not in _SETUP_PY or not _is_literal(key.value)
-            ]
+            kept = []
+            for key in node.keywords:
+                if key.arg in _SETUP_PY:
+                    with suppress(ValueError, TypeError, SyntaxError):
+                        ast.literal_eval(key.value)
+                        continue
+                kept.append(key)
+            node.keywords = kept
     return ast.dump(tree)
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError):
-        return False
-    return True
 
 
 def _read_package_json(text: str, commands: Sequence[str]) -> object:
@@ -263,38 +261,30 @@ def _read_ruby(text: str, commands: Sequence[str]) -> object:
     ]
 
 
-def _read_composer(text: str, commands: Sequence[str]) -> object:
-    return _leave_out(parse_object(text), _COMPOSER)
-
-
-def _read_pipfile(text: str, commands: Sequence[str]) -> object:
-    return _leave_out(tomllib.loads(text), {"packages", "dev-packages"})
-
-
 def _read_lifecycle(text: str, commands: Sequence[str]) -> object:
     document = parse_object(text)
     return _pick(document.get("scripts", {}), _LIFECYCLE), _pick(document, _HOOK_KEYS)
-
-
-def _read_attributes(text: str, commands: Sequence[str]) -> object:
-    lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if not line.startswith("#") and _ATTRIBUTE.search(line)]
 
 
 _READERS: Mapping[str, Parts] = {
     "pyproject.toml": _read_pyproject,
     "setup.cfg": _read_setup_cfg,
     "setup.py": _read_setup_py,
-    "Pipfile": _read_pipfile,
+    "Pipfile": lambda text, _: _leave_out(tomllib.loads(text), {"packages", "dev-packages"}),
     "package.json": _read_package_json,
     "Cargo.toml": _read_cargo,
     "go.mod": _read_go_mod,
     "libs.versions.toml": _read_catalog,
     "pom.xml": _read_pom,
     "Gemfile": _read_ruby,
-    "composer.json": _read_composer,
+    "composer.json": lambda text, _: _leave_out(parse_object(text), _COMPOSER),
 }
-_LATER_READERS: Mapping[str, Parts] = {"package.json": _read_lifecycle, ".gitattributes": _read_attributes}
+_LATER_READERS: Mapping[str, Parts] = {
+    "package.json": _read_lifecycle,
+    ".gitattributes": lambda text, _: [
+        line for line in map(str.strip, text.splitlines()) if not line.startswith("#") and _ATTRIBUTE.search(line)
+    ],
+}
 
 
 def _pick(table: Any, names: Collection[str]) -> dict[str, Any]:

@@ -202,7 +202,17 @@ class _ProgramSearch:
                 continue
             # Settings and task files are read for what all commands together say.
             followed = len(self._texts)
-            self._take_tasks("\n".join(self._texts))
+            said = "\n".join(self._texts)
+            words = set(re.findall(r"[\w.-]+", said))
+            for place in ("", *sorted(self.directories)):
+                if _NODE_CLIENT.search(said):
+                    self._take_scripts(place, words)
+                if _MAKE.search(said):
+                    self._take_makefile(place, said)
+                for program, files in _READ_BY.items():
+                    if program in words or (program == "pytest" and "tox" in words):
+                        for name in files:
+                            self._take_settings(posixpath.join(place, name), program)
 
     def take_words(self, text: str, directory: str) -> None:
         """Take what a command line, or a shell script in `directory`, names."""
@@ -318,26 +328,27 @@ class _ProgramSearch:
                 name = module.lstrip(".").replace(".", "/")
                 self._name(name, {directory}, ends=(".py", "/__init__.py"))
 
-    def _take_tasks(self, said: str) -> None:
-        """Take what task runners and settings, which the commands so far start, name in turn."""
-        words = set(re.findall(r"[\w.-]+", said))
-        for place in ("", *sorted(self.directories)):
-            if _NODE_CLIENT.search(said):
-                self._take_scripts(place, words)
-            if _MAKE.search(said):
-                self._take_makefile(place, said)
-            for program, files in _READ_BY.items():
-                if program in words or (program == "pytest" and "tox" in words):
-                    for name in files:
-                        self._take_settings(posixpath.join(place, name), program)
-
     def _take_scripts(self, place: str, words: set[str]) -> None:
         path = posixpath.join(place, "package.json")
         try:
             document = parse_object(self._text(path) or "")
         except (ValueError, RecursionError):
             return
-        self._take_workspaces(place, document.get("workspaces"))
+        workspaces = document.get("workspaces")
+        listed = workspaces.get("packages") if isinstance(workspaces, dict) else workspaces
+        members = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        key = f"{place}/workspaces"
+        # The scripts of the root may run the same script in each member.
+        if members and key not in self._read:
+            self._read.add(key)
+            wanted = [
+                re.compile(translate(posixpath.join(place, name.removeprefix("./").rstrip("/"))))
+                for name in members
+            ]
+            for entry, _, _ in self.reader.entries(self.tree):
+                directory, name = posixpath.split(entry)
+                if name == "package.json" and any(pattern.fullmatch(directory) for pattern in wanted):
+                    self.directories.add(directory)
         scripts = document.get("scripts")
         scripts = scripts if isinstance(scripts, dict) else {}
         named = words | {_NPM_ALIASES[word] for word in words & set(_NPM_ALIASES)}
@@ -353,22 +364,6 @@ class _ProgramSearch:
         if settings and path not in self._read:
             self._read.add(path)
             self._take_loaded(json.dumps(settings), place)
-
-    def _take_workspaces(self, place: str, workspaces: object) -> None:
-        """Enter the packages that a package.json lists: its scripts may run the same script in each."""
-        listed = workspaces.get("packages") if isinstance(workspaces, dict) else workspaces
-        names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-        key = f"{place}/workspaces"
-        if not names or key in self._read:
-            return
-        self._read.add(key)
-        wanted = [
-            re.compile(translate(posixpath.join(place, name.removeprefix("./").rstrip("/")))) for name in names
-        ]
-        for path, _, _ in self.reader.entries(self.tree):
-            directory, name = posixpath.split(path)
-            if name == "package.json" and any(pattern.fullmatch(directory) for pattern in wanted):
-                self.directories.add(directory)
 
     def _take_makefile(self, place: str, said: str) -> None:
         for name in MAKEFILES:

@@ -103,13 +103,12 @@ class Surface:
         if name == "__init__.py" and self._is_beside(path) and (new or is_test_path(path)):
             return "Python runs it before an acceptance file beside it"
         hidden = hidden_library(change)
-        if hidden is not None and not self._holds(hidden[1]):
-            return f"it hides {hidden[0]}"
+        if hidden is not None:
+            what, place = hidden
+            # The base may have something there: a file, with whatever end, or what is below it.
+            if not any(base == place or base.startswith((f"{place}/", f"{place}.")) for base in self._base_paths):
+                return f"it hides {what}"
         return self._hidden_module(change)
-
-    def _holds(self, place: str) -> bool:
-        """Tell whether the base has something at a place: a file, with whatever end, or what is below it."""
-        return any(path.startswith((f"{place}/", f"{place}.")) or path == place for path in self._base_paths)
 
     @cached_property
     def _base_paths(self) -> tuple[str, ...]:

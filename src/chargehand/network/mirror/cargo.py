@@ -126,7 +126,15 @@ class CrateRegistry:
                 break
         else:
             raise MirrorRefusal(404, f"registry {source.name!r} has no crate {crate!r} {version}")
-        config = await self._index_config(source, trace=trace)
+        config = self._index_configs.get(source.name)
+        if config is None:
+            place = f"{source.index}config.json"
+            page = await self._upstream.page(place, accept="application/json", trace=trace, login=source.token)
+            try:
+                config = decode_as(page.body if page else b"", _IndexConfig)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                raise MirrorRefusal(502, f"{host_for_log(place)!r} has no usable config.json") from None
+            self._index_configs[source.name] = config
         url = _download_url(config.dl, entry)
         if not is_web_url(url):
             raise MirrorRefusal(
@@ -152,17 +160,6 @@ class CrateRegistry:
             raise MirrorRefusal(404, f"registry {source.name!r} has no crate {crate!r}")
         self._cache.put(url, page.body, size=len(page.body))
         return page.body
-
-    async def _index_config(self, source: CargoSource, *, trace: MirrorTrace) -> _IndexConfig:
-        if source.name not in self._index_configs:
-            url = f"{source.index}config.json"
-            page = await self._upstream.page(url, accept="application/json", trace=trace, login=source.token)
-            try:
-                config = decode_as(page.body if page else b"", _IndexConfig)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                raise MirrorRefusal(502, f"{host_for_log(url)!r} has no usable config.json") from None
-            self._index_configs[source.name] = config
-        return self._index_configs[source.name]
 
 
 def index_path(name: str) -> str:
@@ -239,8 +236,27 @@ def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
         if isinstance(token, str) and token.isprintable():
             tokens[name] = token
     resolver = _SourceResolver(registries=registries, sources=_tables(config.get("source")), tokens=tokens)
+    table = config.get("http")
+    http = table if isinstance(table, dict) else {}
+    roots: tuple[Path, ...] = ()
+    authority = environ.get("CARGO_HTTP_CAINFO") or http.get("cainfo")
+    if isinstance(authority, str):
+        # A relative path is read from the directory that holds the .cargo directory.
+        absolute = authority.startswith(("/", "~"))
+        roots = (expand_home(authority, environ) if absolute else home.parent / authority,)
+    added = environ.get("SSL_CERT_FILE")
+    proxies = environment_proxies(environ)
+    proxy = environ.get("CARGO_HTTP_PROXY") or http.get("proxy")
+    if isinstance(proxy, str) and proxy:
+        proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(proxy)), exempt=proxies.exempt)
     return CargoConfig(
-        sources=tuple(resolver.resolve_all()), access=_client_access(config.get("http"), home, environ)
+        sources=tuple(resolver.resolve_all()),
+        access=ClientAccess(
+            roots=roots,
+            extra_roots=(expand_home(added, environ),) if added else (),
+            proxies=proxies,
+            timeout=read_timeout(environ.get("CARGO_HTTP_TIMEOUT") or http.get("timeout")),
+        ),
     )
 
 
@@ -333,24 +349,3 @@ def _bare_index(url: object) -> str:
     except ValueError:
         return ""
     return sparse + parts._replace(query="", fragment="").geturl()
-
-
-def _client_access(table: object, home: Path, environ: Mapping[str, str]) -> ClientAccess:
-    http = table if isinstance(table, dict) else {}
-    roots: tuple[Path, ...] = ()
-    authority = environ.get("CARGO_HTTP_CAINFO") or http.get("cainfo")
-    if isinstance(authority, str):
-        # A relative path is read from the directory that holds the .cargo directory.
-        absolute = authority.startswith(("/", "~"))
-        roots = (expand_home(authority, environ) if absolute else home.parent / authority,)
-    added = environ.get("SSL_CERT_FILE")
-    proxies = environment_proxies(environ)
-    proxy = environ.get("CARGO_HTTP_PROXY") or http.get("proxy")
-    if isinstance(proxy, str) and proxy:
-        proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(proxy)), exempt=proxies.exempt)
-    return ClientAccess(
-        roots=roots,
-        extra_roots=(expand_home(added, environ),) if added else (),
-        proxies=proxies,
-        timeout=read_timeout(environ.get("CARGO_HTTP_TIMEOUT") or http.get("timeout")),
-    )

@@ -131,21 +131,21 @@ class ModuleProxy:
         if module:
             self._refuse_private(module)
         if self._sums_base is None:
-            self._sums_base = await self._find_sums(trace=trace)
+            found = self._config.sums_url
+            # Behind the first proxy that offers it, else by itself.
+            for proxy in self._config.proxies:
+                if not proxy.url or proxy.url.startswith("file:"):
+                    continue
+                base = f"{proxy.url}/sumdb/{self._config.sums_name}"
+                try:
+                    page = await self._upstream.page(f"{base}/supported", accept="*/*", trace=trace)
+                except MirrorRefusal:
+                    continue
+                if page is not None:
+                    found = base
+                    break
+            self._sums_base = found
         return MirrorReply(media=_PLAIN, body=await self._page(f"{self._sums_base}/{path}", trace))
-
-    async def _find_sums(self, *, trace: MirrorTrace) -> str:
-        """Return where the checksum database is: behind the first proxy that offers it, else by itself."""
-        for proxy in self._config.proxies:
-            if not proxy.url or proxy.url.startswith("file:"):
-                continue
-            base = f"{proxy.url}/sumdb/{self._config.sums_name}"
-            try:
-                if await self._upstream.page(f"{base}/supported", accept="*/*", trace=trace) is not None:
-                    return base
-            except MirrorRefusal:
-                continue
-        return self._config.sums_url
 
     def _refuse_private(self, module: str) -> None:
         """Keep the names of private modules from every proxy: somebody else could publish under them there."""
@@ -228,6 +228,16 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
     entries = tuple(_parse_proxies(settings.get("GOPROXY") or _DEFAULT_PROXIES))
     private = settings.get("GONOPROXY") or settings.get("GOPRIVATE") or ""
     flags = (flag for flag in settings.get("GOFLAGS", "").split() if flag.isprintable())
+    roots = [environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if environ.get(name)]
+    by_host = {} if settings.get("GOAUTH") == _OFF else netrc_logins(environ)
+    by_prefix = {}
+    for url in (*(entry.url for entry in entries), sums_url):
+        bare, own_login = split_login(url)
+        parts = urlsplit(bare)
+        # The go command sends what .netrc holds over https alone.
+        header = own_login or (by_host.get(parts.hostname or "", "") if parts.scheme == "https" else "")
+        if header:
+            by_prefix[origin_of(bare) + parts.path.rstrip("/") + "/"] = header
     return GoConfig(
         proxies=tuple(
             GoProxy(url=split_login(entry.url)[0], keyword=entry.keyword, any_failure=entry.any_failure)
@@ -239,7 +249,11 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
         no_sums=settings.get("GONOSUMDB") or settings.get("GOPRIVATE") or "",
         # -mod says how modules are read. Other flags name files of the host, or are of no concern to a download.
         flags=" ".join(flag for flag in flags if flag.lstrip("-").startswith("mod=")),
-        access=_client_access([*(entry.url for entry in entries), sums_url], settings, environ),
+        access=ClientAccess(
+            roots=tuple(expand_home(path, environ) for path in roots),
+            proxies=environment_proxies(environ),
+            logins=Logins(by_prefix=by_prefix),
+        ),
     )
 
 
@@ -268,21 +282,3 @@ def _parse_proxies(text: str) -> Iterator[GoProxy]:
         if word:
             url = word if "://" in word or word.startswith("file:") else f"https://{word}"
             yield GoProxy(url=url.rstrip("/"), any_failure=separator == "|")
-
-
-def _client_access(urls: list[str], settings: Mapping[str, str], environ: Mapping[str, str]) -> ClientAccess:
-    roots = [environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if environ.get(name)]
-    by_host = {} if settings.get("GOAUTH") == _OFF else netrc_logins(environ)
-    by_prefix = {}
-    for url in urls:
-        bare, own_login = split_login(url)
-        parts = urlsplit(bare)
-        # The go command sends what .netrc holds over https alone.
-        header = own_login or (by_host.get(parts.hostname or "", "") if parts.scheme == "https" else "")
-        if header:
-            by_prefix[origin_of(bare) + parts.path.rstrip("/") + "/"] = header
-    return ClientAccess(
-        roots=tuple(expand_home(path, environ) for path in roots),
-        proxies=environment_proxies(environ),
-        logins=Logins(by_prefix=by_prefix),
-    )

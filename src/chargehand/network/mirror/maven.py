@@ -96,7 +96,12 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
     # As maven asks: what profiles name comes before what every project has.
     for name, url in (*_profile_repositories(root), (_CENTRAL, _CENTRAL_URL)):
         # A mirror stands in the place of a repository with its login too: that of the server by its name.
-        name, url = _find_mirror(root, name) or (name, url)
+        for mirror in root.iterfind("mirrors/mirror"):
+            patterns = [pattern.strip() for pattern in _text(mirror, "mirrorOf").split(",")]
+            # What is blocked is blocked for what is unencrypted (`external:http:*`), which central is not.
+            if f"!{name}" not in patterns and {name, "*", "external:*"}.intersection(patterns):
+                name, url = _text(mirror, "id"), _text(mirror, "url")
+                break
         try:
             url, login = split_login(url.rstrip("/"))
         except ValueError:
@@ -146,16 +151,6 @@ def _profile_repositories(root: ElementTree.Element) -> Iterator[tuple[str, str]
         if _text(profile, "id") in active or profile.findtext("activation/activeByDefault", "").strip() == "true":
             for kind in ("repositories/repository", "pluginRepositories/pluginRepository"):
                 yield from ((_text(each, "id"), _text(each, "url")) for each in profile.iterfind(kind))
-
-
-def _find_mirror(root: ElementTree.Element, repository: str) -> tuple[str, str] | None:
-    """Return name and URL of the first mirror of a repository, none of which is on this machine."""
-    for mirror in root.iterfind("mirrors/mirror"):
-        patterns = [pattern.strip() for pattern in _text(mirror, "mirrorOf").split(",")]
-        # What is blocked is blocked for what is unencrypted (`external:http:*`), which central is not.
-        if f"!{repository}" not in patterns and {repository, "*", "external:*"}.intersection(patterns):
-            return _text(mirror, "id"), _text(mirror, "url")
-    return None
 
 
 def _read_proxies(root: ElementTree.Element) -> Proxies:

@@ -136,10 +136,30 @@ def read_npm_config(environ: Mapping[str, str]) -> NpmConfig:
             registries[name.removesuffix(":registry")] = value
     urls = {scope: check_url(url, option=f"{scope}:registry".lstrip(":")) for scope, url in registries.items()}
     bare = {scope: split_login(url)[0].rstrip("/") + "/" for scope, url in urls.items()}
+    logins = _read_logins(settings, list(urls.values()))
+    roots = settings.get("cafile", "")
+    root_text = settings.get("ca", "").replace("\\n", "\n")
+    added = environ.get("NODE_EXTRA_CA_CERTS")
+    plain = _proxy(settings, "proxy")
+    secure = _proxy(settings, "https-proxy") or plain
+    proxies = environment_proxies(environ)
+    by_scheme = {
+        **proxies.by_scheme,
+        **({"http": plain} if plain else {}),
+        **({"https": secure} if secure else {}),
+    }
+    exempt = split_no_proxy(settings["noproxy"]) if settings.get("noproxy") else proxies.exempt
     return NpmConfig(
         registry=bare[""],
         scopes={scope: url for scope, url in bare.items() if scope},
-        access=_client_access(settings, environ, logins=_read_logins(settings, list(urls.values()))),
+        access=ClientAccess(
+            roots=(expand_home(roots, environ),) if roots and roots != "null" else (),
+            root_text=root_text if "BEGIN CERTIFICATE" in root_text else "",
+            extra_roots=(expand_home(added, environ),) if added else (),
+            verify=settings.get("strict-ssl", "true").lower() != "false",
+            proxies=Proxies(by_scheme=by_scheme, exempt=exempt),
+            logins=logins,
+        ),
     )
 
 
@@ -264,29 +284,6 @@ def _authorization(values: Mapping[str, str]) -> str:
             return ""
         return basic_auth(values["username"], password)
     return ""
-
-
-def _client_access(settings: Settings, environ: Mapping[str, str], *, logins: Logins) -> ClientAccess:
-    roots = settings.get("cafile", "")
-    root_text = settings.get("ca", "").replace("\\n", "\n")
-    added = environ.get("NODE_EXTRA_CA_CERTS")
-    plain = _proxy(settings, "proxy")
-    secure = _proxy(settings, "https-proxy") or plain
-    proxies = environment_proxies(environ)
-    by_scheme = {
-        **proxies.by_scheme,
-        **({"http": plain} if plain else {}),
-        **({"https": secure} if secure else {}),
-    }
-    exempt = split_no_proxy(settings["noproxy"]) if settings.get("noproxy") else proxies.exempt
-    return ClientAccess(
-        roots=(expand_home(roots, environ),) if roots and roots != "null" else (),
-        root_text=root_text if "BEGIN CERTIFICATE" in root_text else "",
-        extra_roots=(expand_home(added, environ),) if added else (),
-        verify=settings.get("strict-ssl", "true").lower() != "false",
-        proxies=Proxies(by_scheme=by_scheme, exempt=exempt),
-        logins=logins,
-    )
 
 
 def _proxy(settings: Settings, name: str) -> str:

@@ -204,10 +204,32 @@ def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
     links = [
         check_url(_as_url(item, environ), option="find-links") for item in options.get("find-links", "").split()
     ]
+    by_prefix: dict[str, str] = {}
+    by_origin: dict[str, str] = {}
+    for url in (*indexes, *links):
+        bare, header = split_login(url)
+        if header:
+            by_prefix[origin_of(bare) + urlsplit(bare).path.rstrip("/") + "/"] = header
+            # pip sends an index's login to the files of its host too, wherever they lie there.
+            by_origin.setdefault(origin_of(bare), header)
+    replaced = options.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
+    added, certificate = environ.get("SSL_CERT_FILE"), options.get("client-cert")
+    proxies = environment_proxies(environ)
+    if options.get("proxy"):
+        proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(options["proxy"])))
+    access = ClientAccess(
+        roots=(expand_home(replaced, environ),) if replaced else (),
+        extra_roots=(expand_home(added, environ),) if added else (),
+        client_certificate=expand_home(certificate, environ) if certificate else None,
+        unverified=frozenset(options.get("trusted-host", "").split()),
+        proxies=proxies,
+        logins=Logins(by_prefix=by_prefix, by_origin=by_origin, by_host=netrc_logins(environ)),
+        timeout=read_timeout(options.get("timeout", "")),
+    )
     return PipConfig(
         indexes=tuple(dict.fromkeys(split_login(url)[0] for url in indexes)),
         find_links=tuple(dict.fromkeys(split_login(url)[0] for url in links)),
-        access=_client_access(options, environ, urls=[*indexes, *links]),
+        access=access,
     )
 
 
@@ -283,29 +305,3 @@ def _read_config_files(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
             values = {_option(name): value for name, value in parser.items(section)}
             settings.setdefault(section, {}).update(values)
     return settings
-
-
-def _client_access(options: Mapping[str, str], environ: Mapping[str, str], *, urls: list[str]) -> ClientAccess:
-    by_prefix: dict[str, str] = {}
-    by_origin: dict[str, str] = {}
-    for url in urls:
-        bare, header = split_login(url)
-        if header:
-            by_prefix[origin_of(bare) + urlsplit(bare).path.rstrip("/") + "/"] = header
-            # pip sends an index's login to the files of its host too, wherever they lie there.
-            by_origin.setdefault(origin_of(bare), header)
-    replaced = options.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
-    added = environ.get("SSL_CERT_FILE")
-    certificate = options.get("client-cert")
-    proxies = environment_proxies(environ)
-    if options.get("proxy"):
-        proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(options["proxy"])))
-    return ClientAccess(
-        roots=(expand_home(replaced, environ),) if replaced else (),
-        extra_roots=(expand_home(added, environ),) if added else (),
-        client_certificate=expand_home(certificate, environ) if certificate else None,
-        unverified=frozenset(options.get("trusted-host", "").split()),
-        proxies=proxies,
-        logins=Logins(by_prefix=by_prefix, by_origin=by_origin, by_host=netrc_logins(environ)),
-        timeout=read_timeout(options.get("timeout", "")),
-    )

@@ -63,7 +63,18 @@ class AddressPolicy:
         addresses = await self._look_up(host, url_port(urlsplit(url)))
         for each in addresses:
             kind = _classify(each)
-            if kind != "public" and kind not in await self._granted_kinds():
+            if kind == "public":
+                continue
+            if self._granted is None:
+                kinds: set[AddressKind] = set()
+                for configured, port in self._configured.items():
+                    try:
+                        kinds.update(map(_classify, await self._look_up(configured, port)))
+                    except MirrorRefusal:
+                        continue
+                # Asked once, so that a name which changes later grants nothing more.
+                self._granted = frozenset(kinds) - _NEVER_GRANTED
+            if kind not in self._granted:
                 raise MirrorRefusal(
                     403,
                     f"{host_for_log(url)!r} leads to an address that is not public ({kind})",
@@ -78,18 +89,6 @@ class AddressPolicy:
         except ValueError:
             return False
         return True
-
-    async def _granted_kinds(self) -> frozenset[AddressKind]:
-        if self._granted is None:
-            kinds: set[AddressKind] = set()
-            for host, port in self._configured.items():
-                try:
-                    kinds.update(map(_classify, await self._look_up(host, port)))
-                except MirrorRefusal:
-                    continue
-            # Asked once, so that a name which changes later grants nothing more.
-            self._granted = frozenset(kinds) - _NEVER_GRANTED
-        return self._granted
 
     async def _look_up(self, host: str, port: int) -> Sequence[Address]:
         try:

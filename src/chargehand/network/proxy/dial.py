@@ -108,22 +108,19 @@ class Dialer:
                 raise EgressRefusal(502, f"{host} has no address", hint="the host's own resolver was asked")
         # One bad address refuses them all: a name that mixes public and private ones is how rebinding begins.
         for each in found:
-            self._judge(rule, host, port, each)
+            kind = classify_address(each)
+            if kind in ("public", "private") and self._own(each):
+                kind = "this machine"
+            named = rule.address == each and not (each.is_unspecified or each.is_multicast)
+            if kind == "public" or named or (rule.private and kind in GRANTED_BY_NAME):
+                continue
+            grant = f"{PRIVATE_PREFIX}{_authority(host, port)}" if kind in GRANTED_BY_NAME else "the very address"
+            raise EgressRefusal(
+                403,
+                f"{_authority(host, port)} leads to {each} ({kind})",
+                hint=f"only the user's own configuration can allow it: {grant} in [sandbox] network",
+            )
         return Destination(host=host, port=port, addresses=tuple(dict.fromkeys(found)))
-
-    def _judge(self, rule: HostRule, host: str, port: int, address: Address) -> None:
-        kind = classify_address(address)
-        if kind in ("public", "private") and self._own(address):
-            kind = "this machine"
-        named = rule.address == address and not (address.is_unspecified or address.is_multicast)
-        if kind == "public" or named or (rule.private and kind in GRANTED_BY_NAME):
-            return
-        grant = f"{PRIVATE_PREFIX}{_authority(host, port)}" if kind in GRANTED_BY_NAME else "the very address"
-        raise EgressRefusal(
-            403,
-            f"{_authority(host, port)} leads to {address} ({kind})",
-            hint=f"only the user's own configuration can allow it: {grant} in [sandbox] network",
-        )
 
     async def connect(self, destination: Destination) -> UpstreamConnection:
         """Connect to the first of the addresses that answers; raises `EgressRefusal`."""

@@ -100,7 +100,15 @@ def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:
     host, port = _read_authority(authority, default_port=_HTTP_PORT)
     _check_host(_values(fields, b"host"), host, port, default_port=_HTTP_PORT, required=True)
     path = target[len("http://") + len(authority) :]
-    length = _read_length(fields)
+    lengths, codings = _values(fields, b"content-length"), _values(fields, b"transfer-encoding")
+    # Of two statements of the length readers may take either.
+    if codings:
+        ambiguous = bool(lengths) or len(codings) > 1 or codings[0].lower() != b"chunked"
+    else:
+        ambiguous = len(lengths) > 1 or (bool(lengths) and not _LENGTH.fullmatch(lengths[0]))
+    if ambiguous:
+        raise EgressRefusal(400, "the length of the body is ambiguous")
+    length = None if codings else int(lengths[0]) if lengths else 0
     expectations = _values(fields, b"expect")
     if any(value.lower() != b"100-continue" for value in expectations):
         raise EgressRefusal(417, "the only expectation served is 100-continue")
@@ -117,21 +125,9 @@ def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:
             *(field for field in without_hop_by_hop(fields) if field[0] not in own),
         ],
         length=length,
-        has_length=bool(_values(fields, b"content-length")),
+        has_length=bool(lengths),
         expects=bool(expectations) and length != 0,
     )
-
-
-def _read_length(fields: Headers) -> int | None:
-    """Return the body's length, `None` for chunks; two statements are refused, since readers may take either."""
-    lengths, codings = _values(fields, b"content-length"), _values(fields, b"transfer-encoding")
-    if codings:
-        if lengths or len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise EgressRefusal(400, "the length of the body is ambiguous")
-        return None
-    if len(lengths) > 1 or (lengths and not _LENGTH.fullmatch(lengths[0])):
-        raise EgressRefusal(400, "the length of the body is ambiguous")
-    return int(lengths[0]) if lengths else 0
 
 
 def _read_authority(text: str, *, default_port: int | None) -> tuple[str, int]:

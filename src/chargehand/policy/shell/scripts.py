@@ -73,7 +73,19 @@ def shell_script(text: str) -> bool:
 def task_of(program: str, words: Argv) -> ScriptTask | None:
     """Return what `make` and the package managers of Node run, `None` for other programs and commands."""
     if program in _RUNNERS:
-        return _package_task(program, words)
+        given = positionals(words, " ".join((*_DIRECTORY[program], "-w --workspace -F --filter")))
+        if given[:1] and given[0] in _RUN:
+            given = given[1:]
+        elif program in ("npm", "bun") and not (given[:1] and given[0] in _OWN_NAMES):
+            return None
+        if not given or given[0] is None:
+            return None
+        name = given[0]
+        return ScriptTask(
+            files=("package.json",),
+            directory=_directory(program, words),
+            names=(f"pre{name}", name, f"post{name}"),
+        )
     if program not in ("make", "gmake"):
         return None
     named = _option(words, ("-f", "--file", "--makefile"))
@@ -103,20 +115,6 @@ def lines_of(task: ScriptTask, text: str) -> tuple[Line, ...]:
             at = text.find(f'"{name}"', max(text.find('"scripts"'), 0))
             found.append(Line(text=scripts[name], number=text.count("\n", 0, at) + 1 if at >= 0 else 1))
     return tuple(found)
-
-
-def _package_task(program: str, words: Argv) -> ScriptTask | None:
-    plain = positionals(words, " ".join((*_DIRECTORY[program], "-w --workspace -F --filter")))
-    if plain[:1] and plain[0] in _RUN:
-        plain = plain[1:]
-    elif program in ("npm", "bun") and not (plain[:1] and plain[0] in _OWN_NAMES):
-        return None
-    if not plain or plain[0] is None:
-        return None
-    name = plain[0]
-    return ScriptTask(
-        files=("package.json",), directory=_directory(program, words), names=(f"pre{name}", name, f"post{name}")
-    )
 
 
 # --- Makefiles

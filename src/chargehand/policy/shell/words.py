@@ -70,7 +70,16 @@ class Variables:
             waiting += node.named_children
             match node.type:
                 case "variable_assignment":
-                    self._add_assignment(node)
+                    target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+                    if target is None:
+                        continue
+                    plain = target.type == "variable_name" and all(child.type != "+=" for child in node.children)
+                    if plain and value is None:
+                        # X= is empty: it adds nothing that a rule could mind.
+                        self._set.setdefault(node_text(target), [])
+                        continue
+                    known = plain and value is not None and value.type != "array"
+                    self._set.setdefault(node_text(target).partition("[")[0], []).append(value if known else None)
                 case "for_statement" | "select_statement":
                     name = node.child_by_field_name("variable")
                     if name is not None:
@@ -105,17 +114,6 @@ class Variables:
     def splits_as_usual(self) -> bool:
         """Whether words are divided at blanks."""
         return "IFS" not in self._set
-
-    def _add_assignment(self, node: Node) -> None:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is None:
-            return
-        plain = name.type == "variable_name" and not any(child.type == "+=" for child in node.children)
-        if plain and value is None:
-            self._set.setdefault(node_text(name), [])  # X= is empty: it adds nothing that a rule could mind
-            return
-        known = plain and value is not None and value.type != "array"
-        self._set.setdefault(node_text(name).partition("[")[0], []).append(value if known else None)
 
 
 def expand(node: Node, variables: Variables) -> list[Values]:

@@ -66,7 +66,17 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
     if image:
         contents.python = ["python3", "-I", "-S", "-E", "-B"]
     else:
-        _add_host_system(contents)
+        contents.binds.append(Bind(source=Path("/usr"), target="/usr"))
+        for path in (f"/{name}" for name in SYSTEM_LINKS):
+            if os.path.islink(path):
+                contents.links[path] = os.readlink(path)
+            elif os.path.isdir(path):
+                contents.binds.append(Bind(source=Path(path), target=path))
+        found = [f"/etc/{name}" for name in ETC if os.path.exists(f"/etc/{name}")]
+        contents.binds += [Bind(source=Path(os.path.realpath(path)), target=path) for path in found]
+        contents.links["/var/tmp"] = "/tmp"
+        if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
+            contents.links[f"{SHIMS}/python"] = "/usr/bin/python3"
         contents.python, libraries = python_inside()
         if libraries:  # away from the project's PATH
             prefix = Path(os.path.realpath(sys.base_prefix))
@@ -85,20 +95,6 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
         contents.plan = spec.mounts
     contents.binds += [*spec.mounts.binds, *spec.binds]
     return contents
-
-
-def _add_host_system(contents: ContainerContents) -> None:
-    contents.binds.append(Bind(source=Path("/usr"), target="/usr"))
-    for path in (f"/{name}" for name in SYSTEM_LINKS):
-        if os.path.islink(path):
-            contents.links[path] = os.readlink(path)
-        elif os.path.isdir(path):
-            contents.binds.append(Bind(source=Path(path), target=path))
-    found = [f"/etc/{name}" for name in ETC if os.path.exists(f"/etc/{name}")]
-    contents.binds += [Bind(source=Path(os.path.realpath(path)), target=path) for path in found]
-    contents.links["/var/tmp"] = "/tmp"
-    if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
-        contents.links[f"{SHIMS}/python"] = "/usr/bin/python3"
 
 
 def write_root(contents: ContainerContents, root: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 _QUESTIONS: Mapping[str, tuple[str, ...]] = {
     # program -> how it is asked for the directories that hold all of it, one a line
@@ -100,9 +101,13 @@ def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | N
     selections = [stamp(place_of(template, environ)) for template in _SELECTIONS]
     choices: list[str | int] = [environ.get(name, "") for name in _CHOICES]
     key = json.dumps([*([program, *stamp(program)] for program in programs), choices, *selections])
-    stored = _load_answers(cache, key) if cache is not None else None
-    if stored is not None:
-        return stored
+    stored: Any = None
+    if cache is not None:
+        with contextlib.suppress(OSError, ValueError):
+            stored = json.loads(cache.read_text())
+    known = stored.get("answers") if isinstance(stored, dict) and stored.get("key") == key else None
+    if isinstance(known, dict) and all(os.path.isdir(place) for places in known.values() for place in places):
+        return known
     # Side by side: a version manager may take long to answer through its shim.
     with ThreadPoolExecutor(max_workers=4) as pool:
         answers = dict(zip(programs, pool.map(lambda program: _ask(program, environ), programs), strict=True))
@@ -112,17 +117,6 @@ def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | N
             fresh.write_text(json.dumps({"key": key, "answers": answers}))
             fresh.replace(cache)
     return answers
-
-
-def _load_answers(cache: Path, key: str) -> dict[str, list[str]] | None:
-    try:
-        stored = json.loads(cache.read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(stored, dict) or stored.get("key") != key or not isinstance(stored.get("answers"), dict):
-        return None
-    answers: dict[str, list[str]] = stored["answers"]
-    return answers if all(os.path.isdir(place) for places in answers.values() for place in places) else None
 
 
 def stamp(path: str) -> list[str | int]:

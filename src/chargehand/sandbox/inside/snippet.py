@@ -268,7 +268,16 @@ class JavaScript:
         self._limit = request["memory"]
         self._failure: type[Exception] = _quickjs.JSException
         self._end: tuple[str, str, str, str] | None = None
-        self._source = _script(request["source"], _quickjs)
+        self._source = request["source"]
+        if "await" in self._source or "return" in self._source:
+            try:
+                # All of it is read before anything runs, and nothing runs behind the `throw`: no limit holds here
+                # yet.
+                _quickjs.Context().eval(f"throw null;\n{self._source}")
+            except _quickjs.JSException as error:
+                # One of the two stands outside a function.
+                if str(error).startswith("SyntaxError"):
+                    self._source = f"(async () => {{{self._source}\n}})()"
         self._context = _quickjs.Context()
         self._context.set_memory_limit(self._limit)
         self._context.set_max_stack_size(256 << 10)
@@ -314,19 +323,6 @@ class JavaScript:
 
 
 _NEVER = "exception", "PromiseNeverSettled", "nothing is left to run and its promise is not settled", ""
-
-
-def _script(source: str, quickjs: Any) -> str:
-    """Return what to evaluate: the snippet, in a function where `await` or `return` stands outside one."""
-    if "await" not in source and "return" not in source:
-        return source
-    try:
-        # All of it is read before anything runs, and nothing runs behind the `throw`: no limit holds here yet.
-        quickjs.Context().eval(f"throw null;\n{source}")
-    except quickjs.JSException as error:
-        if str(error).startswith("SyntaxError"):
-            return f"(async () => {{{source}\n}})()"
-    return source
 
 
 def _line_in(stack: str) -> int | None:

@@ -39,22 +39,6 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -
     _check(_libc.mount(*arguments), target)
 
 
-def _give_up_root(uid: int, bpf: bytes) -> None:
-    """Become a user without capabilities or a way back, below a filter of system calls; see seccomp(2)."""
-    # Also those that a program with a set-uid bit could otherwise regain.
-    for capability in range(64):
-        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # the kernel has no more of them
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
-    code = ctypes.create_string_buffer(bpf, len(bpf))
-    program = _FilterProgram(len(bpf) // _INSTRUCTION_BYTES, ctypes.addressof(code))
-    _check(_libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program), 0, 0), "filter")
-
-
 def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None:
     """Be process 1 of the untrusted processes; returns when the host has closed its end."""
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -67,7 +51,19 @@ def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None
     _mount("none", "/dev", "", _MS_BIND | _MS_REMOUNT | _LOCKED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Python handles the first, and so any child could end process 1
-    _give_up_root(uid, bpf)
+    # As a user without capabilities or a way back, below a filter of system calls; see seccomp(2).
+    # Also those that a program with a set-uid bit could otherwise regain.
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # the kernel has no more of them
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+    code = ctypes.create_string_buffer(bpf, len(bpf))
+    program = _FilterProgram(len(bpf) // _INSTRUCTION_BYTES, ctypes.addressof(code))
+    _check(_libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program), 0, 0), "filter")
     names: dict[str, Any] = {"__name__": "server"}
     exec(marshal.loads(server), names)  # noqa: S102 -- the host sends it
     freeze_all = names["freeze_all"]

@@ -70,24 +70,22 @@ class Relay:
                     if not self._receive():
                         return
                 elif fd in self.listeners:
-                    self._accept(*self.listeners[fd])
+                    number, listener = self.listeners[fd]
+                    try:
+                        sock, _ = listener.accept()
+                    except OSError:
+                        continue  # the client went away again
+                    sock.setblocking(False)
+                    if len(self.channels) >= _MOST_CHANNELS:
+                        sock.close()
+                        continue
+                    channel = Channel(self.next, sock)
+                    self.next += 1
+                    self.channels[channel.number] = self.by_fd[sock.fileno()] = channel
+                    self.send(OPEN, channel.number, PORT.pack(number))
+                    self._listen(channel)
                 elif fd in self.by_fd:
                     self._serve(self.by_fd[fd], event)
-
-    def _accept(self, number: int, listener: socket.socket) -> None:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
-            return  # the client went away again
-        sock.setblocking(False)
-        if len(self.channels) >= _MOST_CHANNELS:
-            sock.close()
-            return
-        channel = Channel(self.next, sock)
-        self.next += 1
-        self.channels[channel.number] = self.by_fd[sock.fileno()] = channel
-        self.send(OPEN, channel.number, PORT.pack(number))
-        self._listen(channel)
 
     def _listen(self, channel: Channel) -> None:
         """Wait for what the channel can go on with."""

@@ -153,7 +153,21 @@ class Cgroups:
     """Makes groups below the one this process lives in; `available` is what was proven by making one."""
 
     def __init__(self) -> None:
-        self._parents, self._unified = _find_parents()
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        # A writable parent directory for each controller.
+        self._parents: dict[str, Path] = {}
+        for _, controllers, place in lines:
+            for name in controllers.split(","):
+                directory = Path(os.path.realpath(_ROOT / name)) / place.lstrip("/")
+                if name in _V1 and os.access(directory, os.W_OK):
+                    self._parents[name] = directory
+        self._unified = False
+        for _, controllers, place in lines if not self._parents else ():
+            directory = _ROOT / place.lstrip("/")
+            if not controllers and (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
+                delegate_controllers(directory)
+                self._parents, self._unified = {"unified": directory}, True
+                break
         self._prefix = f"{_PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
         self.reason = ""
         self.available = False
@@ -171,11 +185,30 @@ class Cgroups:
         """Make the group of one sandbox and set its limits; raises `OSError`."""
         directories: list[Path] = []
         in_force: dict[str, str] = {}
+        version, most = f"cgroup v{2 if self._unified else 1}", str(limits.memory_mb << 20)
         for parent in dict.fromkeys(self._parents.values()):  # version 1 may have several controllers at one place
             directory = parent / f"{self._prefix}{name}"
             directory.mkdir()
             directories.append(directory)
-            in_force |= _set_limits(directory, limits, unified=self._unified)
+            # A directory has files for the limits of its own controllers alone.
+            if (directory / ("cgroup.freeze" if self._unified else "freezer.state")).exists():
+                in_force["freeze"] = version
+            memory, swap = (directory / file for file in (_MEMORY_V2 if self._unified else _MEMORY_V1))
+            if memory.exists():
+                memory.write_text(most)
+                with contextlib.suppress(OSError):  # where the kernel counts swap, none on top
+                    swap.write_text("0" if self._unified else most)
+                in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox ({version})"
+            if (directory / "pids.max").exists():
+                (directory / "pids.max").write_text(str(limits.processes))
+                in_force["processes"] = f"{limits.processes} for the sandbox ({version})"
+            share = directory / ("cpu.max" if self._unified else "cpu.cfs_quota_us")
+            if limits.cpu_percent is not None and share.exists():
+                quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
+                if not self._unified:
+                    (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
+                share.write_text(f"{quota} {_PERIOD_MICROSECONDS}" if self._unified else str(quota))
+                in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor ({version})"
         return Cgroup(tuple(directories), self._unified, in_force)
 
     def sweep(self) -> int:
@@ -223,25 +256,6 @@ def _kill_members(directory: Path) -> None:
                 os.kill(int(pid), signal.SIGKILL)
 
 
-def _find_parents() -> tuple[dict[str, Path], bool]:
-    """Return a writable parent directory per controller, and whether it is version 2."""
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    parents = {}
-    for _, controllers, place in lines:
-        for name in controllers.split(","):
-            directory = Path(os.path.realpath(_ROOT / name)) / place.lstrip("/")
-            if name in _V1 and os.access(directory, os.W_OK):
-                parents[name] = directory
-    if parents:
-        return parents, False
-    for _, controllers, place in lines:
-        directory = _ROOT / place.lstrip("/")
-        if not controllers and (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
-            delegate_controllers(directory)
-            return {"unified": directory}, True
-    return {}, False
-
-
 def delegate_controllers(directory: Path) -> None:
     """Let groups below a group of version 2 have its controllers, as far as the kernel lets us.
 
@@ -257,29 +271,3 @@ def delegate_controllers(directory: Path) -> None:
         if name in offered and name not in given:
             with contextlib.suppress(OSError):
                 (directory / "cgroup.subtree_control").write_text(f"+{name}")
-
-
-def _set_limits(directory: Path, limits: SandboxLimits, *, unified: bool) -> dict[str, str]:
-    """Set the limits that a group's directory has files for; return those that are in force by it."""
-    version, most = f"cgroup v{2 if unified else 1}", str(limits.memory_mb << 20)
-    memory, swap = (directory / name for name in (_MEMORY_V2 if unified else _MEMORY_V1))
-    in_force = {}
-    if (directory / ("cgroup.freeze" if unified else "freezer.state")).exists():
-        in_force["freeze"] = version
-    if memory.exists():
-        memory.write_text(most)
-        with contextlib.suppress(OSError):  # where the kernel counts swap, none on top
-            swap.write_text("0" if unified else most)
-        in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox ({version})"
-    if (directory / "pids.max").exists():
-        (directory / "pids.max").write_text(str(limits.processes))
-        in_force["processes"] = f"{limits.processes} for the sandbox ({version})"
-    if limits.cpu_percent is not None and (directory / ("cpu.max" if unified else "cpu.cfs_quota_us")).exists():
-        quota = limits.cpu_percent * _PERIOD_MICROSECONDS // 100
-        if unified:
-            (directory / "cpu.max").write_text(f"{quota} {_PERIOD_MICROSECONDS}")
-        else:
-            (directory / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
-            (directory / "cpu.cfs_quota_us").write_text(str(quota))
-        in_force["cpu_share"] = f"{limits.cpu_percent} % of a processor ({version})"
-    return in_force

@@ -234,26 +234,27 @@ def processes_below(first: int) -> tuple[RunningProcess, ...]:
     below = [pid for pid in _walk(first, lambda pid: children.get(pid, [])) if pid != first]
     inside = {pid: int(ids.split()[-1]) for pid in below if (ids := _read_field(f"/proc/{pid}/status", "NSpid:"))}
     # By their ids inside, which count up from 1: those of the host may have wrapped.
-    oldest = sorted(inside, key=inside.__getitem__)[:_MOST_PROCESSES]
-    return tuple(_describe_process(pid, stats[pid], names[pid], inside) for pid in oldest)
-
-
-def _describe_process(pid: int, stat: list[str], name: str, inside: dict[int, int]) -> RunningProcess:
-    words = _read(f"/proc/{pid}/cmdline")[:_COMMAND_BYTES].replace("\0", " ").strip()
-    waits_in = _read(f"/proc/{pid}/wchan").strip()
-    try:
-        open_files = len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        open_files = None
-    return RunningProcess(
-        pid=inside[pid],
-        parent=inside.get(int(stat[1]), 1),
-        state=stat[0],
-        command=words or f"[{name}]",
-        cpu_seconds=(int(stat[11]) + int(stat[12])) / _TICKS,
-        waits_in=waits_in if waits_in not in ("", "0") else None,
-        open_files=open_files,
-    )
+    found = []
+    for pid in sorted(inside, key=inside.__getitem__)[:_MOST_PROCESSES]:
+        stat = stats[pid]
+        words = _read(f"/proc/{pid}/cmdline")[:_COMMAND_BYTES].replace("\0", " ").strip()
+        waits_in = _read(f"/proc/{pid}/wchan").strip()
+        try:
+            open_files = len(os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            open_files = None
+        found.append(
+            RunningProcess(
+                pid=inside[pid],
+                parent=inside.get(int(stat[1]), 1),
+                state=stat[0],
+                command=words or f"[{names[pid]}]",
+                cpu_seconds=(int(stat[11]) + int(stat[12])) / _TICKS,
+                waits_in=waits_in if waits_in not in ("", "0") else None,
+                open_files=open_files,
+            )
+        )
+    return tuple(found)
 
 
 def _walk(first: int, children: Callable[[int], list[int]]) -> Iterator[int]:

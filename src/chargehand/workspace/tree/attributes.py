@@ -214,9 +214,16 @@ def _parse_lines(content: bytes) -> Iterator[tuple[bytes, _States]]:
             if not _NAME.fullmatch(macro):
                 continue
             name = _MACRO + b"\0" + macro
-        states = _parse_states(rest)
-        if states is not None:
-            yield name, states
+        states: list[tuple[bytes, _Value]] = []
+        for word in filter(None, rest.translate(bytes.maketrans(b"\t\r\n", b"   ")).split(b" ")):
+            sign, equals = word[:1] if word[:1] in (b"-", b"!") else b"", word.find(b"=")
+            attribute = word[len(sign) :] if equals < 0 else word[len(sign) : equals]
+            if not _NAME.fullmatch(attribute):
+                break  # git ignores the line whole
+            value: _Value = True if equals < 0 else word[equals + 1 :]
+            states.append((attribute, {b"-": False, b"!": None}.get(sign, value)))
+        else:
+            yield name, tuple(states)
 
 
 def _split_name(line: bytes) -> tuple[bytes, bytes]:
@@ -234,21 +241,6 @@ def _split_name(line: bytes) -> tuple[bytes, bytes]:
             return bytes(unquoted).split(b"\0", 1)[0], line[at + 1 :]
     parts = re.split(rb"[ \t\r\n]", line, maxsplit=1)
     return parts[0], parts[1] if len(parts) > 1 else b""
-
-
-def _parse_states(text: bytes) -> _States | None:
-    """Return what a line sets, `None` for one that git ignores whole because a name in it is invalid."""
-    states: list[tuple[bytes, _Value]] = []
-    for word in text.translate(bytes.maketrans(b"\t\r\n", b"   ")).split(b" "):
-        if not word:
-            continue
-        sign, equals = word[:1] if word[:1] in (b"-", b"!") else b"", word.find(b"=")
-        name = word[len(sign) :] if equals < 0 else word[len(sign) : equals]
-        if not _NAME.fullmatch(name):
-            return None
-        value: _Value = True if equals < 0 else word[equals + 1 :]
-        states.append((name, {b"-": False, b"!": None}.get(sign, value)))
-    return tuple(states)
 
 
 # --- deciding

@@ -62,7 +62,22 @@ class Conversion(Struct, frozen=True, kw_only=True):
 
         Raises `ConversionError` where git would refuse the file.
         """
-        content = file if self.encoding is None or not file else _decode(file, self.encoding)
+        content = file
+        if self.encoding is not None and file:
+            utf = _utf_form(self.encoding)
+            with_mark = file.startswith(_BOM16 if utf.startswith("16") else _BOM32)
+            if utf in ("16le", "16be", "32le", "32be") and with_mark:
+                raise ConversionError(
+                    f"begins with a byte order mark, which its encoding {self.encoding!r} forbids"
+                )
+            if utf in ("16", "32") and not with_mark:
+                raise ConversionError(f"lacks the byte order mark that its encoding {self.encoding!r} asks for")
+            decoded = _encode(file, to="UTF-8", source=self.encoding)
+            # By default git trusts the way back for all encodings but this one.
+            lossy = self.encoding.lower() == "shift-jis"
+            if decoded is None or (lossy and _encode(decoded, to=self.encoding, source="UTF-8") != file):
+                raise ConversionError(f"is not in the encoding {self.encoding!r} that its attributes name")
+            content = decoded
         if self.text and b"\r\n" in content:
             if not self.auto:
                 content = content.replace(b"\r\n", b"\n")
@@ -108,22 +123,6 @@ def _expand_ident(content: bytes, id: bytes) -> bytes:
 
 
 # --- encodings
-
-
-def _decode(file: bytes, encoding: str) -> bytes:
-    """Return a file in UTF-8; raises `ConversionError` for a wrong byte order mark or bytes that are no text."""
-    utf = _utf_form(encoding)
-    with_mark = file.startswith(_BOM16 if utf.startswith("16") else _BOM32)
-    if utf in ("16le", "16be", "32le", "32be") and with_mark:
-        raise ConversionError(f"begins with a byte order mark, which its encoding {encoding!r} forbids")
-    if utf in ("16", "32") and not with_mark:
-        raise ConversionError(f"lacks the byte order mark that its encoding {encoding!r} asks for")
-    content = _encode(file, to="UTF-8", source=encoding)
-    # By default git trusts the way back for all encodings but this one.
-    lossy = encoding.lower() == "shift-jis"
-    if content is None or (lossy and _encode(content, to=encoding, source="UTF-8") != file):
-        raise ConversionError(f"is not in the encoding {encoding!r} that its attributes name")
-    return content
 
 
 def _utf_form(encoding: str) -> str:

@@ -215,9 +215,21 @@ def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fau
         moves = []
         for ref, note in notes.items():
             tip = _notes_tip(place, ref)
-            new = _write_note(reader, tip, commit, note)
-            if new is not None:
-                moves.append(RefMove(ref, new, tip))
+            tree = _notes_tree(reader, tip)
+            path, entry = _find_note(reader, tree, commit)
+            before = b"" if entry is None else reader.blob(entry.id)
+            known = {b"", *before.split(b"\n")}
+            missing = [line for line in dict.fromkeys(note.split(b"\n")) if line not in known]
+            if not missing:
+                continue
+            glue = b"\n" if before and not before.endswith(b"\n") else b""
+            with ObjectWriter(reader.objects) as writer:
+                blob = writer.add("blob", before + glue + b"".join(line + b"\n" for line in missing))
+                edited = edit_tree(reader, writer, tree, [(path, TreeEntry(FILE, blob))]).hex()
+            parents = () if tip is None else (tip,)
+            message = f"Note on {commit}\n"
+            new = write_commit(reader, tree=edited, parents=parents, message=message, author=Author())
+            moves.append(RefMove(ref, new, tip))
         if not moves:
             return False
         fault("notes:written")
@@ -273,23 +285,6 @@ def _notes_tip(place: NotesPlace, ref: str) -> str | None:
 
 def _notes_tree(reader: ObjectReader, tip: str | None) -> bytes:
     return EMPTY_TREE if tip is None else bytes.fromhex(read_commit(reader, tip).tree)
-
-
-def _write_note(reader: ObjectReader, tip: str | None, commit: str, note: bytes) -> str | None:
-    """Write the notes commit that follows `tip`; `None` when the note has all lines already."""
-    tree = _notes_tree(reader, tip)
-    path, entry = _find_note(reader, tree, commit)
-    before = b"" if entry is None else reader.blob(entry.id)
-    known = {b"", *before.split(b"\n")}
-    missing = [line for line in dict.fromkeys(note.split(b"\n")) if line not in known]
-    if not missing:
-        return None
-    glue = b"\n" if before and not before.endswith(b"\n") else b""
-    with ObjectWriter(reader.objects) as writer:
-        blob = writer.add("blob", before + glue + b"".join(line + b"\n" for line in missing))
-        edited = edit_tree(reader, writer, tree, [(path, TreeEntry(FILE, blob))])
-    parents = () if tip is None else (tip,)
-    return write_commit(reader, tree=edited.hex(), parents=parents, message=f"Note on {commit}\n", author=Author())
 
 
 def _find_note(reader: ObjectReader, tree: bytes, commit: str) -> tuple[bytes, TreeEntry | None]:

@@ -166,7 +166,16 @@ def _glob(text: bytes) -> bytes:
     while position < len(text):
         char = text[position : position + 1]
         if char == b"*":
-            piece, position = _stars(text, position)
+            end = len(text) - len(text[position:].lstrip(b"*"))
+            bounded = position == 0 or text[position - 1 : position] == b"/"
+            rest = text[end:]
+            # Two stars mean something only as a whole component; anywhere else they are one.
+            if end - position < 2 or not bounded or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
+                piece, position = b"[^/]*", end
+            elif rest.startswith(b"/"):
+                piece, position = b"(?:.*/)?", end + 1
+            else:
+                piece, position = b".*", end
         elif char == b"[":
             try:
                 piece, position = _bracket(text, position + 1)
@@ -180,20 +189,6 @@ def _glob(text: bytes) -> bytes:
             piece, position = (b"[^/]" if char == b"?" else re.escape(char)), position + 1
         out.append(piece)
     return b"".join(out)
-
-
-def _stars(text: bytes, position: int) -> tuple[bytes, int]:
-    end = position
-    while text[end : end + 1] == b"*":
-        end += 1
-    bounded = position == 0 or text[position - 1 : position] == b"/"
-    rest = text[end:]
-    # Two stars mean something only as a whole component; anywhere else they are one.
-    if end - position < 2 or not bounded or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
-        return b"[^/]*", end
-    if rest.startswith(b"/"):
-        return b"(?:.*/)?", end + 1
-    return b".*", end
 
 
 def _bracket(text: bytes, position: int) -> tuple[bytes, int]:
@@ -228,23 +223,19 @@ def _member(text: bytes, position: int, previous: int, members: set[int]) -> tup
         members.update(range(previous, end + 1))
         return position + 1, 0
     if text[position : position + 2] == b"[:":
-        return _named_class(text, position, members)
+        end = text.find(b"]", position + 2)
+        if end < 0:
+            raise _MalformedError
+        if end == position + 2 or text[end - 1 : end] != b":":
+            members.add(0x5B)
+            return position + 1, 0x5B
+        name = text[position + 2 : end - 1]
+        if name not in _CLASSES:
+            raise _MalformedError
+        members.update(_CLASSES[name])
+        return end + 1, 0
     members.add(code)
     return position + 1, code
-
-
-def _named_class(text: bytes, position: int, members: set[int]) -> tuple[int, int]:
-    end = text.find(b"]", position + 2)
-    if end < 0:
-        raise _MalformedError
-    if end == position + 2 or text[end - 1 : end] != b":":
-        members.add(0x5B)
-        return position + 1, 0x5B
-    name = text[position + 2 : end - 1]
-    if name not in _CLASSES:
-        raise _MalformedError
-    members.update(_CLASSES[name])
-    return end + 1, 0
 
 
 def _code(text: bytes, position: int) -> int:

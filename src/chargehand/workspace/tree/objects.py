@@ -8,13 +8,14 @@ and old modes (100664) must survive.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import secrets
 import stat
 import struct
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -321,22 +322,11 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
     name = hashlib.sha1(b"".join(ids), usedforsecurity=False).hexdigest()
     directory.mkdir(exist_ok=True)
     _write_whole(directory / f"pack-{name}.pack", body + trailer)
-    # The index makes the pack visible, so it comes last.
-    _write_whole(directory / f"pack-{name}.idx", _pack_index(ids, offsets, checks, trailer))
-
-
-def _pack_index(ids: list[bytes], offsets: dict[bytes, int], checks: dict[bytes, int], trailer: bytes) -> bytes:
-    counts = [0] * 256
-    for raw in ids:
-        counts[raw[0]] += 1
-    fanout, total = [], 0
-    for count in counts:
-        total += count
-        fanout.append(total)
-    body = b"".join(
+    counts = Counter(raw[0] for raw in ids)
+    index = b"".join(
         (
             b"\xfftOc" + struct.pack(">I", 2),
-            struct.pack(">256I", *fanout),
+            struct.pack(">256I", *itertools.accumulate(counts[byte] for byte in range(256))),
             *ids,
             struct.pack(f">{len(ids)}I", *(checks[raw] for raw in ids)),
             # All objects before the last are 64 MiB at most, so no offset needs the table of 64-bit ones.
@@ -344,7 +334,8 @@ def _pack_index(ids: list[bytes], offsets: dict[bytes, int], checks: dict[bytes,
             trailer,
         )
     )
-    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+    # The index makes the pack visible, so it comes last.
+    _write_whole(directory / f"pack-{name}.idx", index + hashlib.sha1(index, usedforsecurity=False).digest())
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -68,31 +68,27 @@ class EventDecoder(DirectorySnapshot):
             if raw.mask & kernel.MOVED_TO and not raw.mask & kernel.ISDIR and raw.cookie not in self._pairs
         )
         for raw in raws:
+            node = self._nodes.get(raw.wd)
             if raw.mask & kernel.OVERFLOW:
                 self.overflowed = True
+            elif node is None:
                 continue
-            node = self._nodes.get(raw.wd)
-            if node is None:
-                continue
-            if raw.mask & kernel.IGNORED:
+            elif raw.mask & kernel.IGNORED:
                 del self._nodes[raw.wd]
                 node.wd = -1
-            elif self._queue.lost:
-                continue  # what cannot be queued must not count as known: the scan that follows reports it
-            elif raw.name and not (node is self._root and raw.name == b".git"):
-                self._handle_event(node, raw)
-
-    def _handle_event(self, node: WatchedDirectory, raw: Raw) -> None:
-        if raw.mask & kernel.ISDIR:
-            self._on_directory(node, raw)
-        elif not self._rules.reaches(node):
-            self._queue.count_ignored()
-        elif raw.mask & (kernel.MODIFY | kernel.CLOSE_WRITE | kernel.ATTRIB):
-            self._on_content(node, raw)
-        elif raw.mask & kernel.MOVED_TO:
-            self._on_moved_to(node, raw)
-        else:
-            self._on_name(node, raw)
+            # What cannot be queued must not count as known: the scan that follows reports it.
+            elif self._queue.lost or not raw.name or (node is self._root and raw.name == b".git"):
+                continue
+            elif raw.mask & kernel.ISDIR:
+                self._on_directory(node, raw)
+            elif not self._rules.reaches(node):
+                self._queue.count_ignored()
+            elif raw.mask & (kernel.MODIFY | kernel.CLOSE_WRITE | kernel.ATTRIB):
+                self._on_content(node, raw)
+            elif raw.mask & kernel.MOVED_TO:
+                self._on_moved_to(node, raw)
+            else:
+                self._on_name(node, raw)
 
     # --- files
 

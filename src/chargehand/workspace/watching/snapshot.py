@@ -242,8 +242,12 @@ class DirectorySnapshot:
         try:
             inside = os.open(name, _DIRECTORY, dir_fd=fd)
         except OSError as problem:
-            if child is None:
-                self._add_unreadable(node, name, inode, problem)
+            # One that was replaced since has an event of its own to come. Any other is known from here on, so that
+            # it is tried again when its mode changes.
+            if child is None and problem.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                child = node.children[name] = self._rules.child(node, name, inode, merged=node.merged)
+                if self._rules.reaches(child):
+                    self._mark_blind(child, problem)
             return
         try:
             if child is not None and child.merged and not self._is_merged(inside):
@@ -256,15 +260,6 @@ class DirectorySnapshot:
                 self._enter(child, inside, report=report, since=since, deep=deep)
         finally:
             os.close(inside)
-
-    def _add_unreadable(self, node: WatchedDirectory, name: bytes, inode: int, problem: OSError) -> None:
-        """A directory that cannot be opened is known, so that it is tried again when its mode changes."""
-        if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # replaced since: its own event comes
-            return
-        child = self._rules.child(node, name, inode, merged=node.merged)
-        node.children[name] = child
-        if self._rules.reaches(child):
-            self._mark_blind(child, problem)
 
     def _add_directory(self, node: WatchedDirectory, name: bytes, fd: int, *, report: bool) -> None:
         merged = self._is_merged(fd) and name not in node.gone
