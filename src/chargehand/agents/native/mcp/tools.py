@@ -147,7 +147,22 @@ class McpTools:
             if tool is None:
                 raise Mistake(f"there is no tool {name[:80]!r}: {nearest(name[:80], self._tools)}")
             server = tool.server
-            checked = _check_arguments(tool, arguments)
+            if not isinstance(arguments, dict):
+                raise Mistake(f"the arguments of {tool.name} must be a JSON object, not {str(arguments)[:60]!r}")
+            properties, required = tool.parameters["properties"], tool.parameters["required"]
+            # Several models write null for what they leave out; it stays where the schema lets null be a value.
+            checked = {
+                key: value
+                for key, value in arguments.items()
+                if value is not None
+                or key in required
+                or key not in properties
+                or not faults(properties[key], None)
+            }
+            if len(msgspec.json.encode(checked)) > _LONGEST_ARGUMENTS:
+                raise Mistake(f"the arguments of {tool.name} are longer than {_LONGEST_ARGUMENTS} bytes")
+            if wrong := faults(tool.parameters, checked):
+                raise Mistake(f"wrong arguments for {tool.name}: {'; '.join(wrong)}")
             document = msgspec.json.encode(checked, order="sorted").decode()
             action = McpCall(server=server, tool=tool.tool, arguments=document, reads=tool.reads)
             # An action of its own kind, with typed facts, so that rules can name a server's tool.
@@ -161,23 +176,6 @@ class McpTools:
             return ToolResult(text=f"the MCP server {server!r} failed: {error.message}", failed=True)
         text, artifact = await self._shorten(read_content(result, keep=self._context.keep))
         return ToolResult(text=text, failed=result.get("isError") is True, artifact=artifact)
-
-
-def _check_arguments(tool: McpTool, given: object) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise Mistake(f"the arguments of {tool.name} must be a JSON object, not {str(given)[:60]!r}")
-    properties, required = tool.parameters["properties"], tool.parameters["required"]
-    # Several models write null for what they leave out; it stays where the schema lets null be a value.
-    arguments = {
-        key: value
-        for key, value in given.items()
-        if value is not None or key in required or key not in properties or not faults(properties[key], None)
-    }
-    if len(msgspec.json.encode(arguments)) > _LONGEST_ARGUMENTS:
-        raise Mistake(f"the arguments of {tool.name} are longer than {_LONGEST_ARGUMENTS} bytes")
-    if wrong := faults(tool.parameters, arguments):
-        raise Mistake(f"wrong arguments for {tool.name}: {'; '.join(wrong)}")
-    return arguments
 
 
 def _allowed_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[McpTool]:
