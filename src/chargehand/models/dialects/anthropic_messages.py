@@ -128,7 +128,15 @@ def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
     if request.system:
         body["system"] = [{"type": "text", "text": text} for text in request.system]
     if request.tools:
-        body["tools"] = [_write_tool(tool) for tool in neutral.wrap_custom_tools(request.tools)]
+        body["tools"] = [
+            {
+                "name": tool.name,
+                **({"description": tool.description} if tool.description else {}),
+                **({"strict": tool.strict} if tool.strict else {}),
+                "input_schema": tool.schema or {"type": "object", "properties": {}},
+            }
+            for tool in neutral.wrap_custom_tools(request.tools)
+        ]
         if request.choice is not None or request.parallel is False:
             # Forbidding calls at once is a field of the choice here, so it needs one to stand in.
             choice: dict[str, Any] = {"type": _CHOICE_TYPES[request.choice or "auto"]}
@@ -311,12 +319,6 @@ def _write_block(part: neutral.ConversationPart) -> dict[str, Any]:
 def _legal_id(id: str) -> str:
     """Return an id as this dialect takes it: other dialects' may hold more than letters and digits."""
     return id if _ID.fullmatch(id) else f"id_{hashlib.sha256(id.encode(errors='replace')).hexdigest()[:32]}"
-
-
-def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
-    said = {"description": tool.description or None, "strict": tool.strict or None}
-    shape = tool.schema or {"type": "object", "properties": {}}
-    return {"name": tool.name, **{key: value for key, value in said.items() if value}, "input_schema": shape}
 
 
 def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
