@@ -50,22 +50,20 @@ def find_installed_copies(
     found: dict[str, Copy] = {}
     for path in code if layer else ():
         assert layer is not None
-        copies = _python_copies(layer, path) if language_of(path) == "python" else ()
-        copies = _node_copies(layer, path, reader, tree) if language_of(path) == "javascript" else copies
+        copies = list[Path]()
+        if language_of(path) == "javascript":
+            copies += _node_copies(layer, path, reader, tree)
+        elif language_of(path) == "python":
+            packages = layer.glob(".venv/lib/python3*/site-packages")
+            for source in (each / name for each in packages for name in installed_names(path)):
+                if source.is_file():
+                    # Python opens the compiled file in place of the source.
+                    compiled = source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
+                    copies += (source, *compiled)
         for copy in copies:
             inside = f"{WORKSPACE}/{copy.relative_to(layer)}"
             found[inside] = Copy(of=path, modified=copy.lstat().st_mtime_ns)
     return found
-
-
-def _python_copies(layer: Path, path: str) -> Iterator[Path]:
-    for packages in layer.glob(".venv/lib/python3*/site-packages"):
-        for name in installed_names(path):
-            source = packages / name
-            if source.is_file():
-                yield source
-                # Python opens the compiled file in place of the source.
-                yield from source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
 
 
 def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Iterator[Path]:
