@@ -335,27 +335,27 @@ def read_published_price(info: ModelInfo, day: date) -> Price | None:
     steps = {tier.start for rate in rates if isinstance(rate, TieredPrices) for tier in rate.tiers}
     # Tiers for prompts that are longer than the model takes are of the past.
     reached = sorted(each for each in steps if info.context_window is None or each < info.context_window)
-    tiers = [_read_tier(prices, start) for start in (0, *reached)]
     # A price per request as well is nothing that tokens could pay for.
-    if None in tiers or any(each.requests_kcount for each in prices):
+    if any(each.requests_kcount for each in prices):
         return None
-    return _make_price([tier for tier in tiers if tier is not None], "genai-prices")
-
-
-def _read_tier(prices: list[ModelPrice], start: int) -> PriceTier | None:
-    """Return the dearest of these prices for inputs of more than `start` tokens."""
-    read = _find_highest(prices, start, "input_mtok")
-    written = _find_highest(prices, start, "output_mtok", "output_reasoning_mtok")
-    if read is None or written is None:
-        return None
-    return PriceTier(
-        input=read,
-        output=written,
-        cached=_find_highest(prices, start, "cache_read_mtok"),
-        cache_write=_find_highest(prices, start, "cache_write_mtok", "cache_write_5m_mtok"),
-        hour_write=_find_highest(prices, start, "cache_write_1h_mtok"),
-        start=start,
-    )
+    tiers = []
+    for start in (0, *reached):
+        # The dearest of these prices for inputs of more than `start` tokens.
+        read = _find_highest(prices, start, "input_mtok")
+        written = _find_highest(prices, start, "output_mtok", "output_reasoning_mtok")
+        if read is None or written is None:
+            return None
+        tiers.append(
+            PriceTier(
+                input=read,
+                output=written,
+                cached=_find_highest(prices, start, "cache_read_mtok"),
+                cache_write=_find_highest(prices, start, "cache_write_mtok", "cache_write_5m_mtok"),
+                hour_write=_find_highest(prices, start, "cache_write_1h_mtok"),
+                start=start,
+            )
+        )
+    return _make_price(tiers, "genai-prices")
 
 
 def _make_price(tiers: Sequence[PriceTier], source: str) -> Price:

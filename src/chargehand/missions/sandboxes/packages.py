@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import posixpath
@@ -68,7 +69,15 @@ def find_installed_copies(
 
 def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Iterator[Path]:
     """Yield what `node_modules` holds of the package itself, and what setup built for others to load."""
-    place, document = _node_package(path, reader, tree)
+    # The directory of the package that the file belongs to, and what its package.json says.
+    place, document = "", dict[str, Any]()
+    for directory in above(path):
+        found = reader.lookup(tree, posixpath.join(directory, "package.json"))
+        if found is not None:
+            with contextlib.suppress(ValueError, RecursionError):
+                said = json.loads(text_of(reader, *found) or "{}")
+                place, document = directory, said if isinstance(said, dict) else {}
+            break
     name, within = document.get("name"), posixpath.relpath(path, place or ".")
     for root in (place, *above(place)) if isinstance(name, str) else ():
         package = layer / root / "node_modules" / str(name)
@@ -86,16 +95,3 @@ def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Itera
         stem = posixpath.basename(path).partition(".")[0]
         built |= {layer / target, *(layer / place / first).rglob(f"{glob.escape(stem)}.*js")}
     yield from (each for each in built if each.is_file())
-
-
-def _node_package(path: str, reader: TreeReader, tree: str) -> tuple[str, dict[str, Any]]:
-    """Return the directory of the package that a file belongs to, and what its package.json says."""
-    for place in above(path):
-        found = reader.lookup(tree, posixpath.join(place, "package.json"))
-        if found is not None:
-            try:
-                document = json.loads(text_of(reader, *found) or "{}")
-            except (ValueError, RecursionError):
-                break
-            return place, document if isinstance(document, dict) else {}
-    return "", {}

@@ -247,20 +247,18 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
         is_record = not _RECORDS.isdisjoint(directories) and name.endswith(_DOCUMENTS)
         if is_record and change.kind == "added":
             new.append(change)
-    if any(change.new_id is not None and _has_text(depot, change.new_id) for change in new):
-        return ()
+    for blob in (change.new_id for change in new if change.new_id is not None):
+        text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
+        lines = text.splitlines()
+        # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
+        underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")
+        headed = bool(lines) and (lines[0].startswith(("# ", "= ")) or underlined)
+        if headed and len(text.split()) >= _FEWEST_WORDS:
+            return ()
     short = f"has no heading, or fewer than {_FEWEST_WORDS} words"
     why = f"{shown_path(new[0].path)} {short}" if new else "there is none"
     message = f"the role must add a decision record (such as docs/decisions/0001-title.md): {why}"
     return (_problem("no_decision_record", message),)
-
-
-def _has_text(depot: Depot, blob: str) -> bool:
-    text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
-    lines = text.splitlines()
-    # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
-    underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")
-    return bool(lines) and (lines[0].startswith(("# ", "= ")) or underlined) and len(text.split()) >= _FEWEST_WORDS
 
 
 def judge_failing_test(verdict: Verdict) -> AttemptEnd | None:

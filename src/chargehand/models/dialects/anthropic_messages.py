@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Literal
 
 from chargehand.models import conversation as neutral
@@ -327,7 +328,10 @@ def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
     Marked are the system's part, or else the last tool, and the newest two turns of the user: where the
     conversation ends now, and where it ended a call ago.
     """
-    if _has_mark(body):
+    heads = (*as_mappings(body.get("system")), *as_mappings(body.get("tools")))
+    said = [block for one in as_mappings(body.get("messages")) for block in as_mappings(one.get("content"))]
+    results = (one for block in said for one in as_mappings(block.get("content")))
+    if "cache_control" in body or any("cache_control" in block for block in chain(heads, said, results)):
         return body
     marked = dict(body)
     head = "system" if body.get("system") else "tools"
@@ -340,20 +344,6 @@ def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
             messages[place] = {**messages[place], "content": blocks}
             marked["messages"] = messages
     return marked
-
-
-def _has_mark(body: Mapping[str, Any]) -> bool:
-    heads = (*as_mappings(body.get("system")), *as_mappings(body.get("tools")))
-    if "cache_control" in body or any("cache_control" in block for block in heads):
-        return True
-    # The newest first: that is where clients put them.
-    for message in reversed(as_mappings(body.get("messages"))):
-        for block in as_mappings(message.get("content")):
-            if "cache_control" in block or any(
-                "cache_control" in one for one in as_mappings(block.get("content"))
-            ):
-                return True
-    return False
 
 
 def _mark_last(content: object) -> list[Any] | None:

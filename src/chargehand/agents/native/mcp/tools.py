@@ -205,29 +205,28 @@ def read_content(result: Mapping[str, Any], *, keep: Callable[[bytes], str]) -> 
 
     Structured content is shown where there is no other.
     """
-    parts = [_render_part(part, keep) for part in list(objects_at(result, "content"))[:_MOST_PARTS]]
+    parts: list[str] = []
+    for part in list(objects_at(result, "content"))[:_MOST_PARTS]:
+        match part.get("type"):
+            case "text":
+                parts.append(text_at(part, "text"))
+            case "image" | "audio" as kind:
+                parts.append(_keep_data(str(kind), part, text_at(part, "data"), keep))
+            case "resource":
+                resource = object_at(part, "resource")
+                where = f"resource {_one_line(text_at(resource, 'uri'))}"
+                if isinstance(resource.get("text"), str):
+                    parts.append(f"[{where}]\n{resource['text']}")
+                else:
+                    parts.append(_keep_data(where, resource, text_at(resource, "blob"), keep))
+            case "resource_link":
+                title = _one_line(text_at(part, "name", "title"))
+                parts.append(f"[link to resource {_one_line(text_at(part, 'uri'))}: {title}]")
+            case other:
+                parts.append(f"[content of the unknown type {_one_line(str(other))}]")
     if not parts and result.get("structuredContent") is not None:
         parts = [msgspec.json.encode(result["structuredContent"]).decode()]
     return printable("\n".join(parts)) or "(the server sent an empty result)"
-
-
-def _render_part(part: Mapping[str, Any], keep: Callable[[bytes], str]) -> str:
-    match part.get("type"):
-        case "text":
-            return text_at(part, "text")
-        case "image" | "audio" as kind:
-            return _keep_data(str(kind), part, text_at(part, "data"), keep)
-        case "resource":
-            resource = object_at(part, "resource")
-            where = _one_line(text_at(resource, "uri"))
-            if isinstance(resource.get("text"), str):
-                return f"[resource {where}]\n{resource['text']}"
-            return _keep_data(f"resource {where}", resource, text_at(resource, "blob"), keep)
-        case "resource_link":
-            title = _one_line(text_at(part, "name", "title"))
-            return f"[link to resource {_one_line(text_at(part, 'uri'))}: {title}]"
-        case other:
-            return f"[content of the unknown type {_one_line(str(other))}]"
 
 
 def _keep_data(what: str, part: Mapping[str, Any], data: str, keep: Callable[[bytes], str]) -> str:
