@@ -50,33 +50,35 @@ def is_reply(message: ModelMessage) -> bool:
 def answered_calls(messages: Sequence[ModelMessage]) -> list[AnsweredCall]:
     """Return all calls that have a result, in the order of the results; an id used again means its latest call."""
     found, open_calls = [], dict[str, tuple[int, Any]]()
+    part: Any
     for index, message in enumerate(messages):
         for at, part in enumerate(message.parts):
             if part.part_kind == "tool-call":
                 open_calls[part.tool_call_id] = (index, part)
             elif part.part_kind in _RETURNS and getattr(part, "tool_call_id", None) in open_calls:
-                found.append(_answered_call(*open_calls[getattr(part, "tool_call_id", "")], index, at, part))
+                call_at, call = open_calls[getattr(part, "tool_call_id", "")]
+                text = result_text(part) or ""
+                known = part.metadata if isinstance(getattr(part, "metadata", None), Mapping) else {}
+                ending = _EXIT.search(text) if call.tool_name == "bash" else None
+                code = known.get("exit_code", int(ending[1]) if ending else None)
+                bad = getattr(part, "outcome", "failed") in _BAD or bool(known.get("failed"))
+                bad = bad or (call.tool_name == "bash" and _TIMED_OUT.search(text) is not None)
+                found.append(
+                    AnsweredCall(
+                        call_at=call_at,
+                        result_at=index,
+                        part_at=at,
+                        name=call.tool_name,
+                        arguments=json.dumps(
+                            arguments(call.args), sort_keys=True, ensure_ascii=False, default=str
+                        ),
+                        result=text,
+                        failed=bad or code not in (0, None),
+                        exit_code=code,
+                        artifact=known.get("artifact"),
+                    )
+                )
     return found
-
-
-def _answered_call(call_at: int, call: Any, result_at: int, part_at: int, part: Any) -> AnsweredCall:
-    text = result_text(part) or ""
-    known = part.metadata if isinstance(getattr(part, "metadata", None), Mapping) else {}
-    ending = _EXIT.search(text) if call.tool_name == "bash" else None
-    code = known.get("exit_code", int(ending[1]) if ending else None)
-    bad = getattr(part, "outcome", "failed") in _BAD or bool(known.get("failed"))
-    bad = bad or (call.tool_name == "bash" and _TIMED_OUT.search(text) is not None)
-    return AnsweredCall(
-        call_at=call_at,
-        result_at=result_at,
-        part_at=part_at,
-        name=call.tool_name,
-        arguments=json.dumps(arguments(call.args), sort_keys=True, ensure_ascii=False, default=str),
-        result=text,
-        failed=bad or code not in (0, None),
-        exit_code=code,
-        artifact=known.get("artifact"),
-    )
 
 
 def arguments(written: Any) -> dict[str, Any]:

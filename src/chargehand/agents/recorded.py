@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
@@ -69,24 +70,16 @@ def read_reply(output: Mapping[str, Any]) -> ParsedReply:
     requested = [part for part in parts if part["part_kind"] == "tool-call"]
     # Records of models with tools have no calls in text: what looks like one there is an example.
     if requested or output.get("native", True):
-        calls = tuple(
-            ToolCall(index=index, name=part["tool_name"], arguments=_read_arguments(part["args"]))
-            for index, part in enumerate(requested)
-        )
-        return ParsedReply(text=text, calls=calls)
+        calls = []
+        for index, part in enumerate(requested):
+            given = {} if part["args"] is None or part["args"] == "" else part["args"]
+            if isinstance(given, str):
+                # Text that is not JSON, or has a key twice, stays for the tool to refuse.
+                with suppress(ValueError, RecursionError):
+                    given = without_lone_surrogates(json.loads(given, object_pairs_hook=unique_keys))
+            calls.append(ToolCall(index=index, name=part["tool_name"], arguments=given))
+        return ParsedReply(text=text, calls=tuple(calls))
     return parse(text, SPECS)
-
-
-def _read_arguments(written: Any) -> Any:
-    """Return a call's arguments; text that is not JSON, or has a key twice, is returned for the tool to refuse."""
-    if written is None or written == "":
-        return {}
-    if not isinstance(written, str):
-        return written
-    try:
-        return without_lone_surrogates(json.loads(written, object_pairs_hook=unique_keys))
-    except (ValueError, RecursionError):
-        return written
 
 
 def without_lone_surrogates(value: Any) -> Any:

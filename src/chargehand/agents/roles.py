@@ -120,14 +120,27 @@ class _RoleTable:
         writes = self._data["writes"]
         if not isinstance(writes, bool):
             raise self._invalid("writes", writes, "must be true or false", "write it without quotes")
+        summary = self._read_line("summary", most=_LONGEST_SUMMARY)
+        prompt = self._read_text("prompt", most=LONGEST_PROMPT).strip()
+        tools, names = self._read_lines("tools"), [spec.name for spec in SPECS]
+        for tool in tools:
+            if tool not in names and not _MCP.fullmatch(tool):
+                hint = f"{nearest(tool, names)}; patterns begin with mcp_"
+                raise self._invalid("tools", tool, "names an unknown tool", hint)
+        areas = self._read_lines("areas")
+        for area in areas:
+            parts = area.strip("/").split("/")
+            if area.startswith(("!", "#")) or {"", ".", ".."} & set(parts):
+                hint = "write 'docs/**' or '*.md', as in .gitignore; leave out what is not meant"
+                raise self._invalid("areas", area, "must be a plain pattern below the repository", hint)
         role = Role(
             name=name,
-            summary=self._read_line("summary", most=_LONGEST_SUMMARY),
-            prompt=self._read_text("prompt", most=LONGEST_PROMPT).strip(),
-            tools=self._read_tools(),
+            summary=summary,
+            prompt=prompt,
+            tools=tools,
             writes=writes,
             output=output,
-            areas=self._read_areas(),
+            areas=areas,
             models=self._read_lines("models"),
             agent=self._read_line("agent", most=1_000) if "agent" in self._data else None,
             must_add=must_add,
@@ -188,24 +201,6 @@ class _RoleTable:
             if not isinstance(each, str) or not each.strip() or _CONTROL.search(each):
                 raise self._invalid(key, each, "must be a list of texts of one line each", 'write ["a", "b"]')
         return tuple(dict.fromkeys(each.strip() for each in value))
-
-    def _read_tools(self) -> tuple[str, ...]:
-        names = [spec.name for spec in SPECS]
-        tools = self._read_lines("tools")
-        for tool in tools:
-            if tool not in names and not _MCP.fullmatch(tool):
-                hint = f"{nearest(tool, names)}; patterns begin with mcp_"
-                raise self._invalid("tools", tool, "names an unknown tool", hint)
-        return tools
-
-    def _read_areas(self) -> tuple[str, ...]:
-        areas = self._read_lines("areas")
-        for area in areas:
-            parts = area.strip("/").split("/")
-            if area.startswith(("!", "#")) or {"", ".", ".."} & set(parts):
-                hint = "write 'docs/**' or '*.md', as in .gitignore; leave out what is not meant"
-                raise self._invalid("areas", area, "must be a plain pattern below the repository", hint)
-        return areas
 
 
 def _quote_value(value: object) -> str:

@@ -219,7 +219,19 @@ class StuckDetector(Struct):
             self._streak, self._idle_since = len(self._calls), self._turns
             self._failures.clear()
             return None
-        return self._find_pattern(turn)
+        if self._silent >= _MONOLOGUE:
+            text = f"The last {self._silent} replies called no tool."
+            return Stuck(pattern="monologue", message=text, since=self._turns - self._silent)
+        if turn.calls:
+            found = self._find_same_error() or self._find_doom_loop() or self._find_alternation()
+            found = found or self._find_same_result() or self._find_same_failure(turn)
+            if found is not None:
+                return found
+        idle = self._turns - self._idle_since
+        if idle >= _IDLE:
+            text = f"The last {idle} turns changed no file and found nothing new."
+            return Stuck(pattern="no_progress", message=text, since=self._idle_since)
+        return None
 
     def begin_anew(self) -> None:
         """Compare nothing of the past with what follows; what was seen stays seen."""
@@ -258,7 +270,17 @@ class StuckDetector(Struct):
             )
             new |= self._is_new(call, arguments, alike, view=view)
             if call.name == "bash" and not is_waiting(call):
-                self._note_failure(call, digest(arguments), digest(result), number)
+                action, outcome = digest(arguments), digest(result)
+                before, turns = self._failures.get(action, (b"", []))
+                if not went_wrong(call):
+                    self._failures.pop(action, None)
+                # Only the same output again counts: another error after a change is progress.
+                elif before == outcome:
+                    turns.append(number)
+                else:
+                    self._failures[action] = (outcome, [number])
+                if went_wrong(call) or action == self._failure[1]:
+                    self._failure = (str(call.arguments.get("command", "")), action)
         return new
 
     def _is_new(self, call: ObservedCall, arguments: str, alike: bytes, *, view: bool) -> bool:
@@ -274,36 +296,9 @@ class StuckDetector(Struct):
         self._seen |= facts
         return new
 
-    def _note_failure(self, call: ObservedCall, action: bytes, result: bytes, number: int) -> None:
-        before, turns = self._failures.get(action, (b"", []))
-        if not went_wrong(call):
-            self._failures.pop(action, None)
-        # Only the same output again counts: another error after a change is progress.
-        elif before == result:
-            turns.append(number)
-        else:
-            self._failures[action] = (result, [number])
-        if went_wrong(call) or action == self._failure[1]:
-            self._failure = (str(call.arguments.get("command", "")), action)
-
     def _is_thrashing(self) -> bool:
         turns = self._failures.get(self._failure[1], (b"", []))[1]
         return len(turns) >= _FAILURES
-
-    def _find_pattern(self, turn: Turn) -> Stuck | None:
-        if self._silent >= _MONOLOGUE:
-            text = f"The last {self._silent} replies called no tool."
-            return Stuck(pattern="monologue", message=text, since=self._turns - self._silent)
-        if turn.calls:
-            found = self._find_same_error() or self._find_doom_loop() or self._find_alternation()
-            found = found or self._find_same_result() or self._find_same_failure(turn)
-            if found is not None:
-                return found
-        idle = self._turns - self._idle_since
-        if idle >= _IDLE:
-            text = f"The last {idle} turns changed no file and found nothing new."
-            return Stuck(pattern="no_progress", message=text, since=self._idle_since)
-        return None
 
     def _recent_calls(self) -> list[_ComparedCall]:
         return [call for call in self._calls[self._streak :] if call is not None]

@@ -125,8 +125,18 @@ class _CallReader:
                     raise _Malformed(f"A <{tag[1]}> is not closed by </{tag[1]}> right after its JSON object.")
                 self.calls += calls
                 at = end.end()
-            elif self._source.startswith("{", at) and (head := _HEAD.match(self._source, at)):
-                at = self._take_bare(head)
+            elif (
+                self._source.startswith("{", at)
+                and (head := _HEAD.match(self._source, at))
+                and self._knows(head[1])
+            ):
+                value, end_at = _read_json(self._source, at)
+                # It is a call where it ends the reply; with words after it, it is part of an explanation.
+                if self._source[end_at:].strip():
+                    at = self._add_text(at, end_at)
+                else:
+                    self.calls.append(_read_call(value))
+                    at = len(self._source)
             else:
                 at = self._add_text(at, self._line_end(at))
 
@@ -154,34 +164,19 @@ class _CallReader:
         # counts.
         end = re.compile(rf"^[ \t]*{marks}", re.MULTILINE).search(self._source, fence.end())
         stop = end.end() if end else len(self._source)
-        if kind in ("json", "") and end and (found := self._known_calls(self._source[fence.end() : end.start()])):
-            self.calls += found
-            return stop
+        if kind in ("json", "") and end:
+            body = self._source[fence.end() : end.start()]
+            try:
+                calls, at = _read_calls(body, 0)
+            except _Malformed:
+                head = _HEAD.match(body)
+                if head and self._knows(head[1]):
+                    raise
+            else:
+                if calls and all(self._knows(name) for name, _ in calls) and not body[at:].strip():
+                    self.calls += calls
+                    return stop
         return self._add_text(fence.start(), stop)
-
-    def _known_calls(self, body: str) -> list[_WrittenCall] | None:
-        """Return the calls that a text is, if it is nothing but calls of known tools."""
-        try:
-            calls, at = _read_calls(body, 0)
-        except _Malformed:
-            head = _HEAD.match(body)
-            if head and self._knows(head[1]):
-                raise
-            return None
-        known = all(map(self._knows, (name for name, _ in calls))) and not body[at:].strip()
-        return calls if known else None
-
-    def _take_bare(self, head: re.Match[str]) -> int:
-        """Take an object that stands in the text: a call if it is one of a known tool and ends the reply."""
-        at = head.start()
-        if not self._knows(head[1]):
-            return self._add_text(at, self._line_end(at))
-        value, end = _read_json(self._source, at)
-        # With words after it, it is part of an explanation.
-        if self._source[end:].strip():
-            return self._add_text(at, end)
-        self.calls.append(_read_call(value))
-        return len(self._source)
 
 
 def _read_calls(source: str, at: int) -> tuple[list[_WrittenCall], int]:

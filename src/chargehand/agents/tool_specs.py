@@ -76,10 +76,6 @@ def _count(description: str, least: int, most: int) -> dict[str, Any]:
     return {"type": "integer", "description": description, "minimum": least, "maximum": most}
 
 
-def _texts_by_name(description: str) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": {"type": "string"}, "description": description}
-
-
 def _texts(description: str) -> dict[str, Any]:
     return {"type": "array", "items": {"type": "string"}, "description": description}
 
@@ -166,9 +162,11 @@ SPECS = (
         ),
         files=_texts("The paths that matter."),
         open_points=_texts("What is left to do."),
-        notes=_texts_by_name(
-            "What other tasks should know, by who may read it: a task's id, a role, or everyone."
-        ),
+        notes={
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": "What other tasks should know, by who may read it: a task's id, a role, or everyone.",
+        },
     ),
     _spec(
         "ask",

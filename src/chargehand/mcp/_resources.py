@@ -82,7 +82,17 @@ class Resources:
         """Answer `resources/read`."""
         with _protocol_errors(self._keep_traceback):
             mission, part = _parse_uri(params.uri)
-            text = await self._read_text(mission, part)
+            if part == "diff":
+                diff = await self._tools.do(_missions.show_diff, ShowDiff(mission=mission, limit=_LARGEST))
+                rest = "" if diff.next_offset is None else "\n[cut here: the tool show_diff shows the rest]\n"
+                text = diff.patch + rest
+            elif part == "log":
+                last = (await self._tools.status(mission)).last_seq
+                log = await self._tools.do(_missions.show_log, ShowLog(mission=mission, after=max(0, last - 100)))
+                text = msgspec.json.encode(log).decode()
+            else:
+                view = await self._tools.do(_missions.mission_status, OneMission(mission=mission))
+                text = msgspec.json.encode(view).decode()
         content = types.TextResourceContents(uri=params.uri, mime_type=_PARTS[part], text=text)
         return types.ReadResourceResult(contents=[content])
 
@@ -127,18 +137,6 @@ class Resources:
         """End all streams of subscriptions."""
         self._listen.close()
 
-    async def _read_text(self, mission: str, part: str) -> str:
-        if part == "diff":
-            diff = await self._tools.do(_missions.show_diff, ShowDiff(mission=mission, limit=_LARGEST))
-            rest = "" if diff.next_offset is None else "\n[cut here: the tool show_diff shows the rest]\n"
-            return diff.patch + rest
-        if part == "log":
-            last = (await self._tools.status(mission)).last_seq
-            log = await self._tools.do(_missions.show_log, ShowLog(mission=mission, after=max(0, last - 100)))
-            return msgspec.json.encode(log).decode()
-        view = await self._tools.do(_missions.mission_status, OneMission(mission=mission))
-        return msgspec.json.encode(view).decode()
-
     async def _announce_change(self, mission: str) -> None:
         for part in _PARTS:
             uri = f"mission://{mission}" + (f"/{part}" if part else "")
@@ -146,7 +144,11 @@ class Resources:
             # A copy: a client that is gone is dropped while the others are told.
             for client, theirs in list(self._subscribers.items()):
                 session = theirs.get(uri)
-                if session is not None and not await _notify_client(session, uri):
+                if session is None:
+                    continue
+                try:
+                    await session.send_resource_updated(uri)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
                     self._drop(client, *theirs)
 
     def _drop(self, client: str, *uris: str) -> None:
@@ -156,15 +158,6 @@ class Resources:
                 self._tools.watcher.leave(_parse_uri(uri)[0])
         if not mine:
             self._subscribers.pop(client, None)
-
-
-async def _notify_client(session: ServerSession, uri: str) -> bool:
-    """Tell one client; `False` where it is gone."""
-    try:
-        await session.send_resource_updated(uri)
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
-        return False
-    return True
 
 
 def _client(context: _Context) -> str:

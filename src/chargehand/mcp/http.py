@@ -142,26 +142,22 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
         if scope["type"] == "http":
-            refused = self._refusal(scope)
+            # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding.
+            hosts, origins = _header_values(scope, b"host"), _header_values(scope, b"origin")
+            given = _header_values(scope, b"authorization")
+            refused: JSONResponse | None = None
+            # Exactly one: what stands behind this may look at another one of two.
+            if len(hosts) != 1 or hosts[0].decode("latin-1") not in self._hosts:
+                refused = _refuse(421, "wrong_host", "this server is not at that host")
+            elif any(origin.decode("latin-1") not in self._origins for origin in origins):
+                refused = _refuse(403, "wrong_origin", "pages of other origins may not use this server")
+            # Compared in constant time: a guess must not learn how far it was right.
+            elif len(given) != 1 or not hmac.compare_digest(given[0], self._wanted):
+                refused = _refuse(401, "wrong_token", "a request needs the token: Authorization: Bearer TOKEN")
             if refused is not None:
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
-        # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding.
-        hosts = _header_values(scope, b"host")
-        # Exactly one: what stands behind this may look at another one of two.
-        if len(hosts) != 1 or hosts[0].decode("latin-1") not in self._hosts:
-            return _refuse(421, "wrong_host", "this server is not at that host")
-        origins = _header_values(scope, b"origin")
-        if any(origin.decode("latin-1") not in self._origins for origin in origins):
-            return _refuse(403, "wrong_origin", "pages of other origins may not use this server")
-        # Compared in constant time: a guess must not learn how far it was right.
-        given = _header_values(scope, b"authorization")
-        if len(given) != 1 or not hmac.compare_digest(given[0], self._wanted):
-            return _refuse(401, "wrong_token", "a request needs the token: Authorization: Bearer TOKEN")
-        return None
 
 
 def _header_values(scope: Scope, name: bytes) -> list[bytes]:

@@ -18,8 +18,6 @@ from chargehand.store.store import Store
 
 if TYPE_CHECKING:
     from chargehand.models.contract import CallRecord
-    from chargehand.models.replay_cache import CachedReply
-    from chargehand.store.ledger import BookedCall
 
 
 def call_event(record: CallRecord) -> ModelCalled:
@@ -65,40 +63,40 @@ def settle_lost_calls(store: Store, state: MissionState, attempt: str) -> list[M
 
     kept = read_kept_calls(replies_path(store.home, attempt))
     store.spending.abandon(attempt, costs=kept.costs, bounds=kept.bounds)
-    unlogged = (each for each in store.spending.booked(attempt) if each.call not in state.calls)
-    return [_lost_call_event(attempt, each, kept.replies.get(each.call)) for each in unlogged]
-
-
-def _lost_call_event(attempt: str, booked: BookedCall, kept: CachedReply | None) -> ModelCalled:
-    # The ledger knows only money: where its reply was not kept, model and turn stood in the line never written.
-    lost = ModelCalled(
-        call=booked.call,
-        attempt=attempt,
-        turn=0,
-        model="",
-        upstream="",
-        status="lost",
-        http_status=0,
-        seconds=0.0,
-        cost_usd=booked.usd if booked.known else None,
-        cost_known=booked.known,
-        booked_usd=booked.usd,
-        reason="its worker ended before the call was in the log",
-    )
-    if kept is None:
-        return lost
-    return replace(
-        lost,
-        turn=kept.turn,
-        model=kept.model,
-        upstream=kept.upstream,
-        http_status=kept.status,
-        operation=kept.operation,
-        input_tokens=kept.usage.input,
-        output_tokens=kept.usage.output,
-        cached_tokens=kept.usage.cached,
-        cache_write_tokens=kept.usage.cache_write,
-    )
+    found: list[ModelCalled] = []
+    for booked in store.spending.booked(attempt):
+        if booked.call in state.calls:
+            continue
+        # The ledger knows only money: where no reply was kept, model and turn stood in the line never written.
+        lost = ModelCalled(
+            call=booked.call,
+            attempt=attempt,
+            turn=0,
+            model="",
+            upstream="",
+            status="lost",
+            http_status=0,
+            seconds=0.0,
+            cost_usd=booked.usd if booked.known else None,
+            cost_known=booked.known,
+            booked_usd=booked.usd,
+            reason="its worker ended before the call was in the log",
+        )
+        if (reply := kept.replies.get(booked.call)) is not None:
+            lost = replace(
+                lost,
+                turn=reply.turn,
+                model=reply.model,
+                upstream=reply.upstream,
+                http_status=reply.status,
+                operation=reply.operation,
+                input_tokens=reply.usage.input,
+                output_tokens=reply.usage.output,
+                cached_tokens=reply.usage.cached,
+                cache_write_tokens=reply.usage.cache_write,
+            )
+        found.append(lost)
+    return found
 
 
 def replies_path(home: Path, attempt: str) -> Path:

@@ -94,8 +94,17 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
             on, replayed = tip.commit, 0
             for before, commit in _commits_to_replay(depot, base, last):
                 _check_stop(stop)
-                on, moved = self._replay(depot, journal, tip, on, before, commit)
-                replayed += moved
+                found = depot.read_commit(commit)
+                if found.tree == depot.tree_of(before):
+                    # A commit without changes matters for a person's message; our own begin with `checkpoint: `.
+                    if len(found.message.strip()) and not found.message.startswith("checkpoint: "):
+                        on, replayed = depot.commit(depot.tree_of(on), (on,), found.message), replayed + 1
+                    continue
+                theirs = depot.commit(found.tree, (before,), "candidate")
+                merged = depot.merge(on, theirs, before)
+                tree = self._require_tree(journal, tip, found.tree, merged, of=found.message)
+                if tree != depot.tree_of(on):
+                    on, replayed = depot.commit(tree, (on,), found.message), replayed + 1
             if on == tip.commit:
                 raise _no_change_error(mission, f"{tip.revision!r} already contains this change")
             return self._record(depot, journal, tip, last, on, trigger="rebased", stop=stop, replayed=replayed)
@@ -143,22 +152,6 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
                     hint=f"wait for it, or `chargehand mission cancel {mission}` first",
                 )
             yield journal
-
-    def _replay(
-        self, depot: Depot, journal: Journal, tip: Base, on: str, before: str, commit: str
-    ) -> tuple[str, bool]:
-        """Return where the new chain is with the changes of one commit, and whether they changed anything."""
-        found = depot.read_commit(commit)
-        if found.tree == depot.tree_of(before):
-            # A commit without changes matters for a person's message only; our own begin with `checkpoint: `.
-            if len(found.message.strip()) and not found.message.startswith("checkpoint: "):
-                return depot.commit(depot.tree_of(on), (on,), found.message), True
-            return on, False
-        theirs = depot.commit(found.tree, (before,), "candidate")
-        tree = self._require_tree(journal, tip, found.tree, depot.merge(on, theirs, before), of=found.message)
-        if tree == depot.tree_of(on):
-            return on, False
-        return depot.commit(tree, (on,), found.message), True
 
     def _require_tree(self, journal: Journal, tip: Base, tree: str, result: MergeResult, *, of: str = "") -> str:
         """Return the merged tree; a conflict is recorded with its hunks, and raised."""
@@ -298,38 +291,30 @@ async def run_formatters(
     seconds: float,
 ) -> FormatResult:
     """Run the formatters on their files, one after the other, each for `seconds` at most a call."""
-    runs = [
-        await _run_formatter(sandbox, each, files[each.name], seconds) for each in formatters if files[each.name]
-    ]
+    runs = []
+    for formatter in formatters:
+        own, taken, missing = files[formatter.name], 0.0, False
+        problems: list[str] = []
+        for start in range(0, len(own), _AT_ONCE):
+            part = own[start : start + _AT_ONCE]
+            # `./`, since a file may be named like an option.
+            result = await sandbox.exec((*formatter.command, *(f"./{path}" for path in part)), timeout=seconds)
+            taken += result.seconds
+            if result.exit_code or result.timed_out:
+                missing = missing or result.exit_code in (126, 127)  # not executable, or not found
+                output = (result.stderr or result.stdout).decode(errors="replace").strip()
+                ended = output or f"it ended with exit code {result.exit_code}"
+                problems.append(f"it took longer than {seconds:g} s" if result.timed_out else ended)
+        if own:
+            problem = "\n".join(problems)[:4000]
+            run = FormatRun(name=formatter.name, files=len(own), seconds=taken, problem=problem, missing=missing)
+            runs.append(run)
     after = (await asyncio.to_thread(workspace.checkpoint, "formatted")).tree
     given = {path for paths in files.values() for path in paths}
     # A formatter may write caches and other files: only what it was given is taken.
     touched = sorted(change.path for change in depot.diff(tree, after) if change.path in given)
     made = depot.replace_paths(tree, touched, after)
     return FormatResult(before=tree, tree=made, changes=depot.diff(tree, made), runs=tuple(runs))
-
-
-async def _run_formatter(
-    sandbox: Sandbox, formatter: Formatter, files: Sequence[str], seconds: float
-) -> FormatRun:
-    taken, problems, missing = 0.0, [], False
-    for start in range(0, len(files), _AT_ONCE):
-        part = files[start : start + _AT_ONCE]
-        # `./`, since a file may be named like an option.
-        result = await sandbox.exec((*formatter.command, *(f"./{path}" for path in part)), timeout=seconds)
-        taken += result.seconds
-        if result.exit_code or result.timed_out:
-            missing = missing or result.exit_code in (126, 127)  # not executable, or not found
-            output = (result.stderr or result.stdout).decode(errors="replace").strip()
-            ended = output or f"it ended with exit code {result.exit_code}"
-            problems.append(f"it took longer than {seconds:g} s" if result.timed_out else ended)
-    return FormatRun(
-        name=formatter.name,
-        files=len(files),
-        seconds=taken,
-        problem="\n".join(problems)[:4000],
-        missing=missing,
-    )
 
 
 def restore_checkpoint(

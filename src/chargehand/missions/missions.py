@@ -71,7 +71,15 @@ class Missions:
         if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
             return self.look.at_rest(mission)
         async with self._claim(mission) as (journal, control):
-            if journal.state.status == "running" and not self._is_orphan(journal):
+            parent = journal.state.parent if journal.state.status == "running" else None
+            if parent and self._services.store.log.summary(parent).summary.status in ENDED:
+                # Of a task whose coordinator has ended nobody needs the result.
+                message = (
+                    f"its coordinator {parent} has ended; `chargehand mission fork {journal.mission}` takes it out"
+                )
+                reason = Reason(code="coordinator_gone", message=message)
+                journal.record(MissionFinished(status="waiting", reasons=(reason,)))
+            elif journal.state.status == "running":
                 flow = MissionFlow(
                     self._services,
                     journal,
@@ -82,16 +90,6 @@ class Missions:
                 )
                 await flow.run()
             return journal.state
-
-    def _is_orphan(self, journal: Journal) -> bool:
-        """Tell, and say in the log, whether a task's coordinator has ended: then nobody needs its result."""
-        parent = journal.state.parent
-        if not parent or self._services.store.log.summary(parent).summary.status not in ENDED:
-            return False
-        message = f"its coordinator {parent} has ended; `chargehand mission fork {journal.mission}` takes it out"
-        reason = Reason(code="coordinator_gone", message=message)
-        journal.record(MissionFinished(status="waiting", reasons=(reason,)))
-        return True
 
     @contextlib.asynccontextmanager
     async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:

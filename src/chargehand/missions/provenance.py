@@ -145,8 +145,7 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
                     "finishedOn": line.time,
                 },
                 "byproducts": [
-                    *(_judgement(facts, move.tree) if judged else []),
-                    *(_approvals(facts, since) if judged else []),
+                    *(_judgement(facts, move.tree, since) if judged else []),
                     _line_resource(_HEAD, line.mission, head.seq, head.hash),
                 ],
             },
@@ -196,8 +195,8 @@ def _dependencies(facts: _Facts, created: MissionCreated) -> Iterator[dict[str, 
     yield from facts.resource(ModelCalled, "model-calls")
 
 
-def _judgement(facts: _Facts, tree: str) -> Iterator[dict[str, Any]]:
-    """Yield the verdict on the exact tree, and each of its checks with the artifact that has its output."""
+def _judgement(facts: _Facts, tree: str, since: int) -> Iterator[dict[str, Any]]:
+    """Yield the verdict on the exact tree, its checks with the artifacts of their output, and the approvals."""
     given = [(line, payload.verdict) for line, payload in facts.read if isinstance(payload, VerdictGiven)]
     of_tree = [(line, verdict) for line, verdict in given if verdict.tree == tree and verdict.scope != "base"]
     for line, verdict in of_tree[-1:]:
@@ -209,9 +208,6 @@ def _judgement(facts: _Facts, tree: str) -> Iterator[dict[str, Any]]:
             told = {"status": check.status, "tests": check.tests, "exitCode": check.exit_code}
             told |= {"baseTests": check.base_tests, "outside": check.outside, "warm": check.warm}
             yield {"name": f"check:{check.name}", "uri": place["uri"], **kept, "annotations": told}
-
-
-def _approvals(facts: _Facts, since: int) -> Iterator[dict[str, Any]]:
     for line, payload in facts.read:
         if isinstance(payload, ApprovalGiven) and line.seq > since:
             told = {"identity": payload.identity, "tree": payload.tree, "time": line.time}
@@ -279,7 +275,21 @@ def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance)
         if not signer:
             keys = ", ".join(each.keyid for each in envelope.signatures) or "none"
             return conclude("key_unknown", f"it is signed by key {keys!r:.80}, which is not this log's")
-        claim = _read_claim(envelope)
+        # Errors of all kinds where that is no statement of ours.
+        if envelope.payload_type != MEDIA_TYPE:
+            raise ValueError(f"it is {envelope.payload_type!r}")
+        statement = json.loads(envelope.body)
+        (subject,) = statement["subject"]
+        run = statement["predicate"]["runDetails"]
+        kept = next(part for part in run["byproducts"] if part["name"] == _HEAD)
+        claim = _Claim(
+            statement=statement,
+            commit=subject["digest"]["gitCommit"],
+            tree=subject["digest"]["gitTree"],
+            mission=run["metadata"]["invocationId"].partition("/")[0],
+            head=LogHead(seq=int(kept["uri"].rpartition(":")[2]), hash=kept["digest"]["sha256"]),
+            version=run["builder"]["version"]["chargehand"],
+        )
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         return conclude("provenance_malformed", f"it holds no signed statement of ours: {error!r:.80}")
     found = replace(found, mission=mission or claim.mission, statement=claim.statement)
@@ -298,24 +308,6 @@ class _Claim(Struct, frozen=True, kw_only=True):
     mission: str
     head: LogHead
     version: str
-
-
-def _read_claim(envelope: Envelope) -> _Claim:
-    """Return what an envelope states; raises errors of all kinds where that is no statement of ours."""
-    if envelope.payload_type != MEDIA_TYPE:
-        raise ValueError(f"it is {envelope.payload_type!r}")
-    statement = json.loads(envelope.body)
-    (subject,) = statement["subject"]
-    run = statement["predicate"]["runDetails"]
-    kept = next(part for part in run["byproducts"] if part["name"] == _HEAD)
-    return _Claim(
-        statement=statement,
-        commit=subject["digest"]["gitCommit"],
-        tree=subject["digest"]["gitTree"],
-        mission=run["metadata"]["invocationId"].partition("/")[0],
-        head=LogHead(seq=int(kept["uri"].rpartition(":")[2]), hash=kept["digest"]["sha256"]),
-        version=run["builder"]["version"]["chargehand"],
-    )
 
 
 def _disagreement(store: Store, depot: Depot, mission: str, claim: _Claim) -> tuple[ProblemKind, str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -96,7 +96,18 @@ def plan_task_rollback(
     check_task_rollback(state, task)
     assert state.plan is not None
     assert state.commit is not None
-    merges = [each for each in _find_merges(store, depot, state) if not state.plan.tasks[each.task].rolled_back]
+    merges: list[_TaskMerge] = []
+    # Of a task whose change was on the branch already, the event names a commit that another one brought there.
+    seen = {state.first_base.commit if state.first_base is not None else ""}
+    for line in store.log.read(state.id, types=(TaskMerged.type,)):
+        event = read_payload(line)
+        if not isinstance(event, TaskMerged) or event.commit in seen:
+            continue
+        seen.add(event.commit)
+        before = depot.read_commit(event.commit).parents[0]
+        paths = frozenset(each.path for each in depot.diff(depot.tree_of(before), depot.tree_of(event.commit)))
+        if not state.plan.tasks[event.task].rolled_back:
+            merges.append(_TaskMerge(task=event.task, commit=event.commit, before=before, paths=paths))
     if task not in {each.task for each in merges}:
         raise RefusedError(
             f"task {task!r} of mission {state.id!r} merged nothing: there is nothing to take back",
@@ -120,21 +131,6 @@ def plan_task_rollback(
     return TaskRollback(
         tasks=chosen, reverted=tuple(each.commit for each in reverted), commit=state.commit, tree=tree
     )
-
-
-def _find_merges(store: Store, depot: Depot, state: MissionState) -> Iterator[_TaskMerge]:
-    """Yield the merges of a coordinator's tasks, the first one first."""
-    assert state.plan is not None
-    # Of a task whose change was on the branch already, the event names a commit that another one brought there.
-    seen = {state.first_base.commit if state.first_base is not None else ""}
-    for line in store.log.read(state.id, types=(TaskMerged.type,)):
-        event = read_payload(line)
-        if not isinstance(event, TaskMerged) or event.commit in seen:
-            continue
-        seen.add(event.commit)
-        before = depot.read_commit(event.commit).parents[0]
-        paths = frozenset(each.path for each in depot.diff(depot.tree_of(before), depot.tree_of(event.commit)))
-        yield _TaskMerge(task=event.task, commit=event.commit, before=before, paths=paths)
 
 
 def _find_dependents(state: MissionState, merges: Sequence[_TaskMerge], task: str) -> tuple[str, ...]:

@@ -251,7 +251,18 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
     cache_write = 1.25 * read if read is not None and provider.startswith("anthropic") else None
     if read is not None and written is not None:
         return Price(input=read, output=written, cache_write=cache_write, source="configured")
-    found = _find_unconfigured_price(provider, model, config.base_url, assume)
+    if _is_local(provider, config.base_url):
+        # Whatever else listens here may pass calls on to anyone, so its price is not guessed.
+        found = Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
+    else:
+        info = _find_published(provider, model, config.base_url)
+        found = read_published_price(info, datetime.now(UTC).date()) if info else None
+        # Not where genai-prices knows the model: it may know a fee beside the tokens, and then no price will do.
+        listed = _find_listing(provider, model, config.base_url) if info is None else None
+        if listed is not None and listed.price is not None:
+            found = listed.price
+        elif found is None and assume is not None:
+            found = Price(input=assume, output=assume, source="assumed")
     if found is None or (read is None and written is None):
         return found
     if read is None:
@@ -263,23 +274,6 @@ def find_context(provider: str, model: str, *, base_url: str | None = None) -> i
     """Return how many tokens a model takes at most as far as that is published, `None` where nobody says."""
     info, listed = _find_published(provider, model, base_url), _find_listing(provider, model, base_url)
     return (info and info.context_window) or (listed and listed.context) or None
-
-
-def _find_unconfigured_price(
-    provider: str, model: str, base_url: str | None, assume: float | None
-) -> Price | None:
-    if _is_local(provider, base_url):
-        # Whatever else listens here may pass calls on to anyone, so its price is not guessed.
-        return Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
-    info = _find_published(provider, model, base_url)
-    found = read_published_price(info, datetime.now(UTC).date()) if info else None
-    # Not where genai-prices knows the model: it may know a fee beside the tokens, and then no price will do.
-    listed = _find_listing(provider, model, base_url) if info is None else None
-    if listed is not None and listed.price is not None:
-        return listed.price
-    if found is None and assume is not None:
-        return Price(input=assume, output=assume, source="assumed")
-    return found
 
 
 def _is_local(provider: str, base_url: str | None) -> bool:
@@ -325,34 +319,43 @@ def _find_published(provider: str, model: str, base_url: str | None) -> ModelInf
 
 def read_published_price(info: ModelInfo, day: date) -> Price | None:
     """Return the price of genai-prices that is in force on a day, `None` where tokens alone do not pay."""
-    from genai_prices.types import TieredPrices
+    from genai_prices.types import StartDateConstraint, TieredPrices, TimeOfDateConstraint
 
-    prices = _select_prices(info, day)
+    prices: list[ModelPrice] = []
+    if not isinstance(info.prices, list):
+        prices = [info.prices]
+    else:
+        # Those of a day: the last ones that began, and those of its hours that come after them.
+        for one in info.prices:
+            if isinstance(one.constraint, TimeOfDateConstraint):
+                prices.append(one.prices)
+            elif not isinstance(one.constraint, StartDateConstraint) or one.constraint.start_date <= day:
+                prices = [one.prices]
     rates = (getattr(each, name) for each in prices for name in _RATES)
     steps = {tier.start for rate in rates if isinstance(rate, TieredPrices) for tier in rate.tiers}
     # Tiers for prompts that are longer than the model takes are of the past.
     reached = sorted(each for each in steps if info.context_window is None or each < info.context_window)
-    tiers = [_read_tier(prices, start) for start in (0, *reached)]
     # A price per request as well is nothing that tokens could pay for.
-    if None in tiers or any(each.requests_kcount for each in prices):
+    if any(each.requests_kcount for each in prices):
         return None
-    return _make_price([tier for tier in tiers if tier is not None], "genai-prices")
-
-
-def _read_tier(prices: list[ModelPrice], start: int) -> PriceTier | None:
-    """Return the dearest of these prices for inputs of more than `start` tokens."""
-    read = _find_highest(prices, start, "input_mtok")
-    written = _find_highest(prices, start, "output_mtok", "output_reasoning_mtok")
-    if read is None or written is None:
-        return None
-    return PriceTier(
-        input=read,
-        output=written,
-        cached=_find_highest(prices, start, "cache_read_mtok"),
-        cache_write=_find_highest(prices, start, "cache_write_mtok", "cache_write_5m_mtok"),
-        hour_write=_find_highest(prices, start, "cache_write_1h_mtok"),
-        start=start,
-    )
+    tiers = []
+    for start in (0, *reached):
+        # The dearest of these prices for inputs of more than `start` tokens.
+        read = _find_highest(prices, start, "input_mtok")
+        written = _find_highest(prices, start, "output_mtok", "output_reasoning_mtok")
+        if read is None or written is None:
+            return None
+        tiers.append(
+            PriceTier(
+                input=read,
+                output=written,
+                cached=_find_highest(prices, start, "cache_read_mtok"),
+                cache_write=_find_highest(prices, start, "cache_write_mtok", "cache_write_5m_mtok"),
+                hour_write=_find_highest(prices, start, "cache_write_1h_mtok"),
+                start=start,
+            )
+        )
+    return _make_price(tiers, "genai-prices")
 
 
 def _make_price(tiers: Sequence[PriceTier], source: str) -> Price:
@@ -370,21 +373,6 @@ def _make_price(tiers: Sequence[PriceTier], source: str) -> Price:
         source=source,
         tiers=tuple(tiers) if len(tiers) > 1 else (),
     )
-
-
-def _select_prices(info: ModelInfo, day: date) -> list[ModelPrice]:
-    """Return the prices of a day: the last ones that began, and those of its hours that come after them."""
-    from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
-
-    if not isinstance(info.prices, list):
-        return [info.prices]
-    found: list[ModelPrice] = []
-    for each in info.prices:
-        if isinstance(each.constraint, TimeOfDateConstraint):
-            found.append(each.prices)
-        elif not isinstance(each.constraint, StartDateConstraint) or each.constraint.start_date <= day:
-            found = [each.prices]
-    return found
 
 
 def _find_highest(prices: list[ModelPrice], start: int, *names: str) -> float | None:

@@ -116,8 +116,15 @@ class FaultyUpstream:
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
-        fault = self._take_due_fault(call)
         place = (call.attempt, call.operation, call.turn)
+        here = [fault for fault in self._faults.entries if fault.turn == call.turn]
+        tried = self._tries[place]
+        self._tries[place] += 1
+        if tried < len(here):
+            fault: Fault | None = here[tried]
+        else:
+            chances = (one for one in self._faults.entries if one.probability is not None)
+            fault = next((one for one in chances if self._chance.random() < (one.probability or 0)), None)
         if fault is not None and fault.replaces:
             self._swallowed.add(place)
         else:
@@ -133,17 +140,6 @@ class FaultyUpstream:
         """Close the inner upstream."""
         await self._inner.close()
 
-    def _take_due_fault(self, call: ModelCall) -> Fault | None:
-        here = [fault for fault in self._faults.entries if fault.turn == call.turn]
-        tried = self._tries[call.attempt, call.operation, call.turn]
-        self._tries[call.attempt, call.operation, call.turn] += 1
-        if tried < len(here):
-            return here[tried]
-        for fault in self._faults.entries:
-            if fault.probability is not None and self._chance.random() < fault.probability:
-                return fault
-        return None
-
 
 async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> UpstreamReply:
     """Answer a call with a fault; `ask` gets the reply that it spoils."""
@@ -157,13 +153,9 @@ async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> Upstrea
             return reply_from_pieces(200, [b"data: " + half + b"\n\n"], content_type=EVENT_STREAM)
         return reply_from_pieces(200, [half])
     reply = await ask()
-    if fault.kind in ("twin-ids", "big"):
-        return await _rewrite(fault, call, reply)
-    return replace(reply, chunks=_SpoiltChunks(_spoil(fault, call, reply.chunks), reply.chunks))
-
-
-async def _rewrite(fault: Fault, call: ModelCall, reply: UpstreamReply) -> UpstreamReply:
-    """Return a reply that says something else: a very long text, or tool calls that share one id."""
+    if fault.kind not in ("twin-ids", "big"):
+        return replace(reply, chunks=_SpoiltChunks(_spoil(fault, call, reply.chunks), reply.chunks))
+    # The reply says something else: a very long text, or tool calls that share one id.
     body = await reply.read_all()
     stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
     pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]

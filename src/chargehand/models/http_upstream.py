@@ -89,23 +89,17 @@ class HttpUpstream:
         path, base = (call.path, self._root) if call.path else (self._fit_path(path), self._base)
         content = msgspec.json.encode(body)
         reply = await self._request("POST", base, path, headers, content, connect=connect, seconds=call.seconds)
-        return self._without_key(reply)
-
-    def _without_key(self, reply: HttpReply) -> UpstreamReply:
-        """Return a reply in which nothing repeats the key; here, since nobody behind this knows all of it."""
         # Headers of our own name are what we tell clients, whatever a provider says in them.
-        headers = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
+        told = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
         chunks: AsyncIterator[bytes] = _Chunks(reply.body, self._explain_error)
+        # Nothing in the reply repeats the key; here, since nobody behind this knows all of it.
         if self._filter.active:
-            headers = {
-                # A short key may be part of a type, which says how the reply is to be read.
-                name: text if text in _TYPES else self._filter.scrub_text(text)
-                for name, text in headers.items()
-            }
-            content_type = {name.lower(): text for name, text in headers.items()}.get("content-type", "")
+            # A short key may be part of a type, which says how the reply is to be read.
+            told = {name: text if text in _TYPES else self._filter.scrub_text(text) for name, text in told.items()}
+            content_type = {name.lower(): text for name, text in told.items()}.get("content-type", "")
             if self._filter.in_replies or not 200 <= reply.status < 300:
                 chunks = FilteredChunks(chunks, self._filter, content_type)
-        return UpstreamReply(status=reply.status, headers=headers, chunks=chunks)
+        return UpstreamReply(status=reply.status, headers=told, chunks=chunks)
 
     async def probe(self, seconds: float) -> bool:
         """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""

@@ -52,9 +52,16 @@ class KeyFilter:
         self.active = len(content) >= SHORTEST_SECRET
         self.in_replies = len(content) >= (_SHORTEST if re.search(rb"\d", content) else _SHORTEST_WORDS)
         self._mark = redaction_mark(name).encode()
-        forms = _write_forms(content) if self.active else ()
+        # What each way to write a key leaves of it once all but letters and digits is gone.
+        forms = list[bytes]()
+        if self.active:
+            forms = [content, content[::-1], codecs.encode(content.decode("latin-1"), "rot13").encode("latin-1")]
+            for pattern in ("{:02x}", "0x{:02x}", "{}"):
+                forms.append("".join(pattern.format(byte) for byte in content).encode())
+            forms += decided_characters(content, base64.b64encode, 3, 6)
+            forms += decided_characters(content, base64.b32encode, 5, 5)
         shortest = _SHORTEST if self.in_replies else SHORTEST_SECRET
-        self._forms = tuple(sorted({form for form in forms if len(form) >= shortest}))
+        self._forms = tuple(sorted({form for form in map(_flatten, forms) if len(form) >= shortest}))
         self._heads = {form[:_HEAD] for form in self._forms}
         self._longest = max(map(len, self._forms), default=0)
 
@@ -259,15 +266,6 @@ class _StreamFilter:
                 added = "".join(container[key] for container, key in leaves)
                 self._ends[place] = (self._ends.get(place, "") + added)[-_ENDS:]
             yield event.to_bytes()
-
-
-def _write_forms(key: bytes) -> Iterator[bytes]:
-    """Yield what each way to write a key leaves of it once all but letters and digits is gone."""
-    forms = [key, key[::-1], codecs.encode(key.decode("latin-1"), "rot13").encode("latin-1")]
-    forms += ["".join(pattern.format(byte) for byte in key).encode() for pattern in ("{:02x}", "0x{:02x}", "{}")]
-    forms += decided_characters(key, base64.b64encode, 3, 6)
-    forms += decided_characters(key, base64.b32encode, 5, 5)
-    yield from map(_flatten, forms)
 
 
 def _flatten(content: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -249,18 +248,33 @@ def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = 
     `LONGEST_REST`.
     """
     now = clock.now()
-    waits = itertools.chain(_read_headers(headers, now), _read_body(body, now))
-    found = next((wait for wait in waits if wait is not None), None)
+    found = next((wait for wait in _list_waits(headers, body, now) if wait is not None), None)
     return None if found is None else min(max(0.0, found), LONGEST_REST)
 
 
-def _read_headers(headers: Mapping[str, str], now: datetime) -> Iterator[float | None]:
+def _list_waits(headers: Mapping[str, str], body: bytes, now: datetime) -> Iterator[float | None]:
     yield _read_retry_after(headers, now)
     millis = headers.get("retry-after-ms", "").strip()
     yield float(millis) / 1000 if _NUMBER.fullmatch(millis) else None
     for name in _RESETS:
         yield _read_seconds(headers.get(name, ""), now)
     yield _read_windows(headers, now)
+    try:
+        found = parse_json(body)
+    except ValueError:
+        return
+    error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
+    for detail in as_mappings(error.get("details")):
+        yield _read_seconds(str(detail.get("retryDelay", "")), now)
+    for name in _BODY_FIELDS:
+        yield _read_seconds(_as_text(error.get(name)), now)
+    # What a router got itself (OpenRouter: `error.metadata.headers`).
+    told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
+    headers = {name.lower(): _as_text(value) for name, value in told.items()}
+    yield _read_retry_after(headers, now)
+    yield _read_windows(headers, now)
+    if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))}:
+        yield _NO_QUOTA_SECONDS
 
 
 def _read_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -309,25 +323,6 @@ def _read_moment(given: str, now: datetime) -> float | None:
 def _count_to(moment: datetime, now: datetime) -> float:
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - now).total_seconds()
-
-
-def _read_body(body: bytes, now: datetime) -> Iterator[float | None]:
-    try:
-        found = parse_json(body)
-    except ValueError:
-        return
-    error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
-    for detail in as_mappings(error.get("details")):
-        yield _read_seconds(str(detail.get("retryDelay", "")), now)
-    for name in _BODY_FIELDS:
-        yield _read_seconds(_as_text(error.get(name)), now)
-    # What a router got itself (OpenRouter: `error.metadata.headers`).
-    told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
-    headers = {name.lower(): _as_text(value) for name, value in told.items()}
-    yield _read_retry_after(headers, now)
-    yield _read_windows(headers, now)
-    if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))}:
-        yield _NO_QUOTA_SECONDS
 
 
 def _as_text(value: object) -> str:

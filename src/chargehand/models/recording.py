@@ -137,7 +137,16 @@ class RecordingWriter:
     ) -> None:
         self.path = path
         self.clock: Clock = clock or SystemClock()
-        last = _repair(path)
+        # Each line is one write, so that a crash can only have cut the last one, which is taken off.
+        content = path.read_bytes() if path.exists() else None
+        whole = content[: content.rfind(b"\n") + 1] if content is not None else b""
+        last: int | None = None
+        if whole:
+            last = max((exchange.attempt for exchange in Recording.load(whole).exchanges), default=0)
+        elif content is not None and FORMAT.encode() not in content and content.strip():
+            raise _invalid(str(path), 1, "this file is not a recording, so it is not overwritten")
+        if content is not None:
+            os.truncate(path, len(whole))
         self.attempts = AttemptOrdinals(attempts, after=last or 0)
         try:
             self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -352,20 +361,3 @@ def _invalid(name: str, line: int, problem: str) -> UsageError:
         code="recording_invalid",
         hint="docs/reference/recording.md has the format",
     )
-
-
-def _repair(path: Path) -> int | None:
-    """Take off what a crash cut short; return the last attempt's number, `None` where there is nothing yet."""
-    if not path.exists():
-        return None
-    content = path.read_bytes()
-    # Each line is one write, so that a crash can only have cut the last one.
-    whole = content[: content.rfind(b"\n") + 1]
-    if not whole:
-        if FORMAT.encode() not in content and content.strip():
-            raise _invalid(str(path), 1, "this file is not a recording, so it is not overwritten")
-        os.truncate(path, 0)
-        return None
-    recording = Recording.load(whole)
-    os.truncate(path, len(whole))
-    return max((exchange.attempt for exchange in recording.exchanges), default=0)

@@ -130,16 +130,27 @@ class ReplayCache:
         self._values: dict[str, Any] = {}
         self._written: set[str] = set()
         self._waiting: list[CachedReply] = []
-        whole = self._load(path)
+        try:
+            content: bytes | None = path.read_bytes()
+        except FileNotFoundError:
+            content = None
+        for line in _read_lines(content or b""):
+            if isinstance(line, CachedReply):
+                self._waiting.append(line)
+            elif isinstance(name := line.get("part"), str) and "value" in line:
+                self._values[name] = line["value"]
+                self._written.add(name)
+            elif isinstance(gone := line.get("gone"), list):
+                self._waiting = [kept for kept in self._waiting if kept.call not in gone]
         # Calls that came before the last one that was kept, and were not: they were on their way.
         turns = {each.turn for each in self._waiting if each.operation == "reply"}
         self._missing = max(turns, default=0) - len(turns)
         # Prompts and replies are in it: no other user of this machine may read it.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if whole is None:
+        if content is None:
             self._append([{"format": _FORMAT, "version": _VERSION}])
-        elif not whole:
+        elif content and not content.endswith(b"\n"):
             os.write(self._file, b"\n")  # so that what a crash cut short spoils no other line
 
     @property
@@ -302,22 +313,6 @@ class ReplayCache:
             key: [values.get(each) for each in name] if isinstance(name, list) else values.get(name)
             for key, name in parts.items()
         }
-
-    def _load(self, path: Path) -> bool | None:
-        """Read what earlier lives kept; tell whether the last line is whole, `None` where there is no file."""
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        for line in _read_lines(content):
-            if isinstance(line, CachedReply):
-                self._waiting.append(line)
-            elif isinstance(name := line.get("part"), str) and "value" in line:
-                self._values[name] = line["value"]
-                self._written.add(name)
-            elif isinstance(gone := line.get("gone"), list):
-                self._waiting = [kept for kept in self._waiting if kept.call not in gone]
-        return not content or content.endswith(b"\n")
 
 
 def _read_lines(content: bytes) -> Iterator[CachedReply | Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -180,20 +181,16 @@ def decode_events(dialect: Dialect, events: Iterable[Any]) -> ScriptedReply:
 
 def _to_scripted(deltas: Iterable[ReplyDelta]) -> ScriptedReply:
     said = fold_reply(deltas)
+    tools = []
+    for call in said.calls:
+        arguments: Mapping[str, Any] | str = call.arguments
+        with suppress(ValueError):
+            found = json.loads(call.arguments or "{}")
+            arguments = found if isinstance(found, dict) else arguments
+        tools.append(ScriptedCall(id=call.id, name=call.name, arguments=arguments))
     return ScriptedReply(
         text=said.text,
-        tools=tuple(
-            ScriptedCall(id=call.id, name=call.name, arguments=_read_arguments(call.arguments))
-            for call in said.calls
-        ),
+        tools=tuple(tools),
         usage=None if said.usage == Usage() else said.usage,
         stop=said.stop if said.ended else None,
     )
-
-
-def _read_arguments(text: str) -> Mapping[str, Any] | str:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return text
-    return found if isinstance(found, dict) else text

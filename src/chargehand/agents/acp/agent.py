@@ -161,7 +161,15 @@ class _AcpSession(Struct, frozen=True):
         """Send the prompt, then what persons say meanwhile, and repairs; return why the agent stopped."""
         connection, updates = self.client.connection, self.client.updates
         hello = await greet(connection)
-        session = await _open_session(connection, hello, self.context.sandbox.cwd)
+        try:
+            opened = await connection.request("session/new", {"cwd": self.context.sandbox.cwd, "mcpServers": []})
+        except RpcError as error:
+            ways = ", ".join(text_at(each, "id") for each in objects_at(hello, "authMethods"))
+            logins = f" (logs in by: {ways})" if ways else ""
+            raise RpcError(f"it did not open a session: {error.message}{logins}") from None
+        session = text_at(opened, "sessionId")
+        if not session:
+            raise RpcError("it opened a session without an id")
         self.log.take(AgentEvent(kind="session", text=session))
         seen, text = len(self.assignment.messages), "\n\n".join([briefing(self.assignment), *self.answers])
         while True:
@@ -287,23 +295,6 @@ async def greet(connection: AcpConnection) -> dict[str, Any]:
         version = hello.get("protocolVersion")
         raise RpcError(f"it speaks version {version!r} of the protocol, not {PROTOCOL_VERSION}")
     return hello
-
-
-async def _open_session(connection: AcpConnection, hello: Mapping[str, Any], cwd: str) -> str:
-    """Return the id of a new session in a directory.
-
-    Raises `RpcError`, which names the ways to log in where one is asked for.
-    """
-    try:
-        session = await connection.request("session/new", {"cwd": cwd, "mcpServers": []})
-    except RpcError as error:
-        ways = ", ".join(text_at(each, "id") for each in objects_at(hello, "authMethods"))
-        logins = f" (logs in by: {ways})" if ways else ""
-        raise RpcError(f"it did not open a session: {error.message}{logins}") from None
-    name = text_at(session, "sessionId")
-    if not name:
-        raise RpcError("it opened a session without an id")
-    return name
 
 
 def relayed_message_reader(connection: AcpConnection) -> ReadMessage:

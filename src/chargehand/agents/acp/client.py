@@ -240,13 +240,16 @@ class AcpClient:
             case "session/request_permission":
                 return await self._answer_permission(params)
             case "fs/read_text_file":
-                return await self._read_file(params)
+                path = _absolute_path(params)
+                await self._require(FileRead(path=path))
+                text = str((await self.connection.order("read", path=path)).get("text", ""))
+                return {"content": lines_of(text, first=count_at(params, "line"), limit=count_at(params, "limit"))}
             case "fs/write_text_file":
-                path, text = _absolute_path(params), params.get("content")
-                if not isinstance(text, str):
+                path, content = _absolute_path(params), params.get("content")
+                if not isinstance(content, str):
                     raise RpcError("content must be a text", number=INVALID_PARAMS)
                 await self._require(FileWrite(path=path))
-                await self.connection.order("write", path=path, text=text)
+                await self.connection.order("write", path=path, text=content)
                 return None
             case "terminal/create":
                 return await self._create_terminal(params)
@@ -288,12 +291,6 @@ class AcpClient:
         if not chosen:
             return {"outcome": {"outcome": "cancelled"}}
         return {"outcome": {"outcome": "selected", "optionId": chosen}}
-
-    async def _read_file(self, params: Mapping[str, Any]) -> Any:
-        path = _absolute_path(params)
-        await self._require(FileRead(path=path))
-        text = str((await self.connection.order("read", path=path)).get("text", ""))
-        return {"content": lines_of(text, first=count_at(params, "line"), limit=count_at(params, "limit"))}
 
     async def _create_terminal(self, params: Mapping[str, Any]) -> Any:
         command, arguments = text_at(params, "command"), params.get("args") or []

@@ -277,8 +277,16 @@ class _AttemptLoop:
         step = None if self._context.is_recorded(name) else self._ladder.due()
         notes = list(await self._mcp.refresh(number))
         # Before the request, and told with it: the model must know that its files changed under it.
-        if step is not None:
-            notes.append(await self._escalate(number, step))
+        if step is not None and step.kind == "ask":
+            question = stuck_question(step.stuck, self._last_call)
+            notes.append(person_message(await self._context.ask(f"turn/{number}/stuck", question, ())))
+        elif step is not None:
+            nudge, tree = nudge_message(step.stuck), self._trees[step.stuck.since]
+            if step.kind == "roll_back" and tree is not None:
+                await self._context.restore(restore_step(number), [tree], tree)
+                self._tree = tree
+                nudge = f"{nudge}\n\n{_ROLLED_BACK}"
+            notes.append(nudge)
 
         async def request() -> object:
             return await self._request_model(number, step, notes)
@@ -477,19 +485,6 @@ class _AttemptLoop:
         turn.calls.append(self._last_call)
 
     # --- 4. What is done about an agent that goes in circles
-
-    async def _escalate(self, number: int, step: LadderStep) -> str:
-        """Do the step of the ladder that is due; return what the model is told of it."""
-        if step.kind == "ask":
-            question = stuck_question(step.stuck, self._last_call)
-            answer = await self._context.ask(f"turn/{number}/stuck", question, ())
-            return person_message(answer)
-        tree = self._trees[step.stuck.since]
-        if step.kind == "roll_back" and tree is not None:
-            await self._context.restore(restore_step(number), [tree], tree)
-            self._tree = tree
-            return f"{nudge_message(step.stuck)}\n\n{_ROLLED_BACK}"
-        return nudge_message(step.stuck)
 
 
 def note_entry(text: str) -> ConversationEntry:

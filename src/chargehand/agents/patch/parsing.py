@@ -229,28 +229,26 @@ class _UnifiedReader:
                 last = lines[-1]
                 lines[-1] = PatchLine(sign=last.sign, text=last.text, ended=False)
             return True
-        if self._is_over(line, left):
+        if line and line[0] not in _SIGNS:
+            return False
+        if max(left) > 0:
+            # Within the counted lines a removed '-- x' above an added '++ y' looks like a header; a hunk follows a
+            # real one.
+            third = self._lines[self._at + 2 : self._at + 3]
+            counted_too_many = left != [1, 1] and bool(third) and third[0].startswith("@@")
+            ends_here = not line and self._at == len(self._lines) - 1
+            over = ends_here or (self._is_header(self._at) and counted_too_many)
+        elif not line:
+            over = not any(self._lines[self._at :])
+        else:
+            over = self._is_header(self._at) or line.rstrip() == "--"  # the signature that git puts below mails
+        if over:
             return False
         sign: Sign = _SIGNS[line[0]] if line else " "
         left[0] -= sign != "+"
         left[1] -= sign != "-"
         lines.append(PatchLine(sign=sign, text=line[1:]))
         return True
-
-    def _is_over(self, line: str, left: list[int]) -> bool:
-        if line and line[0] not in _SIGNS:
-            return True
-        if max(left) > 0:
-            # Within the counted lines a removed '-- x' above an added '++ y' looks like a header; a hunk follows a
-            # real one.
-            third = self._lines[self._at + 2 : self._at + 3]
-            counted_too_many = left != [1, 1] and bool(third) and third[0].startswith("@@")
-            last = not line and self._at == len(self._lines) - 1
-            return last or (self._is_header(self._at) and counted_too_many)
-        if not line:
-            rest = self._lines[self._at :]
-            return not any(rest)
-        return self._is_header(self._at) or line.rstrip() == "--"  # the signature that git puts below mails
 
     def _problem(self, text: str, *, back: int = 0) -> PatchProblem:
         return PatchProblem(f"line {self._at + 1 - back} of the patch: {text}")
@@ -355,7 +353,17 @@ class _EnvelopeReader:
         return FileChange(action="update", path=path, move_to=move_to, hunks=tuple(hunks))
 
     def _read_hunk(self) -> PatchHunk:
-        anchors, near = self._read_anchors()
+        anchors: list[str] = []
+        near = None
+        while (line := self._peek_line()) is not None and line.startswith("@@"):
+            rest = line[2:].strip()
+            if numbers := _NUMBERS.match(rest):
+                near = max(int(numbers[1]) - 1, 0)
+                rest = ""  # what git writes after the numbers is a guess at the function, often far above
+            rest = rest.removesuffix("@@").strip()
+            if rest:
+                anchors.append(rest)
+            self._at += 1
         lines: list[PatchLine] = []
         blank = 0
         at_end = False
@@ -372,21 +380,7 @@ class _EnvelopeReader:
             raise self._problem("this hunk only has context: mark lines with '-' to remove and '+' to add", back=1)
         if anchors and not lines:
             raise self._problem(f"nothing follows the anchor {anchors[-1]!r}", back=1)
-        return PatchHunk(lines=tuple(lines), near=near, anchors=anchors, at_end=at_end)
-
-    def _read_anchors(self) -> tuple[tuple[str, ...], int | None]:
-        anchors: list[str] = []
-        near = None
-        while (line := self._peek_line()) is not None and line.startswith("@@"):
-            rest = line[2:].strip()
-            if numbers := _NUMBERS.match(rest):
-                near = max(int(numbers[1]) - 1, 0)
-                rest = ""  # what git writes after the numbers is a guess at the function, often far above
-            rest = rest.removesuffix("@@").strip()
-            if rest:
-                anchors.append(rest)
-            self._at += 1
-        return tuple(anchors), near
+        return PatchHunk(lines=tuple(lines), near=near, anchors=tuple(anchors), at_end=at_end)
 
     def _take(self, lines: list[PatchLine], line: str) -> None:
         if line.startswith("\\") and lines:

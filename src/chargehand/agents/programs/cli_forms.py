@@ -20,7 +20,19 @@ def stream_json(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="session", text=text_at(line, "session_id"))
         case ("assistant" | "user") as speaker, _:
             for block in objects_at(object_at(line, "message"), "content"):
-                yield from _read_block(block, speaker)
+                call = text_at(block, "id")
+                match block.get("type"):
+                    case "text" if speaker == "assistant":
+                        yield AgentEvent(kind="text", text=text_at(block, "text"))
+                    case "thinking":
+                        yield AgentEvent(kind="thought", text=text_at(block, "thinking"))
+                    case "tool_use":
+                        tool = text_at(block, "name")
+                        yield AgentEvent(kind="call", tool=tool, call=call, arguments=block.get("input"))
+                    case "tool_result":
+                        failed, text = block.get("is_error") is True, content_text(block.get("content"))
+                        call = text_at(block, "tool_use_id")
+                        yield AgentEvent(kind="result", call=call, text=text, failed=failed)
         case "tool_call", stage:  # cursor-agent's
             yield from _read_cursor_call(line, stage)
         case "result", _:
@@ -28,22 +40,6 @@ def stream_json(line: Mapping[str, Any]) -> Iterator[AgentEvent]:
             text = text_at(line, "result") or (content_text(line.get("errors")) if failed else "")
             text = text or (str(line.get("subtype")) if failed else "")
             yield AgentEvent(kind="end", text=text, failed=failed, usage=_read_session_usage(line))
-
-
-def _read_block(block: Mapping[str, Any], speaker: str) -> Iterator[AgentEvent]:
-    match block.get("type"):
-        case "text" if speaker == "assistant":
-            yield AgentEvent(kind="text", text=text_at(block, "text"))
-        case "thinking":
-            yield AgentEvent(kind="thought", text=text_at(block, "thinking"))
-        case "tool_use":
-            yield AgentEvent(
-                kind="call", tool=text_at(block, "name"), call=text_at(block, "id"), arguments=block.get("input")
-            )
-        case "tool_result":
-            failed = block.get("is_error") is True
-            text = content_text(block.get("content"))
-            yield AgentEvent(kind="result", call=text_at(block, "tool_use_id"), text=text, failed=failed)
 
 
 def _read_session_usage(line: Mapping[str, Any]) -> Usage | None:

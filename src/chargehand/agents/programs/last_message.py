@@ -123,7 +123,23 @@ class MessageRepairs:
             return {"problem": error.message, "received": text[:_SHOWN]}
 
         await self._context.step(_repair_step(self._run, self.asked), [self.asked], problem)
-        return _repair_request(error, text)
+        kinds = ENDS
+        try:
+            document = repaired_json(text)
+        except MessageError:
+            document = None
+        if isinstance(document, dict):  # the form of the type that it names, all of them where it names none
+            named = repaired_words(document).get("type")
+            kinds = tuple(kind for kind in ENDS if kind.__struct_config__.tag == named) or ENDS
+        words = _UNREADABLE.format(
+            problem=error.message,
+            forms="this form" if len(kinds) == 1 else "one of these forms",
+            lines="\n".join(map(_describe_form, kinds)),
+        )
+        left = text.replace("\0", "").strip()
+        if not left:
+            return words
+        return f"{words}\n\nWhat is there now begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
 
     async def conclude(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
         """Return the outcome of an attempt's last run together with the message that its program left.
@@ -159,27 +175,6 @@ class MessageRepairs:
 
 def _repair_step(run: int, number: int) -> str:
     return f"asked-again/{run}/{number}"
-
-
-def _repair_request(error: MessageError, text: str) -> str:
-    """Return what to tell a program whose message is malformed; `text` is what it left, shown cut short."""
-    kinds = ENDS
-    try:
-        document = repaired_json(text)
-    except MessageError:
-        document = None
-    if isinstance(document, dict):  # the form of the type that it names, all of them where it names none
-        named = repaired_words(document).get("type")
-        kinds = tuple(kind for kind in ENDS if kind.__struct_config__.tag == named) or ENDS
-    words = _UNREADABLE.format(
-        problem=error.message,
-        forms="this form" if len(kinds) == 1 else "one of these forms",
-        lines="\n".join(map(_describe_form, kinds)),
-    )
-    left = text.replace("\0", "").strip()
-    if not left:
-        return words
-    return f"{words}\n\nWhat is there now begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
 
 
 def _describe_form(kind: type[Message]) -> str:

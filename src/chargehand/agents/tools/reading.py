@@ -75,7 +75,23 @@ async def read(
         noun = next((noun for magic, noun in _MAGIC.items() if begin.startswith(magic)), "a binary file")
         size, start = status.size, begin[:16].hex(" ")
         return ToolResult(text=f"[{path} is {noun} of {size} bytes; it begins with the bytes {start}]")
-    return ToolResult(text=_number_lines(path, await _read_slice(files, path, status, offset, limit)))
+    if status.size <= LARGEST_TEXT:
+        lines = (await files.content(path, status)).split(b"\n")
+        ended = not lines[-1]
+        total = len(lines) - ended
+        lines = lines[:total][offset - 1 : offset - 1 + limit]
+        return ToolResult(
+            text=_number_lines(path, _FileSlice(lines=lines, first=offset, total=total, ended=ended))
+        )
+    # A larger file is cut inside the sandbox: all of it would have to pass through the exec server.
+    result = await files.run(_SOME_LINES, status.word, str(offset), str(limit), limit=_SLICE_BYTES)
+    count, _, rest = result.stdout.partition(b"\n")
+    if not count.strip().isdigit():
+        raise Mistake(f"{path} cannot be read: {last_words(result)}")
+    lines = rest.removesuffix(b"\n").split(b"\n")
+    return ToolResult(
+        text=_number_lines(path, _FileSlice(lines=lines, first=offset, total=int(count), ended=True))
+    )
 
 
 async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
@@ -94,23 +110,6 @@ async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
         return f"{path} does not exist; nearest in {where}: {', '.join(close)}"
     few = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "nothing"
     return f"{path} does not exist; in {where} there is: {few}"
-
-
-async def _read_slice(files: SandboxFiles, path: str, status: PathStatus, offset: int, limit: int) -> _FileSlice:
-    if status.size <= LARGEST_TEXT:
-        data = await files.content(path, status)
-        lines = data.split(b"\n")
-        ended = not lines[-1]
-        total = len(lines) - ended
-        return _FileSlice(
-            lines=lines[:total][offset - 1 : offset - 1 + limit], first=offset, total=total, ended=ended
-        )
-    # A larger file is cut inside the sandbox: all of it would have to pass through the exec server.
-    result = await files.run(_SOME_LINES, status.word, str(offset), str(limit), limit=_SLICE_BYTES)
-    count, _, rest = result.stdout.partition(b"\n")
-    if not count.strip().isdigit():
-        raise Mistake(f"{path} cannot be read: {last_words(result)}")
-    return _FileSlice(lines=rest.removesuffix(b"\n").split(b"\n"), first=offset, total=int(count), ended=True)
 
 
 def _number_lines(path: str, part: _FileSlice) -> str:

@@ -216,7 +216,15 @@ class Admission(Struct, eq=False):
 
         async def choose() -> dict[str, Any]:
             choice = self._take_answer(request, number) or (None if fault else self._find_model(request))
-            return choice or self._find_patch(request) or self._ask_person(request, number, fault)
+            if choice is not None:
+                return choice
+            # A request that wanted a model may be a patch, which needs none.
+            text = request.role_text and self.services.store.artifacts.get(request.role_text).decode()
+            writes = not text or parse_role(request.role, text, place="").writes
+            if request.model is None or not writes or not is_patch(request.text):
+                self._ask_person(request, number, fault)
+            without_model = replace(request, agent=PATCH_AGENT, model=None, fallback=())
+            return _choice(without_model, why="no model answers, and the request is a patch", probe="")
 
         def events(choice: dict[str, Any]) -> Sequence[Payload]:
             agent = self.services.config.agents.get(choice["agent"])
@@ -266,15 +274,6 @@ class Admission(Struct, eq=False):
             probe = "" if breaker.state == "closed" else "probe"
             return _choice(replace(request, model=model, fallback=rest), why=why, probe=probe)
         return None
-
-    def _find_patch(self, request: MissionRequest) -> dict[str, Any] | None:
-        """Return the choice of the patch agent, where a request that wanted a model is a patch that needs none."""
-        text = request.role_text and self.services.store.artifacts.get(request.role_text).decode()
-        writes = not text or parse_role(request.role, text, place="").writes
-        if request.model is None or not writes or not is_patch(request.text):
-            return None
-        without_model = replace(request, agent=PATCH_AGENT, model=None, fallback=())
-        return _choice(without_model, why="no model answers, and the request is a patch", probe="")
 
     def _ask_person(self, request: MissionRequest, number: int, fault: str) -> NoReturn:
         who = _who(request)

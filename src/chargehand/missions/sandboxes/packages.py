@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import posixpath
@@ -50,27 +51,33 @@ def find_installed_copies(
     found: dict[str, Copy] = {}
     for path in code if layer else ():
         assert layer is not None
-        copies = _python_copies(layer, path) if language_of(path) == "python" else ()
-        copies = _node_copies(layer, path, reader, tree) if language_of(path) == "javascript" else copies
+        copies = list[Path]()
+        if language_of(path) == "javascript":
+            copies += _node_copies(layer, path, reader, tree)
+        elif language_of(path) == "python":
+            packages = layer.glob(".venv/lib/python3*/site-packages")
+            for source in (each / name for each in packages for name in installed_names(path)):
+                if source.is_file():
+                    # Python opens the compiled file in place of the source.
+                    compiled = source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
+                    copies += (source, *compiled)
         for copy in copies:
             inside = f"{WORKSPACE}/{copy.relative_to(layer)}"
             found[inside] = Copy(of=path, modified=copy.lstat().st_mtime_ns)
     return found
 
 
-def _python_copies(layer: Path, path: str) -> Iterator[Path]:
-    for packages in layer.glob(".venv/lib/python3*/site-packages"):
-        for name in installed_names(path):
-            source = packages / name
-            if source.is_file():
-                yield source
-                # Python opens the compiled file in place of the source.
-                yield from source.parent.glob(f"__pycache__/{glob.escape(source.stem)}.*")
-
-
 def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Iterator[Path]:
     """Yield what `node_modules` holds of the package itself, and what setup built for others to load."""
-    place, document = _node_package(path, reader, tree)
+    # The directory of the package that the file belongs to, and what its package.json says.
+    place, document = "", dict[str, Any]()
+    for directory in above(path):
+        found = reader.lookup(tree, posixpath.join(directory, "package.json"))
+        if found is not None:
+            with contextlib.suppress(ValueError, RecursionError):
+                said = json.loads(text_of(reader, *found) or "{}")
+                place, document = directory, said if isinstance(said, dict) else {}
+            break
     name, within = document.get("name"), posixpath.relpath(path, place or ".")
     for root in (place, *above(place)) if isinstance(name, str) else ():
         package = layer / root / "node_modules" / str(name)
@@ -88,16 +95,3 @@ def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Itera
         stem = posixpath.basename(path).partition(".")[0]
         built |= {layer / target, *(layer / place / first).rglob(f"{glob.escape(stem)}.*js")}
     yield from (each for each in built if each.is_file())
-
-
-def _node_package(path: str, reader: TreeReader, tree: str) -> tuple[str, dict[str, Any]]:
-    """Return the directory of the package that a file belongs to, and what its package.json says."""
-    for place in above(path):
-        found = reader.lookup(tree, posixpath.join(place, "package.json"))
-        if found is not None:
-            try:
-                document = json.loads(text_of(reader, *found) or "{}")
-            except (ValueError, RecursionError):
-                break
-            return place, document if isinstance(document, dict) else {}
-    return "", {}

@@ -117,7 +117,18 @@ def judge_result(
 def judge_verdict(verdict: Verdict) -> AttemptEnd:
     """Return what a verdict means: promote, ask a person, or refuse."""
     if verdict.status == "missing" and verdict.checks:
-        return _ask_person(*_why_not_judged(verdict), *_reasons(verdict.needs_person))
+        unjudged: tuple[Reason, ...] = ()
+        if verdict.elsewhere:
+            message = (
+                f"the checks loaded {_name_some(verdict.elsewhere)} in place of the changed code; let "
+                "project.setup install the project in editable mode (pip install -e .)"
+            )
+            unjudged = (Reason(code="loaded_elsewhere", message=message),)
+        # Where no finding says it already.
+        elif not any(found.rule in ("setup_offline", "setup_missing") for found in verdict.findings):
+            opened = f"none of them opened the changed code ({_name_some(verdict.unread or ())})"
+            unjudged = (Reason(code="change_unread", message=f"the checks passed, and {opened}"),)
+        return _ask_person(*unjudged, *_reasons(verdict.needs_person))
     if verdict.status == "missing":
         message = "no checks are configured or were found, so nothing shows that the change is good"
         return _ask_person(Reason(code="checks_missing", message=message))
@@ -136,20 +147,6 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
     if verdict.needs_person:
         return _ask_person(*_reasons(verdict.needs_person))
     return AttemptEnd(status="succeeded", mission="promoted", reasons=())
-
-
-def _why_not_judged(verdict: Verdict) -> tuple[Reason, ...]:
-    """Return why checks that passed say nothing about the change, as far as no finding says so."""
-    if verdict.elsewhere:
-        message = (
-            f"the checks loaded {_name_some(verdict.elsewhere)} in place of the changed code; let project.setup "
-            "install the project in editable mode (pip install -e .)"
-        )
-        return (Reason(code="loaded_elsewhere", message=message),)
-    if any(found.rule in ("setup_offline", "setup_missing") for found in verdict.findings):
-        return ()
-    message = f"the checks passed, and none of them opened the changed code ({_name_some(verdict.unread or ())})"
-    return (Reason(code="change_unread", message=message),)
 
 
 def _name_some(paths: Sequence[str]) -> str:
@@ -250,20 +247,18 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
         is_record = not _RECORDS.isdisjoint(directories) and name.endswith(_DOCUMENTS)
         if is_record and change.kind == "added":
             new.append(change)
-    if any(change.new_id is not None and _has_text(depot, change.new_id) for change in new):
-        return ()
+    for blob in (change.new_id for change in new if change.new_id is not None):
+        text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
+        lines = text.splitlines()
+        # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
+        underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")
+        headed = bool(lines) and (lines[0].startswith(("# ", "= ")) or underlined)
+        if headed and len(text.split()) >= _FEWEST_WORDS:
+            return ()
     short = f"has no heading, or fewer than {_FEWEST_WORDS} words"
     why = f"{shown_path(new[0].path)} {short}" if new else "there is none"
     message = f"the role must add a decision record (such as docs/decisions/0001-title.md): {why}"
     return (_problem("no_decision_record", message),)
-
-
-def _has_text(depot: Depot, blob: str) -> bool:
-    text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
-    lines = text.splitlines()
-    # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
-    underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")
-    return bool(lines) and (lines[0].startswith(("# ", "= ")) or underlined) and len(text.split()) >= _FEWEST_WORDS
 
 
 def judge_failing_test(verdict: Verdict) -> AttemptEnd | None:

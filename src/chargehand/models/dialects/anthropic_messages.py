@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Literal
 
 from chargehand.models import conversation as neutral
@@ -128,7 +129,15 @@ def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
     if request.system:
         body["system"] = [{"type": "text", "text": text} for text in request.system]
     if request.tools:
-        body["tools"] = [_write_tool(tool) for tool in neutral.wrap_custom_tools(request.tools)]
+        body["tools"] = [
+            {
+                "name": tool.name,
+                **({"description": tool.description} if tool.description else {}),
+                **({"strict": tool.strict} if tool.strict else {}),
+                "input_schema": tool.schema or {"type": "object", "properties": {}},
+            }
+            for tool in neutral.wrap_custom_tools(request.tools)
+        ]
         if request.choice is not None or request.parallel is False:
             # Forbidding calls at once is a field of the choice here, so it needs one to stand in.
             choice: dict[str, Any] = {"type": _CHOICE_TYPES[request.choice or "auto"]}
@@ -313,19 +322,16 @@ def _legal_id(id: str) -> str:
     return id if _ID.fullmatch(id) else f"id_{hashlib.sha256(id.encode(errors='replace')).hexdigest()[:32]}"
 
 
-def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
-    said = {"description": tool.description or None, "strict": tool.strict or None}
-    shape = tool.schema or {"type": "object", "properties": {}}
-    return {"name": tool.name, **{key: value for key, value in said.items() if value}, "input_schema": shape}
-
-
 def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a request with marks at which its provider caches, where it has none: without one nothing is cached.
 
     Marked are the system's part, or else the last tool, and the newest two turns of the user: where the
     conversation ends now, and where it ended a call ago.
     """
-    if _has_mark(body):
+    heads = (*as_mappings(body.get("system")), *as_mappings(body.get("tools")))
+    said = [block for one in as_mappings(body.get("messages")) for block in as_mappings(one.get("content"))]
+    results = (one for block in said for one in as_mappings(block.get("content")))
+    if "cache_control" in body or any("cache_control" in block for block in chain(heads, said, results)):
         return body
     marked = dict(body)
     head = "system" if body.get("system") else "tools"
@@ -338,20 +344,6 @@ def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
             messages[place] = {**messages[place], "content": blocks}
             marked["messages"] = messages
     return marked
-
-
-def _has_mark(body: Mapping[str, Any]) -> bool:
-    heads = (*as_mappings(body.get("system")), *as_mappings(body.get("tools")))
-    if "cache_control" in body or any("cache_control" in block for block in heads):
-        return True
-    # The newest first: that is where clients put them.
-    for message in reversed(as_mappings(body.get("messages"))):
-        for block in as_mappings(message.get("content")):
-            if "cache_control" in block or any(
-                "cache_control" in one for one in as_mappings(block.get("content"))
-            ):
-                return True
-    return False
 
 
 def _mark_last(content: object) -> list[Any] | None:

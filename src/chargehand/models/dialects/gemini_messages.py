@@ -100,7 +100,8 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
     left += ["toolConfig.functionCallingConfig.mode"] if calling.get("mode") == "VALIDATED" else []
     some = bool(calling.get("allowedFunctionNames")) and choice != "tool"
     left += ["toolConfig.functionCallingConfig.allowedFunctionNames"] if some else []
-    level = as_mapping(config.get("thinkingConfig")).get("thinkingLevel")
+    thinking = as_mapping(config.get("thinkingConfig"))
+    level, budget = thinking.get("thinkingLevel"), thinking.get("thinkingBudget")
     left += ["generationConfig.thinkingConfig.thinkingLevel"] if level and level not in _EFFORTS else []
     left += ["generationConfig.responseJsonSchema"] if schema and not isinstance(schema, dict) else []
     mime, looks = config.get("responseMimeType"), str(config.get("mediaResolution") or "")
@@ -118,19 +119,14 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
         stop=as_texts(config.get("stopSequences")),
         schema=neutral.read_reply_schema({"schema": schema}),
         json=mime == _JSON,
-        reasoning=_read_reasoning(as_mapping(config.get("thinkingConfig"))),
+        reasoning=neutral.ReasoningRequest(
+            effort=_EFFORTS.get(str(level)),
+            budget=budget if budget == neutral.DYNAMIC_BUDGET else as_limit(budget),
+            summary="auto" if thinking.get("includeThoughts") is True else None,
+        ),
         hints={name: config[field] for field, name in HINTS.items() if config.get(field) is not None},
         stream=body.get("stream") is True,
         left_out=tuple(left),
-    )
-
-
-def _read_reasoning(given: Mapping[str, Any]) -> neutral.ReasoningRequest:
-    budget = given.get("thinkingBudget")
-    return neutral.ReasoningRequest(
-        effort=_EFFORTS.get(str(given.get("thinkingLevel"))),
-        budget=budget if budget == neutral.DYNAMIC_BUDGET else as_limit(budget),
-        summary="auto" if given.get("includeThoughts") is True else None,
     )
 
 
@@ -146,8 +142,15 @@ def write_contents_request(request: NeutralRequest, model: str) -> WireRequest:
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": text} for text in request.system]}
     if request.tools:
-        tools = neutral.wrap_custom_tools(request.tools)
-        body["tools"] = [{"functionDeclarations": [_write_tool(tool) for tool in tools]}]
+        declared = [
+            {
+                "name": tool.name,
+                **({"description": tool.description} if tool.description else {}),
+                "parametersJsonSchema": tool.schema or {"type": "object", "properties": {}},
+            }
+            for tool in neutral.wrap_custom_tools(request.tools)
+        ]
+        body["tools"] = [{"functionDeclarations": declared}]
         if request.choice == "tool":
             chosen = {"mode": "ANY", "allowedFunctionNames": [request.chosen]}
             body["toolConfig"] = {"functionCallingConfig": chosen}
@@ -308,12 +311,6 @@ def _read_choice(config: Mapping[str, Any]) -> tuple[neutral.ToolChoice | None, 
         message = "a choice among some of the tools means nothing to another dialect"
         raise UntranslatableError("toolConfig", message)
     return ("tool", names[0]) if names and mode == "required" else (mode, "")
-
-
-def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    shape = tool.schema or {"type": "object", "properties": {}}
-    return {"name": tool.name, **described, "parametersJsonSchema": shape}
 
 
 def _write_parts(turn: neutral.ConversationTurn, model: str) -> Iterator[dict[str, Any]]:

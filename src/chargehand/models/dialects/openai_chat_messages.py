@@ -102,6 +102,13 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
     wanted = as_mapping(body.get("response_format"))
     shape = as_mapping(wanted.get("json_schema"))
     parallel = body.get("parallel_tool_calls")
+    # OpenAI's field, and those of routers and of other makers of models: see `_FIELDS` of the dialect.
+    router = as_mapping(body.get("reasoning"))
+    effort, budget = body.get("reasoning_effort") or router.get("effort"), as_limit(router.get("max_tokens"))
+    if budget is None:
+        budget = read_thinking(as_mapping(body.get("thinking")))
+    if isinstance(switch := body.get("enable_thinking"), bool) and budget is None:
+        budget = neutral.DYNAMIC_BUDGET if switch else 0
     return NeutralRequest(
         turns=neutral.join_turns(turns),
         system=tuple(system),
@@ -115,23 +122,11 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
         stop=as_texts(body.get("stop")),
         schema=neutral.read_reply_schema(shape),
         json=wanted.get("type") in ("json_object", "json_schema"),
-        reasoning=_read_reasoning(body),
+        reasoning=neutral.ReasoningRequest(effort=effort if isinstance(effort, str) else None, budget=budget),
         hints={name: body[name] for name in sorted(_READ_HINTS) if body.get(name) is not None},
         stream=body.get("stream") is True,
         left_out=tuple(list_unread(body, _READ)),
     )
-
-
-def _read_reasoning(body: Mapping[str, Any]) -> neutral.ReasoningRequest:
-    """Read OpenAI's field, and those of routers and of other makers of models: see `_FIELDS` of the dialect."""
-    router = as_mapping(body.get("reasoning"))
-    effort = body.get("reasoning_effort") or router.get("effort")
-    budget = as_limit(router.get("max_tokens"))
-    if budget is None:
-        budget = read_thinking(as_mapping(body.get("thinking")))
-    if isinstance(switch := body.get("enable_thinking"), bool) and budget is None:
-        budget = neutral.DYNAMIC_BUDGET if switch else 0
-    return neutral.ReasoningRequest(effort=effort if isinstance(effort, str) else None, budget=budget)
 
 
 def write_chat_request(request: NeutralRequest, model: str) -> WireRequest:
@@ -148,7 +143,18 @@ def write_chat_request(request: NeutralRequest, model: str) -> WireRequest:
             messages.append(message)
     body: dict[str, Any] = {"messages": messages, "stream": request.stream}
     if request.tools:
-        body["tools"] = [_write_tool(tool) for tool in neutral.wrap_custom_tools(request.tools)]
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "parameters": tool.schema or {"type": "object", "properties": {}},
+                    **({"description": tool.description} if tool.description else {}),
+                    **({} if tool.strict is None else {"strict": tool.strict}),
+                },
+            }
+            for tool in neutral.wrap_custom_tools(request.tools)
+        ]
     if request.choice is not None and request.tools:
         named_tool = {"type": "function", "function": {"name": request.chosen}}
         body["tool_choice"] = named_tool if request.choice == "tool" else request.choice
@@ -256,13 +262,6 @@ def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
         case None:
             return None, ""
     raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} means nothing to another dialect")
-
-
-def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
-    function = {"name": tool.name, "parameters": tool.schema or {"type": "object", "properties": {}}}
-    described: dict[str, Any] = {"description": tool.description} if tool.description else {}
-    held = {} if tool.strict is None else {"strict": tool.strict}
-    return {"type": "function", "function": function | described | held}
 
 
 def _write_user(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:

@@ -123,7 +123,19 @@ def write_responses_request(request: NeutralRequest, model: str) -> WireRequest:
     if request.system:
         body["instructions"] = "\n\n".join(request.system)
     if request.tools:
-        body["tools"] = [_write_tool(tool) for tool in request.tools]
+        body["tools"] = [
+            {"type": "custom", "name": tool.name, "description": tool.description}
+            if tool.custom
+            else {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.schema or {"type": "object", "properties": {}},
+                # Without a word this dialect is strict, and the others are not.
+                "strict": tool.strict is True,
+            }
+            for tool in request.tools
+        ]
     if request.choice is not None and request.tools:
         kind = "custom" if request.chosen in request.custom else "function"
         chosen = {"type": kind, "name": request.chosen}
@@ -226,19 +238,6 @@ def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
         case None:
             return None, ""
     raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} means nothing to another dialect")
-
-
-def _write_tool(tool: neutral.OfferedTool) -> dict[str, Any]:
-    if tool.custom:
-        return {"type": "custom", "name": tool.name, "description": tool.description}
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.schema or {"type": "object", "properties": {}},
-        # Without a word this dialect is strict, and the others are not.
-        "strict": tool.strict is True,
-    }
 
 
 def _write_items(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:

@@ -158,7 +158,16 @@ class _TranslatedReply:
                     yield out
                 return
             # Some providers stream unasked, or do not although asked: the client gets what it asked for.
-            deltas = await self._read_deltas(streamed=streamed)
+            body = await self._reply.read_all()
+            if streamed:
+                split, meter = EventSplitter(), self._provider.stream_meter({})
+                events = [*split.feed(body), split.rest()]
+                deltas = [delta for event in events for delta in self._read_event(event, meter)]
+                deltas += self._take(self._reader.finish())
+            else:
+                content = parse_reply(body)
+                self.metered = self._provider.read_usage(content)
+                deltas = list(self._take(self._reader.read_whole(content)))
             if self._stream:
                 for delta in deltas:
                     yield self._writer.write_delta(delta)
@@ -170,16 +179,6 @@ class _TranslatedReply:
         except (UntranslatableError, TypeError, AttributeError, KeyError) as error:
             # A provider's reply of another shape than its dialect's; our own readers are held by property tests.
             raise _unreadable_reply(f"the model's reply cannot be read: {error}") from None
-
-    async def _read_deltas(self, *, streamed: bool) -> list[ReplyDelta]:
-        body = await self._reply.read_all()
-        if not streamed:
-            content = parse_reply(body)
-            self.metered = self._provider.read_usage(content)
-            return list(self._take(self._reader.read_whole(content)))
-        split, meter = EventSplitter(), self._provider.stream_meter({})
-        found = [delta for event in [*split.feed(body), split.rest()] for delta in self._read_event(event, meter)]
-        return [*found, *self._take(self._reader.finish())]
 
     async def _translate_events(self) -> AsyncIterator[bytes]:
         split, meter = EventSplitter(), self._provider.stream_meter({})

@@ -246,7 +246,17 @@ class BudgetAdmission:
                 # The ledger's thread goes on, and its reserve has to be given back.
                 self.spawn(_return_grant(call, admission))
                 raise
-            await self._wait_for_reserves(call)
+            # Until a call under way was settled here, or for a moment: those of other processes tell nobody.
+            self._freed.clear()
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._freed.wait()
+            except asyncio.CancelledError:
+                self.spawn(
+                    call.close("refused", 499, reason="client_gone: it left while it waited for its budget")
+                )
+                raise
 
     def _ask(self, question: Callable[[], _T]) -> asyncio.Future[_T]:
         """Ask the ledger: in its thread, or here and now with `on_loop`."""
@@ -258,17 +268,6 @@ class BudgetAdmission:
         except GatewayFault as fault:
             answered.set_exception(fault)
         return answered
-
-    async def _wait_for_reserves(self, call: MeteredCall) -> None:
-        """Return once a call under way was settled here, or in a moment: those of other processes tell nobody."""
-        self._freed.clear()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._freed.wait()
-        except asyncio.CancelledError:
-            self.spawn(call.close("refused", 499, reason="client_gone: it left while it waited for its budget"))
-            raise
 
     def _grant(self, call: str, served: ServedModel, bound: CallBound, *, patient: bool) -> BudgetGrant:
         """Reserve for a call, for less output where not all of it can be paid.

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from chargehand.models.contract import GatewayFault, NextModel
 from chargehand.models.http.server import HttpAnswer
-from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, ProviderHealth, Retries
+from chargehand.models.providers import LONGEST_WAIT, PROBE_SECONDS, Retries
 from chargehand.models.serving.admission import BudgetAdmission
 from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, find_quota_refusal
 from chargehand.models.serving.headers import refuse
@@ -82,7 +82,10 @@ class FallbackChain:
             return
         probing = health.begin_probe()
         try:
-            if probing and not await self._is_reachable(request, health):
+            # Found out for nothing, where that can be, before a call that may cost money is sent.
+            probe = getattr(request.served.upstream, "probe", None) if probing else None
+            suspected = health.address.breaker.state != "closed"
+            if probe is not None and suspected and not await probe(_PATIENT_SECONDS):
                 health.note_unreachable()
                 message = f"provider {request.served.provider!r} still does not answer"
                 raise (NextModel if request.more else GatewayFault)("upstream_unreachable", message)
@@ -98,14 +101,6 @@ class FallbackChain:
         finally:
             if probing:
                 health.end_probe()
-
-    async def _is_reachable(self, request: UpstreamRequest, health: ProviderHealth) -> bool:
-        """Find out for nothing, where that can be, before a call that may cost money is sent."""
-        probe = getattr(request.served.upstream, "probe", None)
-        if probe is None or health.address.breaker.state == "closed":
-            return True
-        reached: bool = await probe(_PATIENT_SECONDS)
-        return reached
 
     async def _wait(self, request: UpstreamRequest, wait: float) -> None:
         """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""

@@ -425,22 +425,19 @@ class RequestHandler:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
-        metered = drop_empty_counts(metered, wrote=metered.usage.output == 0 and self._wrote_something(content))
+        wrote = False
+        if metered.usage.output == 0 and self._request.operation == "reply":
+            try:
+                said = fold_reply(DIALECTS[self._rules.name].reply_reader("").read_whole(content))
+                wrote = bool(said.text or said.thoughts or said.calls)
+            except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
+                wrote = True  # what cannot be read is taken for a reply that has text or calls
+        metered = drop_empty_counts(metered, wrote=wrote)
         if reply.left_out is not None:
             headers = call.name_left_out(reply, reply.left_out()).lower_headers
         headers = {**select_headers({**JSON_HEADERS, **headers}, call.id), **self._request.shown}
         await self._settle_whole(call, reply, headers, body, metered)
         await self._send_whole(reply.status, headers, body)
-
-    def _wrote_something(self, content: Mapping[str, Any]) -> bool:
-        """Tell whether a whole reply has text or calls; one that cannot be read is taken for one that has."""
-        if self._request.operation != "reply":
-            return False
-        try:
-            reply = fold_reply(DIALECTS[self._rules.name].reply_reader("").read_whole(content))
-        except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
-            return True
-        return bool(reply.text or reply.thoughts or reply.calls)
 
     async def _settle_whole(
         self,

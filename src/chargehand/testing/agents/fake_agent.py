@@ -254,7 +254,13 @@ class FakeAcpAgent:
                 self._edit(str(answer["content"]["word"]) + "\n")
                 return
             case "terminal":
-                self._use_terminal()
+                script = f"echo made > {MADE}; echo seen; exit 3"
+                name = self._peer.ask("terminal/create", command="sh", args=["-c", script])["terminalId"]
+                ended = self._peer.ask("terminal/wait_for_exit", terminalId=name)
+                shown = self._peer.ask("terminal/output", terminalId=name)
+                self._peer.ask("terminal/release", terminalId=name)
+                if ended["exitCode"] != 3 or shown["output"] != "seen\n":
+                    raise Refused(f"{ended} {shown}")
                 return
         self._edit("made\n")
 
@@ -270,17 +276,6 @@ class FakeAcpAgent:
         if self._peer.ask("fs/read_text_file", path=path)["content"] != content:
             raise Refused("the file is not what was written")
         self._peer.update("tool_call_update", toolCallId="c-1", status="completed")
-
-    def _use_terminal(self) -> None:
-        made = self._peer.ask(
-            "terminal/create", command="sh", args=["-c", f"echo made > {MADE}; echo seen; exit 3"]
-        )
-        name = made["terminalId"]
-        ended = self._peer.ask("terminal/wait_for_exit", terminalId=name)
-        shown = self._peer.ask("terminal/output", terminalId=name)
-        self._peer.ask("terminal/release", terminalId=name)
-        if ended["exitCode"] != 3 or shown["output"] != "seen\n":
-            raise Refused(f"{ended} {shown}")
 
 
 def edit(content: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -151,15 +151,11 @@ class MemoryAttemptContext:
         """Note a call that the role does not allow; see `AttemptContext.refused`."""
         self.refusals.append((tool, reason))
 
-    def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def limited(self, seconds: float) -> AsyncIterator[None]:
         """Bound a block; see `AttemptContext.limited`."""
-        return _limit_time(seconds)
-
-
-@asynccontextmanager
-async def _limit_time(seconds: float) -> AsyncIterator[None]:
-    async with asyncio.timeout(seconds):
-        yield
+        async with asyncio.timeout(seconds):
+            yield
 
 
 class AgentCase(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,7 +144,16 @@ class LimitContract(SandboxFixtures):
         await sandbox.exec(python(_BURN.format(seconds=0.3)))
         await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > kept"])
         # Where /proc is sampled, processes of a short command may live between two looks.
-        await _run_until_seen(sandbox, ["sh", "-c", "sleep 60 & sleep 60 & wait"], processes=4)
+        running = asyncio.create_task(sandbox.exec(["sh", "-c", "sleep 60 & sleep 60 & wait"]))
+
+        def seen() -> bool:
+            most = sandbox.usage().peak_processes
+            return most is None or most >= 4
+
+        await until(seen)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
         await sandbox.exec(["sh", "-c", "head -c 5000 /dev/zero; head -c 11 /dev/zero >&2"], output_limit=10)
         await sandbox.close()
         used = sandbox.usage()
@@ -166,17 +175,3 @@ async def _run_until_known(sandbox: Sandbox, program: str, *, seconds: float) ->
     if result.limit == "processes" or sandbox.tier == "vm":
         return result
     return await sandbox.exec(python(program), timeout=10 * seconds)
-
-
-async def _run_until_seen(sandbox: Sandbox, command: list[str], *, processes: int) -> None:
-    """Run a command that does not end by itself until so many processes were counted, or nobody counts them."""
-
-    def seen() -> bool:
-        most = sandbox.usage().peak_processes
-        return most is None or most >= processes
-
-    running = asyncio.create_task(sandbox.exec(command))
-    await until(seen)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running

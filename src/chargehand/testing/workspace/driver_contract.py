@@ -6,15 +6,15 @@ The checks are plain methods with asserts; pytest collects them from a subclass.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 
 from chargehand.core.errors import NotFoundError
 from chargehand.testing.workspace.attribute_contract import AttributeContract
 from chargehand.testing.workspace.entry_contract import EntryContract
 from chargehand.testing.workspace.harness import DriverHarness, changed, tree_paths
 from chargehand.workspace.environment import EnvironmentLayers
-from chargehand.workspace.workspace import Workspace
 
 
 class DriverContract(AttributeContract, EntryContract):
@@ -182,7 +182,7 @@ class DriverContract(AttributeContract, EntryContract):
         harness.run(workspace, "echo x > x")
         # A commit is refused, too: what was meant is a tree, and git would take either.
         for nothing in ("0" * 40, "no tree", workspace.base.commit):
-            assert _refusal(workspace, nothing) == "tree_not_found"
+            assert _not_found(partial(workspace.reset, nothing, "rollback")) == "tree_not_found"
         assert changed(workspace) == {"x": "added"}
 
     def test_old_generations_can_be_tidied(self, harness: DriverHarness) -> None:
@@ -207,7 +207,7 @@ class DriverContract(AttributeContract, EntryContract):
         workspace.discard()
         assert not workspace.directory.exists()
         assert harness.depot.read_ref(workspace.ref) == kept.commit
-        assert _loss(harness, workspace) == "workspace_not_found"
+        assert _not_found(partial(harness.load, workspace)) == "workspace_not_found"
         assert harness.workspace(tree=kept.tree).scan().tree == kept.tree
         workspace.destroy()
         assert harness.depot.read_ref(workspace.ref) is None
@@ -226,23 +226,6 @@ class DriverContract(AttributeContract, EntryContract):
     def test_an_environment_layer_lies_below_the_work(self, harness: DriverHarness) -> None:
         """What `setup` left is there, is not part of the tree, and comes back with a roll-back."""
         layers = EnvironmentLayers(harness.depot)
-        environment = self._environment(harness, layers)
-        workspace = harness.workspace(environment=environment)
-        shown = harness.run(
-            workspace, ".venv/bin/env cat .venv/bin/tool README.md docs/a.md src/app.egg-info/PKG build/o"
-        )
-        assert shown == "tool\nhello\na\ninfo\no\n"
-        assert harness.run(workspace, "ls .venv; git log --format=%an") == "bin\nada\n"
-        harness.run(
-            workspace,
-            "echo x > .venv/new; rm .venv/bin/tool; echo y > src/app.egg-info/PKG; echo z > z; rm -r build;"
-            "echo f > src/fresh.py; mkdir src/sub; echo f > src/sub/fresh.py",
-        )
-        assert changed(workspace) == {"z": "added", "src/fresh.py": "added", "src/sub/fresh.py": "added"}
-        workspace.reset(workspace.base.tree, "back")
-        assert harness.run(workspace, "cat .venv/bin/tool build/o src/app.egg-info/PKG") == "tool\no\ninfo\n"
-
-    def _environment(self, harness: DriverHarness, layers: EnvironmentLayers) -> Path:
         key = layers.key(harness.base, command="make env", tier=harness.driver)
         assert layers.find(key) is None
         setup = harness.workspace()
@@ -256,7 +239,20 @@ class DriverContract(AttributeContract, EntryContract):
         frozen = layers.freeze(setup, key)
         assert frozen.dropped == ("README.md", "docs/a.md")
         assert layers.find(key) == frozen.path
-        return frozen.path
+        workspace = harness.workspace(environment=frozen.path)
+        shown = harness.run(
+            workspace, ".venv/bin/env cat .venv/bin/tool README.md docs/a.md src/app.egg-info/PKG build/o"
+        )
+        assert shown == "tool\nhello\na\ninfo\no\n"
+        assert harness.run(workspace, "ls .venv; git log --format=%an") == "bin\nada\n"
+        harness.run(
+            workspace,
+            "echo x > .venv/new; rm .venv/bin/tool; echo y > src/app.egg-info/PKG; echo z > z; rm -r build;"
+            "echo f > src/fresh.py; mkdir src/sub; echo f > src/sub/fresh.py",
+        )
+        assert changed(workspace) == {"z": "added", "src/fresh.py": "added", "src/sub/fresh.py": "added"}
+        workspace.reset(workspace.base.tree, "back")
+        assert harness.run(workspace, "cat .venv/bin/tool build/o src/app.egg-info/PKG") == "tool\no\ninfo\n"
 
     def test_what_the_base_tracks_wins_over_the_environment(self, harness: DriverHarness) -> None:
         """An environment made on another base hides nothing of this one."""
@@ -279,17 +275,10 @@ class DriverContract(AttributeContract, EntryContract):
         assert harness.run(shown, "test ! -e gen/made.py; test ! -f clash; cat vendor/v") == "v\n"
 
 
-def _refusal(workspace: Workspace, tree: str) -> str:
+def _not_found(work: Callable[[], object]) -> str:
+    """Return the code of what the work does not find."""
     try:
-        workspace.reset(tree, "rollback")
+        work()
     except NotFoundError as problem:
         return problem.code
-    return "not refused"
-
-
-def _loss(harness: DriverHarness, workspace: Workspace) -> str:
-    try:
-        harness.load(workspace)
-    except NotFoundError as problem:
-        return problem.code
-    return "still there"
+    return "found"

@@ -61,21 +61,18 @@ class _SchemaSimplifier:
                 name = word.replace("~1", "/").replace("~0", "~")
                 found = found.get(name) if isinstance(found, dict) else None
             return self.node(found, depth + 1)
-        return {**_copy_keywords(schema), **self._simplify_parts(schema, depth + 1)}
-
-    def _simplify_parts(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        made = _copy_keywords(schema)
         if isinstance(properties := schema.get("properties"), dict):
-            named = {name: each for name, each in properties.items() if _is_name(name)}
-            made["properties"] = {name: self.node(each, depth) for name, each in list(named.items())[:_MOST_NODES]}
+            named = [(name, each) for name, each in properties.items() if _is_name(name)]
+            made["properties"] = {name: self.node(each, depth + 1) for name, each in named[:_MOST_NODES]}
         if isinstance(items := schema.get("items"), dict):
-            made["items"] = self.node(items, depth)
+            made["items"] = self.node(items, depth + 1)
         more = schema.get("additionalProperties")
         if isinstance(more, bool | dict):
-            made["additionalProperties"] = more if isinstance(more, bool) else self.node(more, depth)
+            made["additionalProperties"] = more if isinstance(more, bool) else self.node(more, depth + 1)
         for word in _COMBINED:
             if isinstance(parts := schema.get(word), list) and 0 < len(parts) <= _MOST_NODES:
-                made[word] = [self.node(part, depth) for part in parts]
+                made[word] = [self.node(part, depth + 1) for part in parts]
         return made
 
 

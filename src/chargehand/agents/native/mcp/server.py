@@ -224,7 +224,14 @@ class McpExchange:
                 case "flood":
                     self._fail(McpError(f"it sent more than {relay.MOST >> 20} MiB", broken=True))
                 case "ended":
-                    self._fail(McpError(f"{_describe_end(rest)}{self.oddities()}", broken=True))
+                    try:
+                        report = msgspec.json.decode(rest)
+                    except (msgspec.DecodeError, RecursionError):  # the server may have forged it
+                        report = None
+                    ended = report if isinstance(report, dict) else {}
+                    last = _one_line(text_at(ended, "stderr")[-LONGEST_ERROR:])
+                    how = f"it ended with exit code {ended.get('code')!s:.10}" + (f": {last}" if last else "")
+                    self._fail(McpError(f"{how}{self.oddities()}", broken=True))
 
     def relay_ended(self, running: asyncio.Future[ExecResult]) -> None:
         """Fail what still waits once the relay has ended; a sandbox that died stays that error."""
@@ -251,17 +258,6 @@ class McpExchange:
             self._answered += 1
             refusal = RpcError("not offered by this client", number=METHOD_NOT_FOUND)
             self.channel.answer(number, {} if method == "ping" else refusal)
-
-
-def _describe_end(report: str) -> str:
-    """Return how a server ended, by the relay's report, which the server may have forged."""
-    try:
-        ended = msgspec.json.decode(report)
-    except (msgspec.DecodeError, RecursionError):
-        ended = None
-    ended = ended if isinstance(ended, dict) else {}
-    last = _one_line(text_at(ended, "stderr")[-LONGEST_ERROR:])
-    return f"it ended with exit code {ended.get('code')!s:.10}" + (f": {last}" if last else "")
 
 
 def _one_line(text: str) -> str:

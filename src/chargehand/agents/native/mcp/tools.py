@@ -147,7 +147,22 @@ class McpTools:
             if tool is None:
                 raise Mistake(f"there is no tool {name[:80]!r}: {nearest(name[:80], self._tools)}")
             server = tool.server
-            checked = _check_arguments(tool, arguments)
+            if not isinstance(arguments, dict):
+                raise Mistake(f"the arguments of {tool.name} must be a JSON object, not {str(arguments)[:60]!r}")
+            properties, required = tool.parameters["properties"], tool.parameters["required"]
+            # Several models write null for what they leave out; it stays where the schema lets null be a value.
+            checked = {
+                key: value
+                for key, value in arguments.items()
+                if value is not None
+                or key in required
+                or key not in properties
+                or not faults(properties[key], None)
+            }
+            if len(msgspec.json.encode(checked)) > _LONGEST_ARGUMENTS:
+                raise Mistake(f"the arguments of {tool.name} are longer than {_LONGEST_ARGUMENTS} bytes")
+            if wrong := faults(tool.parameters, checked):
+                raise Mistake(f"wrong arguments for {tool.name}: {'; '.join(wrong)}")
             document = msgspec.json.encode(checked, order="sorted").decode()
             action = McpCall(server=server, tool=tool.tool, arguments=document, reads=tool.reads)
             # An action of its own kind, with typed facts, so that rules can name a server's tool.
@@ -161,23 +176,6 @@ class McpTools:
             return ToolResult(text=f"the MCP server {server!r} failed: {error.message}", failed=True)
         text, artifact = await self._shorten(read_content(result, keep=self._context.keep))
         return ToolResult(text=text, failed=result.get("isError") is True, artifact=artifact)
-
-
-def _check_arguments(tool: McpTool, given: object) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise Mistake(f"the arguments of {tool.name} must be a JSON object, not {str(given)[:60]!r}")
-    properties, required = tool.parameters["properties"], tool.parameters["required"]
-    # Several models write null for what they leave out; it stays where the schema lets null be a value.
-    arguments = {
-        key: value
-        for key, value in given.items()
-        if value is not None or key in required or key not in properties or not faults(properties[key], None)
-    }
-    if len(msgspec.json.encode(arguments)) > _LONGEST_ARGUMENTS:
-        raise Mistake(f"the arguments of {tool.name} are longer than {_LONGEST_ARGUMENTS} bytes")
-    if wrong := faults(tool.parameters, arguments):
-        raise Mistake(f"wrong arguments for {tool.name}: {'; '.join(wrong)}")
-    return arguments
 
 
 def _allowed_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[McpTool]:
@@ -207,29 +205,28 @@ def read_content(result: Mapping[str, Any], *, keep: Callable[[bytes], str]) -> 
 
     Structured content is shown where there is no other.
     """
-    parts = [_render_part(part, keep) for part in list(objects_at(result, "content"))[:_MOST_PARTS]]
+    parts: list[str] = []
+    for part in list(objects_at(result, "content"))[:_MOST_PARTS]:
+        match part.get("type"):
+            case "text":
+                parts.append(text_at(part, "text"))
+            case "image" | "audio" as kind:
+                parts.append(_keep_data(str(kind), part, text_at(part, "data"), keep))
+            case "resource":
+                resource = object_at(part, "resource")
+                where = f"resource {_one_line(text_at(resource, 'uri'))}"
+                if isinstance(resource.get("text"), str):
+                    parts.append(f"[{where}]\n{resource['text']}")
+                else:
+                    parts.append(_keep_data(where, resource, text_at(resource, "blob"), keep))
+            case "resource_link":
+                title = _one_line(text_at(part, "name", "title"))
+                parts.append(f"[link to resource {_one_line(text_at(part, 'uri'))}: {title}]")
+            case other:
+                parts.append(f"[content of the unknown type {_one_line(str(other))}]")
     if not parts and result.get("structuredContent") is not None:
         parts = [msgspec.json.encode(result["structuredContent"]).decode()]
     return printable("\n".join(parts)) or "(the server sent an empty result)"
-
-
-def _render_part(part: Mapping[str, Any], keep: Callable[[bytes], str]) -> str:
-    match part.get("type"):
-        case "text":
-            return text_at(part, "text")
-        case "image" | "audio" as kind:
-            return _keep_data(str(kind), part, text_at(part, "data"), keep)
-        case "resource":
-            resource = object_at(part, "resource")
-            where = _one_line(text_at(resource, "uri"))
-            if isinstance(resource.get("text"), str):
-                return f"[resource {where}]\n{resource['text']}"
-            return _keep_data(f"resource {where}", resource, text_at(resource, "blob"), keep)
-        case "resource_link":
-            title = _one_line(text_at(part, "name", "title"))
-            return f"[link to resource {_one_line(text_at(part, 'uri'))}: {title}]"
-        case other:
-            return f"[content of the unknown type {_one_line(str(other))}]"
 
 
 def _keep_data(what: str, part: Mapping[str, Any], data: str, keep: Callable[[bytes], str]) -> str:
