@@ -124,7 +124,6 @@ class _Demo:
         if state.status == "promoted":
             scenes = (
                 self._show_change,
-                self._show_checkpoints,
                 self._fork,
                 self._let_one_cheat,
                 self._let_one_forge,
@@ -210,7 +209,22 @@ class _Demo:
         before = self._fingerprint()
         state = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell))
         if not self.interrupted:
-            self._show_export(state, before)
+            branch = exported_branch(state)
+            cost, known = mission_cost(state)
+            if branch is not None:
+                self._text(f"    branch  {branch}")
+            self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
+            after = self._fingerprint()
+            # A promotion adds a ref; the files and all other refs stay as they were.
+            ok = (
+                state.status == "promoted"
+                and branch is not None
+                and known
+                and (cost or 0) > 0
+                and before[1] == after[1]
+                and set(before[0].splitlines()) <= set(after[0].splitlines())
+            )
+            self._step("run", ok, result=self._document(state))
             # The first attempt's claim was not believed, for a reason that it could not see before.
             store, verdict = self.app.store, verdict_of(state, 1)
             why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
@@ -222,24 +236,6 @@ class _Demo:
             first, second = ("\n".join(line.text for line in told if line.attempt == number) for number in (1, 2))
             self._step("acceptance_file_hidden_until_reported", ACCEPTANCE not in first and ACCEPTANCE in second)
         return state
-
-    def _show_export(self, state: MissionState, before: tuple[str, str]) -> None:
-        branch = exported_branch(state)
-        cost, known = mission_cost(state)
-        if branch is not None:
-            self._text(f"    branch  {branch}")
-        self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
-        after = self._fingerprint()
-        # A promotion adds a ref; the files and all other refs stay as they were.
-        ok = (
-            state.status == "promoted"
-            and branch is not None
-            and known
-            and (cost or 0) > 0
-            and before[1] == after[1]
-            and set(before[0].splitlines()) <= set(after[0].splitlines())
-        )
-        self._step("run", ok, result=self._document(state))
 
     def _fingerprint(self) -> tuple[str, str]:
         """Return all refs and all that differs from HEAD: what no refused agent may change."""
@@ -254,8 +250,6 @@ class _Demo:
             colour = None if line.startswith("+++") else {"+": "green", "-": "red"}.get(line[:1])
             self._text(f"  {line}", colour=colour)
         self._step("diff", b"+    return price * (100 - percent) // 100" in patch)
-
-    def _show_checkpoints(self, state: MissionState) -> None:
         self._command(f"chargehand checkpoint list {state.id}")
         for point in state.checkpoints:
             self._text(f"  {point.commit[:12]}  made after an {point.trigger}, {point.changed} changed")

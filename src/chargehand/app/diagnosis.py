@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 # Settings reach git by GIT_CONFIG_COUNT, which came with 2.31.
 _OLDEST_GIT = (2, 31)
 _FREE_MB = 1024
-# The first parts (Python, git, state directory): without them nothing works, whatever the sandboxes do.
-_ESSENTIAL = 3
 
 
 class Drivers(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +105,7 @@ class MachinesReady(msgspec.Struct, frozen=True, kw_only=True):
 async def diagnose(reader: StateReader) -> Diagnosis:
     """Try everything side by side: most of each trial is waiting for processes and disks, not computing."""
     python = ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
+    # Without these nothing works, whatever the sandboxes do.
     essential = (python, _try_git(), _try_state(reader.home))
     usable = essential[-1].ok
     size, search = reader.profile, reader.environ.get("PATH", os.defpath)

@@ -328,7 +328,14 @@ class _Merge:
             values |= self._agent(name)
         for table, what in _OWNED.items():
             for name in self._names(table):
-                values |= self._owned_entry(table, what, name)
+                mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
+                if mine:
+                    self._note_shadowed(what, name, mine, theirs)
+                elif not self._trusted:
+                    for dotted, said in theirs.items():
+                        self._mark_untrusted(dotted, said, host=False)
+                    continue
+                values |= fill_defaults(table, name, mine or theirs)
         return values
 
     def _names(self, table: str) -> list[str]:
@@ -379,16 +386,6 @@ class _Merge:
                 reason="would work with your models and at your cost",
             )
         return complete_agent(name, kept)
-
-    def _owned_entry(self, table: str, what: str, name: str) -> dict[str, SourcedValue]:
-        mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
-        if mine:
-            self._note_shadowed(what, name, mine, theirs)
-        elif not self._trusted:
-            for dotted, said in theirs.items():
-                self._mark_untrusted(dotted, said, host=False)
-            return {}
-        return fill_defaults(table, name, mine or theirs)
 
     def _note_shadowed(
         self, what: str, name: str, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue]

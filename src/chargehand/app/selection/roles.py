@@ -136,7 +136,19 @@ class RoleCatalogue:
             RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
             for name, text in shipped_roles().items()
         ]
-        return [*shipped, *self.of_repository(), *self._own()]
+        theirs, own = self.of_repository(), []
+        try:
+            for path in sorted(
+                path for path in self.directory.iterdir() if _name_of(path.name) and path.is_file()
+            ):
+                content = path.read_bytes()
+                own.append(RoleFile(name=_name_of(path.name), level="user", place=str(path), content=content))
+        except (FileNotFoundError, NotADirectoryError):
+            own = []
+        except OSError as error:
+            message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
+            raise ConfigError(message, hint="fix or remove the file") from error
+        return [*shipped, *theirs, *own]
 
     def of_repository(self) -> list[RoleFile]:
         """Return the files that the repository brings along, trusted or not."""
@@ -153,19 +165,6 @@ class RoleCatalogue:
                     RoleFile(name=name, level="repository", place=entry.path, content=content, trusted=trusted)
                 )
         return found
-
-    def _own(self) -> list[RoleFile]:
-        try:
-            paths = sorted(path for path in self.directory.iterdir() if _name_of(path.name) and path.is_file())
-            return [
-                RoleFile(name=_name_of(path.name), level="user", place=str(path), content=path.read_bytes())
-                for path in paths
-            ]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
-            raise ConfigError(message, hint="fix or remove the file") from error
 
 
 def _name_of(path: str) -> str:
