@@ -208,15 +208,6 @@ class Actions:
         arguments |= {"repository": str(found.path), "base": request.base, "sandbox": request.sandbox}
         return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
 
-    def wait_until_ended(self, action: str, seconds: float) -> ActionState:
-        """Return an action's state once it has ended, or as it is after `seconds`."""
-        until = time.monotonic() + seconds
-        while True:
-            state = self.state(action)
-            if state.status in ACTION_ENDED or time.monotonic() >= until:
-                return state
-            time.sleep(_LOOK_SECONDS)
-
     def read_output(self, action: str, after: int = 0) -> ActionOutputPage:
         """Return the lines that an action printed from `after` on, a byte of its output."""
         state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
@@ -234,7 +225,12 @@ class Actions:
     def cancel_and_wait(self, action: str) -> ActionState:
         """End an action and return how it stands once it has ended, or after 15 seconds."""
         self.cancel(action)
-        return self.wait_until_ended(action, _CANCEL_SECONDS)
+        until = time.monotonic() + _CANCEL_SECONDS
+        while True:
+            state = self.state(action)
+            if state.status in ACTION_ENDED or time.monotonic() >= until:
+                return state
+            time.sleep(_LOOK_SECONDS)
 
     def follow(self, action: str) -> Iterator[OutputLine]:
         """Yield what an action printed and prints, until it has ended or asks something."""

@@ -89,8 +89,7 @@ def run_demo(stage: DemoStage, *, keep: bool) -> DemoDocument | None:
         write_configuration(user_config_path(environ), directory)
         with contextlib.closing(App(environ=environ, cwd=project)) as app:
             story = _Demo(app, stage, project=project, acceptance=write_files_beside(directory))
-            story.introduce(directory)
-            story.tell()
+            story.tell(directory)
         if story.interrupted:
             return None
         story.close(directory, keep=keep)
@@ -109,15 +108,12 @@ class _Demo:
         self._stage = stage
         self._acceptance = acceptance
 
-    def introduce(self, directory: Path) -> None:
-        """Say what is scripted and what is real."""
+    def tell(self, directory: Path) -> None:
+        """Say what is scripted, then tell scene after scene; without a promotion what follows one is left out."""
         self._text("A small shop with a bug in its discount, and a model that is asked to fix it.", bold=True)
         for line in _SCRIPTED:
             self._text(line)
         self._text(f"Everything happens in {directory}.")
-
-    def tell(self) -> None:
-        """Tell scene after scene; what follows a promotion is left out where there was none."""
         state = self._let_the_model_work()
         if self.interrupted:
             return

@@ -97,13 +97,6 @@ def join_sources(
     return user
 
 
-def narrow_by_option(key: ConfigKey, lower: SourcedValue, option: SourcedValue) -> SourcedValue:
-    """Return what an option makes of what the user's other sources say: lists of areas only get narrower."""
-    if key.meet == "union" or (key.meet == "intersect" and key.empty == "all"):
-        return join_sources(key, lower, option, trusted=True)
-    return option
-
-
 def _both(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedValue:
     return SourcedValue(value=value, origin=f"{user.origin} + {repository.origin}", place=repository.place)
 
@@ -239,8 +232,11 @@ def resolve(
     extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
     mine = {**(machine or {}), **own, **environment}
     for dotted, option in said.items():
-        key = find_key(dotted)
-        mine[dotted] = narrow_by_option(key, mine[dotted], option) if key and dotted in mine else option
+        key, lower = find_key(dotted), mine.get(dotted)
+        # Lists of areas only get narrower by an option.
+        if key and lower and (key.meet == "union" or (key.meet == "intersect" and key.empty == "all")):
+            option = join_sources(key, lower, option, trusted=True)
+        mine[dotted] = option
     # What the user says must hold without the repository, whose entries may be left out for want of trust;
     # the repository's file may refer to both.
     check_references(mine, mine)

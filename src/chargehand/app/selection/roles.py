@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -63,11 +62,6 @@ class RoleInForce(Struct, frozen=True, kw_only=True):
     hidden: tuple[RoleFile, ...] = ()
 
 
-def user_roles_path(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the user's own roles, beside their configuration; it need not exist."""
-    return user_config_path(environ).parent / "roles"
-
-
 class RoleCatalogue:
     """The roles for one project at one base, or outside of any."""
 
@@ -79,7 +73,8 @@ class RoleCatalogue:
         tree: str = "",
         is_trusted: Callable[[str], bool] = trust_nothing,
     ) -> None:
-        self.directory = user_roles_path(environ)
+        # The user's own roles, beside their configuration; it need not exist.
+        self.directory = user_config_path(environ).parent / "roles"
         self._depot = depot
         self._tree = tree
         self._is_trusted = is_trusted

@@ -206,7 +206,8 @@ def cost_text(cost: float | None, known: bool) -> str:
 
 def show_checks(out: Output, state: MissionState) -> None:
     """Write the table of the last verdict's checks beside how they end on the base."""
-    verdict = last_verdict(state)
+    # The last one on a tree of the mission's own.
+    verdict = next((each for each in reversed(state.verdicts) if each.scope != "base"), None)
     if verdict is None or not verdict.checks:
         return
     # Beside the base's: a check that was red before is not the mission's fault.
@@ -242,12 +243,6 @@ def _describe_reads(verdict: Verdict) -> list[str]:
 def _some_paths(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _NAMED_PATHS} more" if len(paths) > _NAMED_PATHS else ""
     return ", ".join(map(shown_path, paths[:_NAMED_PATHS])) + more
-
-
-def last_verdict(state: MissionState) -> Verdict | None:
-    """Return the last verdict on a tree of the mission's own."""
-    own = [verdict for verdict in state.verdicts if verdict.scope != "base"]
-    return own[-1] if own else None
 
 
 def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[str, ...]:
