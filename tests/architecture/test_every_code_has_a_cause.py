@@ -43,7 +43,7 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),
     # what a server says, whose codes are all here
-    ("cli/remote/connection.py", "_refusal"): set,
+    ("cli/remote/connection.py", "_answer"): set,
     ("missions/services.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
     ("store/database/connection.py", "_failure"): lambda: set(_HINTS),
     ("store/database/connection.py", "typed_errors"): lambda: set(_HINTS),

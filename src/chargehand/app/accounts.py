@@ -369,6 +369,14 @@ def create_token(
         raise _token_invalid(f"a token counts from 1 to 3650 days, got {days}", "write --days 90")
     is_owner = whose == reader.identity()
     role = "admin" if is_owner else reader.store.accounts.find(whose).role
+    allowed = [scope for scope in scopes_of_role(_role(role)) if scope in by.scopes]
+    for scope in scopes:
+        if scope not in allowed:
+            raise _token_invalid(
+                f"a token of this {role} cannot have the scope {scope[:80]!r}", nearest(scope, allowed)
+            )
+    if not scopes:
+        raise _token_invalid("a token needs a scope", f"give one or more of {', '.join(allowed)}")
     now = reader.clock.now()
     row = TokenRow(
         id=new_id("token", now_ms=int(now.timestamp() * 1000)),
@@ -376,7 +384,7 @@ def create_token(
         role=None if is_owner else role,
         owner=is_owner,
         name=name,
-        scopes=_scopes(scopes, _role(role), by),
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
         created=as_moment(now),
         expires=as_moment(now + timedelta(days=days)),
         last_used=None,
@@ -505,19 +513,6 @@ def _role(role: str) -> AccountRole:
     if role not in ROLES:
         raise UsageError(f"{role[:80]!r} is not a role", code="user_invalid", hint=nearest(role, ROLES))
     return role
-
-
-def _scopes(wanted: tuple[str, ...], role: AccountRole, by: Caller) -> tuple[AccessScope, ...]:
-    """Return scopes in their order. Raises `UsageError` (`token_invalid`) for one that a token may not have."""
-    allowed = [scope for scope in scopes_of_role(role) if scope in by.scopes]
-    for scope in wanted:
-        if scope not in allowed:
-            raise _token_invalid(
-                f"a token of this {role} cannot have the scope {scope[:80]!r}", nearest(scope, allowed)
-            )
-    if not wanted:
-        raise _token_invalid("a token needs a scope", f"give one or more of {', '.join(allowed)}")
-    return tuple(scope for scope in SCOPES if scope in wanted)
 
 
 def _token_invalid(message: str, hint: str) -> UsageError:

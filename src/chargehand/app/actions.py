@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +41,7 @@ from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.events import Payload, decode, encode_json
 from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.records import Reason
-from chargehand.durable.actions import ActionLocation, ActionLock, ActionOutput, ActionRegistry, OutputLine
+from chargehand.durable.actions import ActionLocation, ActionLock, ActionRegistry, OutputLine
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.supervisor import OutputStream
 from chargehand.models.redaction import Redactor
@@ -118,10 +118,6 @@ def action_document(state: ActionState) -> ActionDocument:
     """Return an action as it is printed."""
     known = {field.name: getattr(state, field.name) for field in structs.fields(state)}
     return ActionDocument(action=known.pop("id"), **known)
-
-
-def _ignore_line(line: OutputLine) -> None:
-    """Show nothing."""
 
 
 class Actions:
@@ -212,15 +208,6 @@ class Actions:
         arguments |= {"repository": str(found.path), "base": request.base, "sandbox": request.sandbox}
         return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
 
-    def wait_until_ended(self, action: str, seconds: float) -> ActionState:
-        """Return an action's state once it has ended, or as it is after `seconds`."""
-        until = time.monotonic() + seconds
-        while True:
-            state = self.state(action)
-            if state.status in ACTION_ENDED or time.monotonic() >= until:
-                return state
-            time.sleep(_LOOK_SECONDS)
-
     def read_output(self, action: str, after: int = 0) -> ActionOutputPage:
         """Return the lines that an action printed from `after` on, a byte of its output."""
         state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
@@ -238,7 +225,12 @@ class Actions:
     def cancel_and_wait(self, action: str) -> ActionState:
         """End an action and return how it stands once it has ended, or after 15 seconds."""
         self.cancel(action)
-        return self.wait_until_ended(action, _CANCEL_SECONDS)
+        until = time.monotonic() + _CANCEL_SECONDS
+        while True:
+            state = self.state(action)
+            if state.status in ACTION_ENDED or time.monotonic() >= until:
+                return state
+            time.sleep(_LOOK_SECONDS)
 
     def follow(self, action: str) -> Iterator[OutputLine]:
         """Yield what an action printed and prints, until it has ended or asks something."""
@@ -274,23 +266,11 @@ class Actions:
         held.let_go(handed_on=True)
         return process
 
-    async def run(self, held: ActionLock, *, on_line: OnOutputLine = _ignore_line) -> ActionState:
+    async def run(self, held: ActionLock, *, on_line: OnOutputLine = lambda line: None) -> ActionState:
         """Run an action that is owned to its end, or to its question, and let go of it."""
-        action = held.action
+        action, clock = held.action, self._app.clock
         place = self.places.get(action)
         output = self.places.output(action)
-        try:
-            await self._run(action, place, output, on_line)
-        finally:
-            # The lock goes last: without an owner what has not ended counts as lost.
-            output.close()
-            held.let_go()
-        return self.state(action)
-
-    async def _run(self, action: str, place: ActionLocation, output: ActionOutput, on_line: OnOutputLine) -> None:
-        clock = self._app.clock
-        state = self.state(action)
-        began = clock.monotonic()
 
         def tell(stream: OutputStream, text: str) -> None:
             line = OutputLine(time=clock.now().isoformat(), stream=stream, line=_REDACTOR.text(text))
@@ -300,28 +280,33 @@ class Actions:
         def note(*payloads: Payload) -> None:
             self._app.store.log.append(place.log, *payloads, durable=True)
 
-        work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
         try:
+            state, began = self.state(action), clock.monotonic()
+            work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
             status, done = await self._finish_work(work, place)
+            note(
+                ActionFinished(
+                    action=action,
+                    status=status,
+                    seconds=clock.monotonic() - began,
+                    exit_code=done.exit_code,
+                    reasons=done.reasons,
+                    result=done.result,
+                    lines=output.lines,
+                    truncated=output.truncated,
+                )
+            )
+            # Not by `action cancel`, so by a signal to this process: the caller has to end as well.
+            if status == "cancelled" and not self.places.cancel_asked(action):
+                raise asyncio.CancelledError
         # No end is noted: with the answer the action begins again, from the top.
         except ApprovalNeededError as asks:
             note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
-            return
-        note(
-            ActionFinished(
-                action=action,
-                status=status,
-                seconds=clock.monotonic() - began,
-                exit_code=done.exit_code,
-                reasons=done.reasons,
-                result=done.result,
-                lines=output.lines,
-                truncated=output.truncated,
-            )
-        )
-        # Not by `action cancel`, so by a signal to this process: the caller has to end as well.
-        if status == "cancelled" and not self.places.cancel_asked(action):
-            raise asyncio.CancelledError
+        finally:
+            # The lock goes last: without an owner what has not ended counts as lost.
+            output.close()
+            held.let_go()
+        return self.state(action)
 
     async def _finish_work(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
         """Do the work and return how it ended; raises `ApprovalNeededError` where it has to wait for a person."""
@@ -338,7 +323,14 @@ class Actions:
             return "cancelled", ActionResult(reasons=(_CANCELLED,))
         # Before `ChargehandError`, of which it is one: only a conflict has more to tell, which is in the log.
         except MergeConflictError as error:
-            return "failed", ActionResult(reasons=(_reason(error),), result=self._conflicts(place))
+            lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
+            told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
+            result: dict[str, Any] = {}
+            if isinstance(told, MergeConflicted):
+                result = {"conflict_count": told.count, "conflicts": told.conflicts, "artifact": told.artifact}
+                if len(encode_json(result)) > _RESULT_BYTES:
+                    result["conflicts"] = ()
+            return "failed", ActionResult(reasons=(_reason(error),), result=result)
         except ChargehandError as error:
             return "failed", ActionResult(reasons=(_reason(error),))
         if done.timed_out:
@@ -351,6 +343,14 @@ class Actions:
         assert state.kind is not None
         task = asyncio.current_task()
         assert task is not None
+        clock, places = self._app.clock, max(1, work.config.git_at_once)
+
+        def note_wait(before: int) -> None:
+            running = f"{places} git actions are running" + (
+                f", {before} are queued before this one" if before else ""
+            )
+            reason = Reason(code="queued", message=running)
+            work.note(ActionQueued(action=state.id, before=before, places=places, reason=reason))
 
         async def cancel_when_asked() -> None:
             while not self.places.cancel_asked(state.id):  # noqa: ASYNC110 -- it is another process that sets it
@@ -360,46 +360,21 @@ class Actions:
         watching = asyncio.create_task(cancel_when_asked())
         # The sandbox holds a command to its limit by itself; this one leaves time for what comes before.
         limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
+        asked = clock.monotonic()
         try:
-            # The line is outside of the limit: the time of an action counts once it began.
-            async with self._wait_for_place(work):
+            async with contextlib.AsyncExitStack() as stack:
+                # The git actions of all processes wait for a place; a command has none: its sandbox bounds it.
+                if state.kind != "exec":
+                    slots = ConcurrencyLimit(self._app.home / "slots" / "git", places=places)
+                    await stack.enter_async_context(slots.place(on_wait=note_wait))
+                work.note(ActionBegan(action=state.id, pid=os.getpid(), waited=clock.monotonic() - asked))
+                # The line is outside of the limit: the time of an action counts once it began.
                 async with asyncio.timeout(limit):
                     return await WORK[state.kind](work)
         finally:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-
-    @contextlib.asynccontextmanager
-    async def _wait_for_place(self, work: ActionContext) -> AsyncIterator[None]:
-        """Wait for a place among the git actions of all processes; a command has none: its sandbox bounds it."""
-        action, clock = work.state.id, self._app.clock
-        asked, places = clock.monotonic(), max(1, work.config.git_at_once)
-
-        def waits(before: int) -> None:
-            running = f"{places} git actions are running" + (
-                f", {before} are queued before this one" if before else ""
-            )
-            reason = Reason(code="queued", message=running)
-            work.note(ActionQueued(action=action, before=before, places=places, reason=reason))
-
-        async with contextlib.AsyncExitStack() as stack:
-            if work.state.kind != "exec":
-                slots = ConcurrencyLimit(self._app.home / "slots" / "git", places=places)
-                await stack.enter_async_context(slots.place(on_wait=waits))
-            work.note(ActionBegan(action=action, pid=os.getpid(), waited=clock.monotonic() - asked))
-            yield
-
-    def _conflicts(self, place: ActionLocation) -> dict[str, Any]:
-        """Return what the log tells of the conflict that was just noted there, as far as a line may hold it."""
-        lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
-        told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
-        if not isinstance(told, MergeConflicted):
-            return {}
-        result = {"conflict_count": told.count, "conflicts": told.conflicts, "artifact": told.artifact}
-        if len(encode_json(result)) > _RESULT_BYTES:
-            result["conflicts"] = ()
-        return result
 
     def answer(self, action: str, *, yes: bool) -> ActionLock | None:
         """Answer what an action asks; return it, owned, where it may go on.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -216,7 +215,14 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
     state = _state_with_checkpoints(app, request.mission)
     drops = [*(Drop(path=path) for path in request.files), *map(parse_hunk, request.hunks)]
     if request.smart:
-        drops += await _rule_breaking_changes(app, state)
+        async with app.mission_session(state.id) as (_, session):
+            wrong = drops_of(session.missions.findings(state.id))
+        if not wrong:
+            raise UsageError(
+                f"nothing in the last checkpoint of mission {state.id!r} breaks a rule",
+                hint="name what to revert with --file or --hunk",
+            )
+        drops += wrong
     target = named_tree(state, request.checkpoint)
     name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
     # `None` is everything; an empty list would be nothing.
@@ -343,15 +349,3 @@ def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:
         hint = f"chargehand mission show {state.id}"
         raise NotFoundError(f"mission {state.id!r} has no checkpoint", hint=hint)
     return state
-
-
-async def _rule_breaking_changes(app: App, state: MissionState) -> Sequence[Drop]:
-    """Return what inspection finds wrong in the last checkpoint. Raises `UsageError` where that is nothing."""
-    async with app.mission_session(state.id) as (_, session):
-        drops = drops_of(session.missions.findings(state.id))
-    if not drops:
-        raise UsageError(
-            f"nothing in the last checkpoint of mission {state.id!r} breaks a rule",
-            hint="name what to revert with --file or --hunk",
-        )
-    return drops

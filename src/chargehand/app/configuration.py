@@ -37,7 +37,6 @@ from chargehand.sandbox.contract import WORKSPACE
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.workspace.depot import Depot
 
 __all__ = ["check_user_value", "set_user_values"]
 
@@ -252,7 +251,20 @@ def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str
     if app.current_project(repo) is None:
         return app.rules(), None
     found = app.find(repo, only_reads=True)
-    return app.rules(found.depot, found.base), _script_reader(found.depot, found.base.tree)
+
+    # By their paths in a sandbox; links are not followed.
+    def read(path: str) -> str | None:
+        if not path.startswith(f"{WORKSPACE}/"):
+            return None
+        entry = found.depot.lookup(found.base.tree, path.removeprefix(f"{WORKSPACE}/"))
+        if entry is None or entry.mode not in (0o100644, 0o100755):
+            return None
+        # One byte more than fits tells that it does not.
+        content = found.depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
+        fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
+        return content.decode("utf-8", "surrogateescape") if fits else None
+
+    return app.rules(found.depot, found.base), read
 
 
 def list_rules(app: App, repo: Path | None) -> RuleList:
@@ -294,43 +306,24 @@ def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, rep
         case "read":
             action = FileRead(path=str(value))
         case "mcp":
-            action = _parse_mcp_call(str(value))
+            text = str(value)
+            name, _, arguments = text.strip().partition(" ")
+            server, slash, tool = name.partition("/")
+            try:
+                decoded = msgspec.json.decode(arguments or "{}")
+            except (msgspec.DecodeError, RecursionError):
+                decoded = None
+            if not (server and slash and tool) or not isinstance(decoded, dict):
+                raise UsageError(
+                    f"{format_value(text)} is not a tool call",
+                    hint="write --mcp SERVER/TOOL, or --mcp 'SERVER/TOOL {\"argument\": 1}'",
+                )
+            action = McpCall(
+                server=server, tool=tool, arguments=msgspec.json.encode(decoded, order="sorted").decode()
+            )
         case _:
             action = FileWrite(path=str(value))
     return judge(action, Surroundings(cwd=where, script=script), rules)
-
-
-def _script_reader(depot: Depot, tree: str) -> Callable[[str], str | None]:
-    """Return what reads the scripts of a tree by their paths in a sandbox; links are not followed."""
-
-    def read(path: str) -> str | None:
-        if not path.startswith(f"{WORKSPACE}/"):
-            return None
-        entry = depot.lookup(tree, path.removeprefix(f"{WORKSPACE}/"))
-        if entry is None or entry.mode not in (0o100644, 0o100755):
-            return None
-        # One byte more than fits tells that it does not.
-        content = depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
-        fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
-        return content.decode("utf-8", "surrogateescape") if fits else None
-
-    return read
-
-
-def _parse_mcp_call(text: str) -> McpCall:
-    """Return the call that `SERVER/TOOL` and the JSON of its arguments name."""
-    name, _, arguments = text.strip().partition(" ")
-    server, slash, tool = name.partition("/")
-    try:
-        given = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        given = None
-    if not (server and slash and tool) or not isinstance(given, dict):
-        raise UsageError(
-            f"{format_value(text)} is not a tool call",
-            hint="write --mcp SERVER/TOOL, or --mcp 'SERVER/TOOL {\"argument\": 1}'",
-        )
-    return McpCall(server=server, tool=tool, arguments=msgspec.json.encode(given, order="sorted").decode())
 
 
 def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudgement]:

@@ -89,8 +89,7 @@ def run_demo(stage: DemoStage, *, keep: bool) -> DemoDocument | None:
         write_configuration(user_config_path(environ), directory)
         with contextlib.closing(App(environ=environ, cwd=project)) as app:
             story = _Demo(app, stage, project=project, acceptance=write_files_beside(directory))
-            story.introduce(directory)
-            story.tell()
+            story.tell(directory)
         if story.interrupted:
             return None
         story.close(directory, keep=keep)
@@ -109,22 +108,18 @@ class _Demo:
         self._stage = stage
         self._acceptance = acceptance
 
-    def introduce(self, directory: Path) -> None:
-        """Say what is scripted and what is real."""
+    def tell(self, directory: Path) -> None:
+        """Say what is scripted, then tell scene after scene; without a promotion what follows one is left out."""
         self._text("A small shop with a bug in its discount, and a model that is asked to fix it.", bold=True)
         for line in _SCRIPTED:
             self._text(line)
         self._text(f"Everything happens in {directory}.")
-
-    def tell(self) -> None:
-        """Tell scene after scene; what follows a promotion is left out where there was none."""
         state = self._let_the_model_work()
         if self.interrupted:
             return
         if state.status == "promoted":
             scenes = (
                 self._show_change,
-                self._show_checkpoints,
                 self._fork,
                 self._let_one_cheat,
                 self._let_one_forge,
@@ -210,7 +205,22 @@ class _Demo:
         before = self._fingerprint()
         state = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell))
         if not self.interrupted:
-            self._show_export(state, before)
+            branch = exported_branch(state)
+            cost, known = mission_cost(state)
+            if branch is not None:
+                self._text(f"    branch  {branch}")
+            self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
+            after = self._fingerprint()
+            # A promotion adds a ref; the files and all other refs stay as they were.
+            ok = (
+                state.status == "promoted"
+                and branch is not None
+                and known
+                and (cost or 0) > 0
+                and before[1] == after[1]
+                and set(before[0].splitlines()) <= set(after[0].splitlines())
+            )
+            self._step("run", ok, result=self._document(state))
             # The first attempt's claim was not believed, for a reason that it could not see before.
             store, verdict = self.app.store, verdict_of(state, 1)
             why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
@@ -222,24 +232,6 @@ class _Demo:
             first, second = ("\n".join(line.text for line in told if line.attempt == number) for number in (1, 2))
             self._step("acceptance_file_hidden_until_reported", ACCEPTANCE not in first and ACCEPTANCE in second)
         return state
-
-    def _show_export(self, state: MissionState, before: tuple[str, str]) -> None:
-        branch = exported_branch(state)
-        cost, known = mission_cost(state)
-        if branch is not None:
-            self._text(f"    branch  {branch}")
-        self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
-        after = self._fingerprint()
-        # A promotion adds a ref; the files and all other refs stay as they were.
-        ok = (
-            state.status == "promoted"
-            and branch is not None
-            and known
-            and (cost or 0) > 0
-            and before[1] == after[1]
-            and set(before[0].splitlines()) <= set(after[0].splitlines())
-        )
-        self._step("run", ok, result=self._document(state))
 
     def _fingerprint(self) -> tuple[str, str]:
         """Return all refs and all that differs from HEAD: what no refused agent may change."""
@@ -254,8 +246,6 @@ class _Demo:
             colour = None if line.startswith("+++") else {"+": "green", "-": "red"}.get(line[:1])
             self._text(f"  {line}", colour=colour)
         self._step("diff", b"+    return price * (100 - percent) // 100" in patch)
-
-    def _show_checkpoints(self, state: MissionState) -> None:
         self._command(f"chargehand checkpoint list {state.id}")
         for point in state.checkpoints:
             self._text(f"  {point.commit[:12]}  made after an {point.trigger}, {point.changed} changed")

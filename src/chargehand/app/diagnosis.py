@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from chargehand import __version__
 from chargehand.app.reading import StateReader
-from chargehand.app.wiring.profile import MachineProfile
 from chargehand.app.wiring.tiers import MACHINES, try_tier
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 # Settings reach git by GIT_CONFIG_COUNT, which came with 2.31.
 _OLDEST_GIT = (2, 31)
 _FREE_MB = 1024
-# The first parts (Python, git, state directory): without them nothing works, whatever the sandboxes do.
-_ESSENTIAL = 3
 
 
 class Drivers(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +103,7 @@ class MachinesReady(msgspec.Struct, frozen=True, kw_only=True):
 
 async def diagnose(reader: StateReader) -> Diagnosis:
     """Try everything side by side: most of each trial is waiting for processes and disks, not computing."""
-    python = ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
-    essential = (python, _try_git(), _try_state(reader.home))
+    essential = _try_essentials(reader.home)
     usable = essential[-1].ok
     size, search = reader.profile, reader.environ.get("PATH", os.defpath)
 
@@ -126,7 +122,7 @@ async def diagnose(reader: StateReader) -> Diagnosis:
         try_snippets(),
     )
     works = report is not None and report.ok
-    parts = (*essential, *(report.parts if report else ()), _describe_machine(size), _describe_hosts(reader))
+    parts = (*essential, *(report.parts if report else ()), *_describe_limits(reader))
     return Diagnosis(
         ok=works and all(part.ok for part in essential),
         tier="process" if works else None,
@@ -203,19 +199,17 @@ def _toolchain(reader: StateReader, extra: Sequence[str]) -> Toolchain:
     )
 
 
-def _try_git() -> ProbePart:
-    path = shutil.which("git")
-    if path is None:
-        return ProbePart(name="git", ok=False, detail="not found on PATH", mend="install git")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    found = re.search(r"(\d+)\.(\d+)", said)
-    ok = found is not None and (int(found[1]), int(found[2])) >= _OLDEST_GIT
-    wanted = ".".join(map(str, _OLDEST_GIT))
-    return ProbePart(name="git", ok=ok, detail=said or path, mend="" if ok else f"install git {wanted} or later")
-
-
-def _try_state(home: Path) -> ProbePart:
-    """Write into the state directory, since permission bits do not tell of quotas and read-only mounts."""
+def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
+    """Try Python, git and the state directory: without them nothing works, whatever the sandboxes do."""
+    python = ProbePart(name="python", ok=True, detail=f"{platform.python_version()} at {sys.executable}")
+    git = ProbePart(name="git", ok=False, detail="not found on PATH", mend="install git")
+    if (path := shutil.which("git")) is not None:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+        found = re.search(r"(\d+)\.(\d+)", said)
+        ok = found is not None and (int(found[1]), int(found[2])) >= _OLDEST_GIT
+        mend = "" if ok else f"install git {'.'.join(map(str, _OLDEST_GIT))} or later"
+        git = ProbePart(name="git", ok=ok, detail=said or path, mend=mend)
+    # Written into, since permission bits do not tell of quotas and read-only mounts.
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=home) as file:
@@ -223,16 +217,22 @@ def _try_state(home: Path) -> ProbePart:
         room = os.statvfs(home)
     except OSError as error:
         mend = "make it writable, or set CHARGEHAND_HOME to a directory that is"
-        return ProbePart(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
-    # Not f_bfree, which counts what the file system keeps for root.
-    free = room.f_bavail * room.f_frsize // (1 << 20)
-    ok = free >= _FREE_MB
-    mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
-    return ProbePart(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+        state = ProbePart(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
+    else:
+        # Not f_bfree, which counts what the file system keeps for root.
+        free = room.f_bavail * room.f_frsize // (1 << 20)
+        ok = free >= _FREE_MB
+        mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
+        state = ProbePart(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
+    return python, git, state
 
 
-def _describe_machine(profile: MachineProfile) -> ProbePart:
-    """Say what follows from this machine's size; one that is too small is advised, never refused."""
+def _describe_limits(reader: StateReader) -> tuple[ProbePart, ...]:
+    """Say what follows from this machine's size, and which hosts sandboxes may reach by the user's configuration.
+
+    A machine that is too small is advised, never refused.
+    """
+    profile = reader.profile
     machine = profile.machine
     bound = " (limited by a control group)" if machine.grouped else ""
     detail = (
@@ -241,18 +241,14 @@ def _describe_machine(profile: MachineProfile) -> ProbePart:
         f"{profile.memory_mb} MiB of memory and {profile.tmp_mb} MiB of /tmp"
     )
     mend = "" if profile.fits else "use a machine with more memory, or lower sandbox.memory_mb yourself"
-    return ProbePart(name="machine", ok=profile.fits, detail=detail, mend=mend)
-
-
-def _describe_hosts(reader: StateReader) -> ProbePart:
-    """Say which hosts sandboxes may reach by the user's own configuration."""
+    size = ProbePart(name="machine", ok=profile.fits, detail=detail, mend=mend)
     try:
         config = reader.user_configuration().config.sandbox
     except ChargehandError as error:
-        return ProbePart(name="hosts", ok=False, detail=error.message, mend=error.hint)
+        return size, ProbePart(name="hosts", ok=False, detail=error.message, mend=error.hint)
     who = "agents, setup and checks" if config.network_checks else "agents and setup"
     some = f"{who} may reach {', '.join(config.network)}"
-    return ProbePart(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
+    return size, ProbePart(name="hosts", ok=True, detail=some if config.network else "sandboxes have no network")
 
 
 def set_up_machines(reader: StateReader, packages: Sequence[Path] = ()) -> MachinesReady:

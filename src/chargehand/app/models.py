@@ -27,7 +27,7 @@ from chargehand.core.config import Config
 from chargehand.core.errors import NotFoundError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
-from chargehand.models.catalogue import ModelFacts, Reported, SourcedFact, listed_models, listed_providers
+from chargehand.models.catalogue import Reported, SourcedFact, listed_models, listed_providers
 from chargehand.models.contract import Price
 from chargehand.models.key_filter import explain_weak_key
 
@@ -217,6 +217,10 @@ def _view(
     else:
         where = f"{key} is missing"
     said = (origins.get(f"models.{name}.{field}", "default") for field in ("model", "provider", "base_url", "key"))
+
+    def view(fact: SourcedFact[Any]) -> FactView:
+        return FactView(value=fact.value, source=fact.source)
+
     return ModelView(
         name=name,
         provider=entry.provider,
@@ -225,27 +229,20 @@ def _view(
         price=None if price is None else ListPrice(input=price.input, output=price.output, source=price.source),
         key=KeyView(name=key, found=has_key(entry, app.credentials), where=where),
         origin=next((origin for origin in said if origin != "default"), "found"),
-        facts=_facts_view(facts),
-    )
-
-
-def _facts_view(facts: ModelFacts) -> ModelFactsView:
-    def view(fact: SourcedFact[Any]) -> FactView:
-        return FactView(value=fact.value, source=fact.source)
-
-    return ModelFactsView(
-        context=view(facts.context),
-        max_output=view(facts.max_output),
-        tools=view(facts.tools),
-        streams=view(facts.streams),
-        reasoning=view(facts.reasoning),
-        structured=view(facts.structured),
-        embeddings=view(facts.embeddings),
-        gives=view(facts.gives),
-        released=view(facts.released),
-        status=view(facts.status),
-        takes={name: view(fact) for name, fact in facts.takes.items()},
-        price=facts.price,
+        facts=ModelFactsView(
+            context=view(facts.context),
+            max_output=view(facts.max_output),
+            tools=view(facts.tools),
+            streams=view(facts.streams),
+            reasoning=view(facts.reasoning),
+            structured=view(facts.structured),
+            embeddings=view(facts.embeddings),
+            gives=view(facts.gives),
+            released=view(facts.released),
+            status=view(facts.status),
+            takes={name: view(fact) for name, fact in facts.takes.items()},
+            price=facts.price,
+        ),
     )
 
 

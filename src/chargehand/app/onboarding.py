@@ -155,12 +155,14 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
                 place = app.credentials.set(agent.secret.name, agent.secret.value)
                 prompts.notice(f"The key is stored as {agent.secret.name} in {place}.")
             set_user_values(user_config_path(app.environ), agent.values)
-    created = _write_new(path, _render_configuration(checks, setup, found.setup))
+    created = _write_new(path, checks, setup, found.setup)
     name = None if agent is None else agent.name
     return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
 
 
-def _render_configuration(checks: tuple[str, ...], setup: str | None, detected_setup: str | None) -> str:
+def _write_new(path: Path, checks: tuple[str, ...], setup: str | None, detected_setup: str | None) -> bool:
+    """Write a project's file whole, and only where there is none; return whether it was made."""
+
     def toml(value: object) -> str:
         # JSON's strings and lists are TOML's, but for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -176,15 +178,10 @@ def _render_configuration(checks: tuple[str, ...], setup: str | None, detected_s
         lines.append(f"setup = {toml(setup)}")
     elif detected_setup is not None:
         lines.append(f"# setup = {toml(detected_setup)}   # detected; used without this line where checks need it")
-    return "\n".join(lines) + "\n"
-
-
-def _write_new(path: Path, content: str) -> bool:
-    """Write a file whole, and only where there is none; return whether it was made."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with fresh.open("x", encoding="utf-8") as file:
-            file.write(content)
+            file.write("\n".join(lines) + "\n")
         os.link(fresh, path)  # unlike a rename, it fails where another process was quicker
     except FileExistsError:
         return False

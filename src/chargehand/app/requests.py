@@ -76,13 +76,24 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
         if request.team is not None:
             raise UsageError("--team and --plan auto both say what the steps are", hint="leave one of them out")
         return replace(request, text=request_text(request), file=None), PlanWanted()
-    text, plan = _find_plan(app, request)
+    from chargehand.app.selection.teams import find_team
+    from chargehand.missions.plan_documents import plan_for_team, with_team
+
+    team = find_team(app.environ, request.team) if request.team is not None else None
+    said = request.text is not None or request.file is not None
+    if request.plan in (None, NO_PLAN):
+        assert team is not None
+        text = request_text(request)
+        plan = plan_for_team(team, text)
+    else:
+        text = request_text(request) if said else f"Carry out the plan {Path(str(request.plan)).name}"
+        plan = read_plan_file(app, str(request.plan))
+        plan = plan if team is None else with_team(plan, team)
     only = plan.tasks[0]
     conditional = only.done_when or only.when or only.loop is not None
     if len(plan.tasks) == 1 and not (
         plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs
     ):
-        said = request.text is not None or request.file is not None
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         duties = "".join(f"\n- {each}" for each in only.acceptance)
         return replace(
@@ -103,22 +114,6 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
     named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
     # Where all work is somebody's already, nobody has to name one more.
     return replace(request, text=text, file=None, agent=request.agent or (only.agent if named else None)), plan
-
-
-def _find_plan(app: App, request: RunRequest) -> tuple[str, Plan]:
-    """Return the text of a request and its plan: that of its file, else the steps of its team."""
-    from chargehand.app.selection.teams import find_team
-    from chargehand.missions.plan_documents import plan_for_team, with_team
-
-    team = find_team(app.environ, request.team) if request.team is not None else None
-    said = request.text is not None or request.file is not None
-    if request.plan in (None, NO_PLAN):
-        assert team is not None
-        text = request_text(request)
-        return text, plan_for_team(team, text)
-    text = request_text(request) if said else f"Carry out the plan {Path(str(request.plan)).name}"
-    plan = read_plan_file(app, str(request.plan))
-    return text, plan if team is None else with_team(plan, team)
 
 
 def record_mission(
@@ -372,15 +367,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     found = app.find(repository_of(state), revision=base.commit)
     resolved = app.configuration(found, options=given.configuration(), head=False)
     limits, attempts = resolved.config.limits, allowed_attempts(resolved, before.agent)
-    budget = _new_budget(state, limits.budget_usd if request.budget is not None else None)
-    if state.status != "promoted":
-        app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
-        return state.id
-    return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
-
-
-def _new_budget(state: MissionState, budget: float | None) -> float | None:
-    """Return the budget of a mission from now on, `None` for the same one; raises `UsageError`."""
+    budget = limits.budget_usd if request.budget is not None else None  # `None` is the same one
     spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
     limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
     if state.status != "promoted" and limit is not None and spent >= limit:
@@ -388,7 +375,10 @@ def _new_budget(state: MissionState, budget: float | None) -> float | None:
             f"mission {state.id!r} has spent {spent:.2f} of its {limit:.2f} USD",
             hint="give a larger one: --budget USD is for the whole mission",
         )
-    return budget
+    if state.status != "promoted":
+        app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
+        return state.id
+    return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
 
 
 def _follow_up_promoted(

@@ -125,11 +125,6 @@ def request_text(options: RunRequest) -> str:
         text = options.text
     else:
         raise UsageError("no request was given", hint='chargehand run "TEXT", or --file F')
-    _check_request_text(text)
-    return text
-
-
-def _check_request_text(text: str) -> None:
     if not text.strip():
         raise UsageError("the request is empty", hint="write what the agent should do")
     try:
@@ -141,6 +136,7 @@ def _check_request_text(text: str) -> None:
     if size > _LONGEST:
         hint = "put the rest into a file of the repository"
         raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
+    return text
 
 
 def branch_slug(text: str) -> str:
@@ -197,23 +193,22 @@ def keep_check_files(
         if path in hosts:
             raise UsageError(f"{option}: two files for {shown_path(path)!r}", hint="leave out one of them")
         hosts[path] = Path(host)
-    return tuple(
-        (artifacts.put(_read_check_file(host, option), kind="check-file"), path) for path, host in hosts.items()
-    )
-
-
-def _read_check_file(host: Path, option: str) -> bytes:
-    try:
-        if not host.is_file():
-            raise UsageError(f"{option}: {str(host)!r} is not a file", hint=_HOST_HINT)
-        if host.stat().st_size > _LARGEST_CHECK_FILE:
-            raise UsageError(
-                f"{option}: {str(host)!r} has more than {_LARGEST_CHECK_FILE} bytes", hint="name a smaller file"
-            )
-        return host.read_bytes()
-    except OSError as error:
-        message = f"{option}: {str(host)!r} cannot be read: {error.strerror}"
-        raise UsageError(message, hint=_HOST_HINT) from error
+    kept = []
+    for path, file in hosts.items():
+        try:
+            if not file.is_file():
+                raise UsageError(f"{option}: {str(file)!r} is not a file", hint=_HOST_HINT)
+            if file.stat().st_size > _LARGEST_CHECK_FILE:
+                raise UsageError(
+                    f"{option}: {str(file)!r} has more than {_LARGEST_CHECK_FILE} bytes",
+                    hint="name a smaller file",
+                )
+            content = file.read_bytes()
+        except OSError as error:
+            message = f"{option}: {str(file)!r} cannot be read: {error.strerror}"
+            raise UsageError(message, hint=_HOST_HINT) from error
+        kept.append((artifacts.put(content, kind="check-file"), path))
+    return tuple(kept)
 
 
 def build_request(

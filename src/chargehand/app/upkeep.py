@@ -281,7 +281,12 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
         try:
             shutil.copytree(backup, before, symlinks=True)
             before.chmod(0o700)
-            paused = _pause_all(before, actor=Actor(user=reader.identity()))
+            with open_store(before) as store:
+                paused = tuple(row.id for row in (*store.log.takeable(), *store.log.sleeping()))
+                for mission in paused:
+                    store.log.set_aside(mission)
+                # Whose they are may have been locked out since the copy was made.
+                store.grants.close_all(actor=Actor(user=reader.identity()))
             # Asked again: copying takes a while.
             _refuse_beside_workers(reader)
         except BaseException:
@@ -316,16 +321,6 @@ def _refuse_beside_workers(reader: StateReader) -> None:
             code="workers_alive",
             hint="stop workers and `chargehand run` first; then nothing is lost between the copy and now",
         )
-
-
-def _pause_all(home: Path, *, actor: Actor) -> tuple[str, ...]:
-    with open_store(home) as store:
-        going_on = [row.id for row in store.log.takeable()] + [row.id for row in store.log.sleeping()]
-        for mission in going_on:
-            store.log.set_aside(mission)
-        # Whose they are may have been locked out since the copy was made.
-        store.grants.close_all(actor=actor)
-    return tuple(going_on)
 
 
 def _exchange(new: Path, old: Path) -> None:

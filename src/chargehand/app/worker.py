@@ -93,28 +93,26 @@ class Worker:
             with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
             await asyncio.to_thread(remove_unneeded_output, app)
-            await self._look_on(engine, until_idle=until_idle, sleepers=sleepers)
+            looks = idle = 0
+            while not self._is_ending:
+                check = looks % _CHECK_LOOKS == 0
+                if check:
+                    await asyncio.to_thread(self._wake)
+                found = await self._look(engine, check=check)
+                looks += 1
+                busy = found or engine.active() or (sleepers and self._asleep)
+                idle = 0 if busy else idle + 1
+                if until_idle and idle > _IDLE_LOOKS:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._stopping.wait()
             # The engine waits for what runs before it closes, so that has to be told first.
             app.controls.stop_all("release")
 
     @property
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._app.member.lost
-
-    async def _look_on(self, engine: Engine, *, until_idle: bool, sleepers: bool) -> None:
-        looks = idle = 0
-        while not self._is_ending:
-            if looks % _CHECK_LOOKS == 0:
-                await asyncio.to_thread(self._wake)
-            found = await self._look(engine, check=looks % _CHECK_LOOKS == 0)
-            looks += 1
-            busy = found or engine.active() or (sleepers and self._asleep)
-            idle = 0 if busy else idle + 1
-            if until_idle and idle > _IDLE_LOOKS:
-                return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._stopping.wait()
 
     def _wake(self) -> None:
         """Wake the missions whose moment has come; each worker looks, and the first to hold one does it."""
@@ -134,8 +132,27 @@ class Worker:
         """Look once; return whether anything should go on, which is supposed while the database is away."""
         try:
             if check:
-                await self._check(engine)
-            found = await self._hand_over(engine)
+                # What is lost is found: rows of dead workers, and missions handed over that no row waits for.
+                await asyncio.to_thread(self._app.workers.sweep)
+                await engine.rescue()
+                waiting = await engine.waiting()
+                open_now = {row.id for row in self._app.store.log.takeable()}
+                ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
+                # Their numbers are used up: a row that has run once does not run again.
+                self._spent = {
+                    mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now
+                }
+                self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
+            rows = await asyncio.to_thread(self._free)
+            for row in rows[: _AHEAD * self._slots]:
+                if self._is_ending:
+                    break
+                # Each claim raises the epoch, so no number of before the claim comes again.
+                turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
+                if self._handed.get(row.id) != turn:
+                    await engine.trigger(row.id, turn)
+                    self._handed[row.id] = turn
+            found = bool(rows)
         except InfrastructureError as error:
             if error.code != _AWAY:
                 raise
@@ -147,87 +164,56 @@ class Worker:
             self._away = False
         return found
 
-    async def _check(self, engine: Engine) -> None:
-        """Let what is lost be found: rows of dead workers, and missions handed over that no row waits for."""
-        await asyncio.to_thread(self._app.workers.sweep)
-        await engine.rescue()
-        waiting = await engine.waiting()
-        open_now = {row.id for row in self._app.store.log.takeable()}
-        ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
-        # Their numbers are used up: a row that has run once does not run again.
-        self._spent = {mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now}
-        self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
-
-    async def _hand_over(self, engine: Engine) -> bool:
-        """Hand what is to be taken next to the engine; return whether anything should go on at all."""
-        rows = await asyncio.to_thread(self._free)
-        for row in rows[: _AHEAD * self._slots]:
-            if self._is_ending:
-                break
-            # Each claim raises the epoch, so no number of before the claim comes again.
-            turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
-            if self._handed.get(row.id) != turn:
-                await engine.trigger(row.id, turn)
-                self._handed[row.id] = turn
-        return bool(rows)
-
     def _free(self) -> list[MissionRow]:
         """Return the missions that should go on and that nobody alive holds, in a fair order; may block."""
         self._app.steering.tell_coordinators()
         rows = self._app.store.log.takeable()
         owners = {row.owner for row in rows if row.owner is not None}
         self._seen_alive = {owner: at for owner, at in self._seen_alive.items() if owner in owners}
-        living = {owner for owner in owners if self._lives(owner)}
+        is_query, living = self._app.engine.url is not None, set()
+        for owner in owners:
+            asked = time.monotonic()
+            if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
+                living.add(owner)
+            # Only life is remembered: a death has to show at once.
+            elif self._app.workers.live(owner):
+                self._seen_alive[owner] = asked
+                living.add(owner)
+            else:
+                self._seen_alive.pop(owner, None)
         running = [row for row in rows if row.owner in living]
         return fair_order([row for row in rows if row.owner not in living], running)
-
-    def _lives(self, owner: str) -> bool:
-        asked = time.monotonic()
-        is_query = self._app.engine.url is not None
-        if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
-            return True
-        living = self._app.workers.live(owner)
-        # Only life is remembered: a death has to show at once.
-        if living:
-            self._seen_alive[owner] = asked
-        else:
-            self._seen_alive.pop(owner, None)
-        return living
 
     async def _run(self, mission: str) -> None:
         from chargehand.core.log_fields import log_fields
 
         with log_fields(mission=mission):
-            await self._go_on(mission)
+            if self._is_ending:
+                raise asyncio.CancelledError  # its turn goes back to the queue
+            from chargehand.app.runs import run_with_output
 
-    async def _go_on(self, mission: str) -> None:
-        """Go on with one mission; what cannot even be begun settles it."""
-        if self._is_ending:
-            raise asyncio.CancelledError  # its turn goes back to the queue
-        from chargehand.app.runs import run_with_output
-
-        try:
-            if not await asyncio.to_thread(self._takeable, mission):
-                return
-            _LOG.info("goes on")
-            async with self._app.mission_session(mission, recorded=True) as (_, session):
-                await run_with_output(self._app, session, mission)
-            _LOG.info("is %s", self._app.store.log.summary(mission).summary.status)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or self._app.store.log.get(mission).runnable:
-                raise  # let go of: its turn goes back to the queue
-            task.uncancel()
-        except FencedError as error:
-            _LOG.warning("%s", error)
-        except ChargehandError as error:
-            if error.code == _AWAY:
-                raise asyncio.CancelledError from error  # says nothing of the mission: later, or by another
-            if error.code != "mission_held":
-                self._give_up(mission, error.code, error.message)
-        except Exception as error:  # of our own: without an end it would be tried again for ever
-            _LOG.exception("mission %s", mission)
-            self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
+            try:
+                if not await asyncio.to_thread(self._takeable, mission):
+                    return
+                _LOG.info("goes on")
+                async with self._app.mission_session(mission, recorded=True) as (_, session):
+                    await run_with_output(self._app, session, mission)
+                _LOG.info("is %s", self._app.store.log.summary(mission).summary.status)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or self._app.store.log.get(mission).runnable:
+                    raise  # let go of: its turn goes back to the queue
+                task.uncancel()
+            except FencedError as error:
+                _LOG.warning("%s", error)
+            except ChargehandError as error:
+                if error.code == _AWAY:
+                    raise asyncio.CancelledError from error  # says nothing of the mission: later, or by another
+                if error.code != "mission_held":
+                    self._give_up(mission, error.code, error.message)
+            except Exception as error:  # of our own: without an end it would be tried again for ever
+                _LOG.exception("mission %s", mission)
+                self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
 
     def _takeable(self, mission: str) -> bool:
         """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""

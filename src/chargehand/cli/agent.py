@@ -11,7 +11,7 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.agents import AgentEntry, InstalledProgram
+    from chargehand.app.agents import InstalledProgram
     from chargehand.cli.terminal.output import Output
 
 
@@ -31,7 +31,14 @@ def list_(repo: Path | None, out: Output) -> int:
     with App.open() as app:
         listed = list_agents(app, repo)
     out.document(listed)
-    rows = [(each.name, each.kind, _works_with(each), each.origin) for each in listed.agents]
+    rows = []
+    for each in listed.agents:
+        if each.kind == "native":
+            runs = " then ".join((each.model or "the first model found", *each.fallback))
+        else:
+            runs = shlex.join(each.command) or each.cli or ("a patch" if each.kind == "patch" else "")
+            runs += f" with {each.model}" if each.model else ""
+        rows.append((each.name, each.kind, runs, each.origin))
     out.table(("NAME", "KIND", "RUNS", "FROM"), rows)
     for program in listed.found:
         out.text(installed_line(program))
@@ -48,13 +55,6 @@ def installed_line(program: InstalledProgram) -> str:
     option = agent_option(program.name)
     use = f"use it with --agent {option} --model NAME" if option else "Chargehand cannot run it"
     return f"{program.name} is installed ({program.path}): {use}"
-
-
-def _works_with(entry: AgentEntry) -> str:
-    if entry.kind == "native":
-        return " then ".join((entry.model or "the first model found", *entry.fallback))
-    program = shlex.join(entry.command) or entry.cli or ("a patch" if entry.kind == "patch" else "")
-    return program + (f" with {entry.model}" if entry.model else "")
 
 
 @agent.command()

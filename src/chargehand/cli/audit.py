@@ -11,9 +11,7 @@ from chargehand.cli.storage import show_problems
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.storage import AuditView
     from chargehand.cli.terminal.output import Output
-    from chargehand.missions.provenance import CommitProvenance
 
 
 @click.group()
@@ -43,6 +41,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import verify_file, verify_log
+    from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
 
     if mission is not None and export is not None:
@@ -59,19 +58,13 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
         with StateReader.open() as reader:
             report = verify_log(reader, mission, head=head, deep=deep)
     out.document(report)
-    _show(out, report)
-    return 0 if report.ok else 1
-
-
-def _show(out: Output, report: AuditView) -> None:
     show_problems(out, report.problems)
-    from chargehand.cli.terminal.output import count_text
-
     counted = f"{count_text(report.events, 'event')} in {count_text(report.missions, 'mission')}"
     problems = count_text(len(report.problems), "problem")
     out.text(f"Log intact: {counted}." if report.ok else f"Log broken: {problems} in {counted}.")
     for key in report.keys:
         out.text(f"Verified {count_text(report.signed_heads, 'signed head')}, by key {key}.")
+    return 0 if report.ok else 1
 
 
 @audit.command()
@@ -127,32 +120,28 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
         found = verify_provenance(reader, mission, commit=commit)
     out.document(found)
     for each in found.commits:
-        _show_provenance(out, each)
+        out.text(f"commit    {each.commit}", bold=True)
+        # What nobody signed is not shown as if it were so.
+        if each.statement is not None and each.key is not None:
+            definition = each.statement["predicate"]["buildDefinition"]
+            run = each.statement["predicate"]["runDetails"]
+            asked, metadata = definition["externalParameters"], run["metadata"]
+            who = f"{asked['agent']}" + (f" ({asked['model']})" if asked["model"] else "")
+            out.text(f"mission   {metadata['invocationId']}, {definition['buildType']}")
+            out.text(f"tree      {each.statement['subject'][0]['digest']['gitTree']}")
+            out.text(f"base      {asked['base']}")
+            out.text(f"role      {asked['role'] or 'none'}, by {who}")
+            out.text(f"time      {metadata['startedOn']} to {metadata['finishedOn']}")
+            for part in run["byproducts"]:
+                told = part.get("annotations", {})
+                if part["name"].startswith("check:"):
+                    out.text(f"check     {told['status']}  {part['name'].removeprefix('check:')}")
+                elif part["name"] == "approval":
+                    out.text(f"approval  {told['identity']}, {told['time']}")
+            for name, why in definition["internalParameters"]["absent"].items():
+                out.text(f"absent    {name}: {why}")
+            out.text(f"signed    by key {each.key}")
     show_problems(out, found.problems)
     problems = count_text(len(found.problems), "problem")
     out.text("Provenance holds." if found.ok else f"Provenance does not hold: {problems}.")
     return 0 if found.ok else 1
-
-
-def _show_provenance(out: Output, found: CommitProvenance) -> None:
-    out.text(f"commit    {found.commit}", bold=True)
-    if found.statement is None or found.key is None:  # what nobody signed is not shown as if it were so
-        return
-    definition = found.statement["predicate"]["buildDefinition"]
-    run = found.statement["predicate"]["runDetails"]
-    asked, metadata = definition["externalParameters"], run["metadata"]
-    who = f"{asked['agent']}" + (f" ({asked['model']})" if asked["model"] else "")
-    out.text(f"mission   {metadata['invocationId']}, {definition['buildType']}")
-    out.text(f"tree      {found.statement['subject'][0]['digest']['gitTree']}")
-    out.text(f"base      {asked['base']}")
-    out.text(f"role      {asked['role'] or 'none'}, by {who}")
-    out.text(f"time      {metadata['startedOn']} to {metadata['finishedOn']}")
-    for part in run["byproducts"]:
-        told = part.get("annotations", {})
-        if part["name"].startswith("check:"):
-            out.text(f"check     {told['status']}  {part['name'].removeprefix('check:')}")
-        elif part["name"] == "approval":
-            out.text(f"approval  {told['identity']}, {told['time']}")
-    for name, why in definition["internalParameters"]["absent"].items():
-        out.text(f"absent    {name}: {why}")
-    out.text(f"signed    by key {found.key}")

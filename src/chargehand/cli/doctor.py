@@ -62,7 +62,19 @@ def doctor(out: Output) -> int:
     with StateReader.open() as reader, progress(out, "testing"):
         found = run_loop(lambda: diagnose(reader))
     out.document(found)
-    _show_process_tier(out, found)
+    width = max(len(part.name) for part in found.parts)
+    for part in found.parts:
+        # "no" is no fault: these are the drivers behind the one that is used.
+        word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
+        out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
+        if word == "failed":
+            _show_fix(out, part, indent=width + 2)
+    if found.tier is None or found.drivers is None:
+        out.text("No sandbox works here: missions are refused until this is fixed.", bold=True)
+    else:
+        out.text(f"Sandbox: process works, with {found.driver} workspaces.", bold=True)
+        if found.drivers.direct != found.driver:
+            out.text(f'Strategy "direct" uses {found.drivers.direct} workspaces.')
     for report in filter(None, (found.container, found.vm)):
         for part in report.parts:
             # One driver that works is enough: the failures of the others mean no harm.
@@ -76,26 +88,7 @@ def doctor(out: Output) -> int:
         out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
         _show_fix(out, part)
     _show_programs(out, found)
-    if found.tier is None:
-        return 5
-    return 0 if found.ok else 1
-
-
-def _show_process_tier(out: Output, found: Diagnosis) -> None:
-    """Show what the default sandbox needs; only what it needs and lacks has failed."""
-    width = max(len(part.name) for part in found.parts)
-    for part in found.parts:
-        # "no" is no fault: these are the drivers behind the one that is used.
-        word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
-        out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
-        if word == "failed":
-            _show_fix(out, part, indent=width + 2)
-    if found.tier is None or found.drivers is None:
-        out.text("No sandbox works here: missions are refused until this is fixed.", bold=True)
-        return
-    out.text(f"Sandbox: process works, with {found.driver} workspaces.", bold=True)
-    if found.drivers.direct != found.driver:
-        out.text(f'Strategy "direct" uses {found.drivers.direct} workspaces.')
+    return 5 if found.tier is None else 0 if found.ok else 1
 
 
 def _show_fix(out: Output, part: ProbePart, *, indent: int = 0) -> None:

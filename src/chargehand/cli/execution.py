@@ -9,7 +9,7 @@ import click
 from chargehand.cli.terminal.options import base_option, json_option, repo_option, time_option
 
 if TYPE_CHECKING:
-    from chargehand.app.sandbox_commands import ExecRequest, FormatDocument, FormatRequest
+    from chargehand.app.sandbox_commands import ExecRequest
     from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.contract import Stream
 
@@ -196,20 +196,12 @@ def format_(out: Output, **options: Any) -> int:
     from chargehand.app.composition import App
     from chargehand.app.sandbox_commands import FormatRequest, format_files
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.core.text import shown_path
 
     request = FormatRequest(**options)
     with App.open() as app:
         document = run_async(lambda stop: format_files(app, request))
     out.document(document)
-    _show_formatted(out, request, document)
-    if request.check and document.changed:
-        return _WOULD_CHANGE
-    return _NOT_FORMATTED if any(run.problem for run in document.runs) else 0
-
-
-def _show_formatted(out: Output, request: FormatRequest, document: FormatDocument) -> None:
-    from chargehand.core.text import shown_path
-
     applied = document.applied
     wrote = not request.check and (request.mission is not None or applied is not None)
     for path in document.changed:
@@ -225,3 +217,6 @@ def _show_formatted(out: Output, request: FormatRequest, document: FormatDocumen
     for run in document.runs:
         if run.problem:
             out.text(f"{run.name} {'is not in the sandbox' if run.missing else 'failed'}: {run.problem}", fg="red")
+    if request.check and document.changed:
+        return _WOULD_CHANGE
+    return _NOT_FORMATTED if any(run.problem for run in document.runs) else 0

@@ -12,7 +12,6 @@ from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.agents import InstalledProgram
-    from chargehand.app.onboarding import InitResult
     from chargehand.cli.terminal.output import Output
 
 
@@ -28,11 +27,28 @@ def init(repo: Path | None, yes: bool, out: Output) -> int:
     """
     from chargehand.app.composition import App
     from chargehand.app.onboarding import initialise
+    from chargehand.core.text import shown_path
 
     with App.open() as app:
         done = initialise(app, repo, None if yes or not out.can_ask else _TerminalPrompts(out))
     out.document(done)
-    _show(out, done)
+    path = shown_path(done.path)
+    if not done.created and done.checks is None:
+        out.text(f"{path} already exists; nothing was changed")
+        return 0
+    out.text(f"wrote {path}", bold=True)
+    for check in done.checks or ():
+        out.text(f"check     {check}")
+    if not done.checks:
+        out.text("check     none found: a person will have to approve every mission")
+    if done.setup is not None:
+        out.text(f"setup     {done.setup}")
+    if done.agent is not None:
+        out.text(f"agent     {done.agent}, in your own configuration")
+    named = f"--agent {done.agent}" if done.agent else '--agent "command:PROGRAM ARG"'
+    file = Path(done.path).name
+    out.text(f"next:     git add {file} && git commit -m 'Add {file}'")
+    out.text(f'          chargehand run {named} "TEXT"')
     return 0
 
 
@@ -62,25 +78,3 @@ class _TerminalPrompts:
         from chargehand.cli.agent import installed_line
 
         self._out.notice(installed_line(program))
-
-
-def _show(out: Output, done: InitResult) -> None:
-    from chargehand.core.text import shown_path
-
-    path = shown_path(done.path)
-    if not done.created and done.checks is None:
-        out.text(f"{path} already exists; nothing was changed")
-        return
-    out.text(f"wrote {path}", bold=True)
-    for check in done.checks or ():
-        out.text(f"check     {check}")
-    if not done.checks:
-        out.text("check     none found: a person will have to approve every mission")
-    if done.setup is not None:
-        out.text(f"setup     {done.setup}")
-    if done.agent is not None:
-        out.text(f"agent     {done.agent}, in your own configuration")
-    named = f"--agent {done.agent}" if done.agent else '--agent "command:PROGRAM ARG"'
-    file = Path(done.path).name
-    out.text(f"next:     git add {file} && git commit -m 'Add {file}'")
-    out.text(f'          chargehand run {named} "TEXT"')

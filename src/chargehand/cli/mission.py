@@ -17,9 +17,7 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from chargehand.app.documents import ListedMission, MissionListDocument
+    from chargehand.app.documents import MissionListDocument
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.missions.waiting import Addressee
@@ -83,8 +81,14 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     if not found.missions:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
         return
+    listed, tree = {each.mission for each in found.missions}, []
+    # The newest first, those of tasks below their coordinator, oldest first.
+    for each in reversed(found.missions):
+        if each.parent not in listed:
+            tree.append((each, ""))
+            tree += [(child, "  ") for child in found.missions if child.parent == each.mission]
     rows = []
-    for each, indent in _as_tree(found.missions):
+    for each, indent in tree:
         title = (each.request or "").strip().partition("\n")[0]
         title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
         status = listed_status(each) + (", damaged" if each.damaged else "")
@@ -106,15 +110,6 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
             out.text(f"{each.mission} waits: {each.waits.message}")
     if found.left_out:
         out.text(f"{count_text(found.left_out, 'older mission')} not listed; --limit 0 lists all.")
-
-
-def _as_tree(missions: Sequence[ListedMission]) -> Iterator[tuple[ListedMission, str]]:
-    """Yield missions with their indent: the newest first, those of tasks below their coordinator, oldest first."""
-    listed = {each.mission for each in missions}
-    for each in reversed(missions):
-        if each.parent not in listed:
-            yield each, ""
-            yield from ((child, "  ") for child in missions if child.parent == each.mission)
 
 
 @mission.command()

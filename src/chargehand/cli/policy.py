@@ -10,7 +10,6 @@ import click
 from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.configuration import LoggedJudgement
     from chargehand.cli.terminal.output import Output
 
 # As missions end: 3 is what waits for a person.
@@ -108,6 +107,7 @@ def why(mission: str, every: bool, out: Output) -> int:
     """Show what was judged in a mission, by which rule and why."""
     from chargehand.app.configuration import is_notable, mission_judgements
     from chargehand.app.reading import StateReader
+    from chargehand.core.text import shown_path
 
     counted: dict[str, int] = {}
     with StateReader.open() as reader:
@@ -116,24 +116,18 @@ def why(mission: str, every: bool, out: Output) -> int:
             counted[logged.judged.effect] = counted.get(logged.judged.effect, 0) + 1
             if every or is_notable(logged):
                 out.document(logged)
-                _show_logged(out, logged)
+                judged = logged.judged
+                line = f"{logged.seq:>4}  {judged.effect:<5}  {judged.kind}: {shown_path(judged.text)}"
+                out.text(line, fg=_COLOURS.get(judged.effect))
+                about = f" ({shown_path(judged.subject)})" if judged.subject not in ("", judged.text) else ""
+                out.text(f"      rule {judged.rule}{about}: {judged.reason}")
+                if judged.overridden:
+                    out.text(f"      overrides: {', '.join(judged.overridden)}")
+                if judged.answer:
+                    out.text(f"      your answer: {judged.answer}")
     counts = ", ".join(f"{count} {effect}" for effect, count in sorted(counted.items()))
     out.text(f"{found}: {counts or 'nothing was judged'}")
     return 0
-
-
-def _show_logged(out: Output, logged: LoggedJudgement) -> None:
-    from chargehand.core.text import shown_path
-
-    judged = logged.judged
-    line = f"{logged.seq:>4}  {judged.effect:<5}  {judged.kind}: {shown_path(judged.text)}"
-    out.text(line, fg=_COLOURS.get(judged.effect))
-    about = f" ({shown_path(judged.subject)})" if judged.subject not in ("", judged.text) else ""
-    out.text(f"      rule {judged.rule}{about}: {judged.reason}")
-    if judged.overridden:
-        out.text(f"      overrides: {', '.join(judged.overridden)}")
-    if judged.answer:
-        out.text(f"      your answer: {judged.answer}")
 
 
 @policy.command()

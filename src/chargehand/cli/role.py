@@ -11,7 +11,6 @@ import click
 from chargehand.cli.terminal.options import complete_roles, json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.agents import RoleEntry, TeamEntry
     from chargehand.cli.terminal.output import Output
 
 
@@ -28,13 +27,27 @@ def list_(repo: Path | None, out: Output) -> int:
 
     Exits 1 if a file is wrong; the other roles still work.
     """
+    import msgspec
+
     from chargehand.app.agents import list_roles
     from chargehand.app.composition import App
+    from chargehand.core.text import shown_path
 
     with App.open() as app:
         listed = list_roles(app, repo)
     out.document(listed)
-    out.table(("ROLE", "DELIVERS", "WRITES", "FROM", "SUMMARY"), [_row(each) for each in listed.roles])
+    rows = []
+    for each in listed.roles:
+        origin = "built in" if each.level == "shipped" else shown_path(each.place)
+        role = each.role
+        if isinstance(role, msgspec.UnsetType):
+            rows.append((each.name, "-", "-", origin, "(invalid file)"))
+            continue
+        writes = "no"
+        if role.writes:
+            writes = ", ".join(role.areas[:2]) + (", …" if len(role.areas) > 2 else "") if role.areas else "yes"
+        rows.append((each.name, role.output, writes, origin, role.summary))
+    out.table(("ROLE", "DELIVERS", "WRITES", "FROM", "SUMMARY"), rows)
     for each in listed.roles:
         if each.problem is not None:
             out.text(f"invalid: {each.problem} (details: chargehand role show {each.name})")
@@ -43,21 +56,6 @@ def list_(repo: Path | None, out: Output) -> int:
     for name in listed.unknown:
         out.text(f"[roles.{name}] is configured, but there is no role of that name")
     return 1 if any(each.problem is not None for each in listed.roles) else 0
-
-
-def _row(entry: RoleEntry) -> tuple[str, ...]:
-    import msgspec
-
-    from chargehand.core.text import shown_path
-
-    origin = "built in" if entry.level == "shipped" else shown_path(entry.place)
-    role = entry.role
-    if isinstance(role, msgspec.UnsetType):
-        return entry.name, "-", "-", origin, "(invalid file)"
-    writes = "no"
-    if role.writes:
-        writes = ", ".join(role.areas[:2]) + (", …" if len(role.areas) > 2 else "") if role.areas else "yes"
-    return entry.name, role.output, writes, origin, role.summary
 
 
 @role.command()
@@ -116,25 +114,24 @@ def list_teams(out: Output) -> int:
 
     Exits 1 if a file is wrong; the other teams still work.
     """
+    import msgspec
+
     from chargehand.app.agents import list_teams
+    from chargehand.core.text import shown_path
 
     listed = list_teams(os.environ)
     out.document(listed)
-    out.table(("TEAM", "STEPS", "REVIEWED BY", "FROM", "SUMMARY"), [_team_row(each) for each in listed.teams])
+    rows = []
+    for each in listed.teams:
+        origin, team = "built in" if each.shipped else shown_path(each.place), each.team
+        if isinstance(team, msgspec.UnsetType):
+            rows.append((each.name, "-", "-", origin, "(invalid file)"))
+            continue
+        reviewers = ", ".join(dict.fromkeys(role for member in team.members for role in member.reviewers))
+        rows.append((each.name, ", ".join(team.steps), reviewers or "-", origin, team.summary))
+    out.table(("TEAM", "STEPS", "REVIEWED BY", "FROM", "SUMMARY"), rows)
     for each in listed.teams:
         if each.problem is not None:
             out.text(f"invalid: {each.problem}")
     out.text(f"To make your own, write {listed.directory}/NAME.toml")
     return 1 if any(each.problem is not None for each in listed.teams) else 0
-
-
-def _team_row(entry: TeamEntry) -> tuple[str, ...]:
-    import msgspec
-
-    from chargehand.core.text import shown_path
-
-    origin, team = "built in" if entry.shipped else shown_path(entry.place), entry.team
-    if isinstance(team, msgspec.UnsetType):
-        return entry.name, "-", "-", origin, "(invalid file)"
-    reviewers = dict.fromkeys(role for member in team.members for role in member.reviewers)
-    return entry.name, ", ".join(team.steps), ", ".join(reviewers) or "-", origin, team.summary

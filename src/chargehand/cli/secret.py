@@ -35,10 +35,23 @@ def set_(name: str, out: Output) -> int:
     """
     from chargehand.app.configuration import keep_secret
     from chargehand.app.reading import StateReader
+    from chargehand.core.errors import UsageError
+
+    # A function and no value: it is called once the name is known to be right, so that nobody types in vain.
+    def read() -> str:
+        if sys.stdin.isatty():
+            return str(click.prompt(f"value of {name}", hide_input=True, err=True))
+        content = sys.stdin.buffer.read(_LARGEST_BYTES)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            # Not chained: the decoding error holds the bytes, and a traceback would show them.
+            raise UsageError(
+                f"the value of {name} is not UTF-8", code="secret_invalid", hint="give one line of text on stdin"
+            ) from None
 
     with StateReader.open() as reader:
-        # A function and no value: it is called once the name is known to be right, so that nobody types in vain.
-        kept = keep_secret(reader, name, read=lambda: _read_value(name))
+        kept = keep_secret(reader, name, read=read)
     out.document(kept)
     out.text(f"{name} is stored in {kept.kept_in}")
     if kept.warning is not None:
@@ -81,18 +94,3 @@ def remove(name: str, out: Output) -> int:
     if removed.origin is not None:
         out.text(f"note: it still comes from the {removed.origin}")
     return 0
-
-
-def _read_value(name: str) -> str:
-    if sys.stdin.isatty():
-        return str(click.prompt(f"value of {name}", hide_input=True, err=True))
-    content = sys.stdin.buffer.read(_LARGEST_BYTES)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        from chargehand.core.errors import UsageError
-
-        # Not chained: the decoding error holds the bytes, and a traceback would show them.
-        raise UsageError(
-            f"the value of {name} is not UTF-8", code="secret_invalid", hint="give one line of text on stdin"
-        ) from None

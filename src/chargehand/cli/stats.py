@@ -65,7 +65,32 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
         out.text(f'No missions yet{when}. Start one: chargehand run "TEXT"')
         return 0
     _show_ends(out, found)
-    _show_measures(out, found)
+    # Times and what sandboxes used, then cost and network.
+    heads, boxes = ("P50", "P95", "P99", "KNOWN"), found.sandboxes
+    times = [
+        _percentile_row("mission", found.missions.seconds, "{:.1f} s"),
+        _percentile_row("attempt", found.attempts.seconds, "{:.1f} s"),
+        _percentile_row("checkpoint", found.checkpoints.seconds, "{:.0f} ms", factor=1000),
+        _percentile_row("sandbox until ready", boxes.ready, "{:.0f} ms", factor=1000),
+        _percentile_row("sandbox until frozen", boxes.freeze, "{:.0f} ms", factor=1000),
+    ]
+    used = [
+        _percentile_row("memory", boxes.memory, "{:.1f} MiB", factor=_MIB),
+        _percentile_row("disk", boxes.disk, "{:.1f} MiB", factor=_MIB),
+        _percentile_row("written", boxes.written, "{:.1f} MiB", factor=_MIB),
+        _percentile_row("CPU", boxes.cpu, "{:.1f} s"),
+        _percentile_row("processes", boxes.processes, "{:.0f}"),
+    ]
+    out.text()
+    out.table(("TIME OF A", *heads), times)
+    out.text()
+    out.table(("OF AN AGENT'S SANDBOX", *heads), used)
+    out.text()
+    out.text(f"cost  {_cost(found.attempts.cost)}")
+    network = found.network
+    if network.allowed or network.refused:
+        traffic = f"{network.bytes_out * _MIB:.1f} MiB out, {network.bytes_in * _MIB:.1f} MiB in"
+        out.text(f"network  {network.allowed} requests allowed, {network.refused} refused, {traffic}")
     return 0
 
 
@@ -162,35 +187,6 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
             ("CAUSE", "CODE", "MISSIONS", "ATTEMPTS", "REMEDY"),
             [(one.kind, one.code or "unknown", one.missions, one.attempts, one.remedy) for one in stats.causes],
         )
-
-
-def _show_measures(out: Output, stats: StatisticsDocument) -> None:
-    """Write the tables of times and of what sandboxes used, then cost and network."""
-    heads, boxes = ("P50", "P95", "P99", "KNOWN"), stats.sandboxes
-    times = [
-        _percentile_row("mission", stats.missions.seconds, "{:.1f} s"),
-        _percentile_row("attempt", stats.attempts.seconds, "{:.1f} s"),
-        _percentile_row("checkpoint", stats.checkpoints.seconds, "{:.0f} ms", factor=1000),
-        _percentile_row("sandbox until ready", boxes.ready, "{:.0f} ms", factor=1000),
-        _percentile_row("sandbox until frozen", boxes.freeze, "{:.0f} ms", factor=1000),
-    ]
-    used = [
-        _percentile_row("memory", boxes.memory, "{:.1f} MiB", factor=_MIB),
-        _percentile_row("disk", boxes.disk, "{:.1f} MiB", factor=_MIB),
-        _percentile_row("written", boxes.written, "{:.1f} MiB", factor=_MIB),
-        _percentile_row("CPU", boxes.cpu, "{:.1f} s"),
-        _percentile_row("processes", boxes.processes, "{:.0f}"),
-    ]
-    out.text()
-    out.table(("TIME OF A", *heads), times)
-    out.text()
-    out.table(("OF AN AGENT'S SANDBOX", *heads), used)
-    out.text()
-    out.text(f"cost  {_cost(stats.attempts.cost)}")
-    network = stats.network
-    if network.allowed or network.refused:
-        traffic = f"{network.bytes_out * _MIB:.1f} MiB out, {network.bytes_in * _MIB:.1f} MiB in"
-        out.text(f"network  {network.allowed} requests allowed, {network.refused} refused, {traffic}")
 
 
 def _percentile_row(name: str, values: Percentiles, form: str, *, factor: float = 1.0) -> tuple[str, ...]:

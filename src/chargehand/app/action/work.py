@@ -17,7 +17,7 @@ from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.config import ActionsConfig
 from chargehand.core.errors import ChargehandError, RefusedError, RepositoryError, UsageError
 from chargehand.core.events import Payload
-from chargehand.core.records import Base, Reason
+from chargehand.core.records import Reason
 from chargehand.core.text import printable
 from chargehand.durable.supervisor import LineSplitter, OutputStream, run_supervised
 from chargehand.missions.checkpoints import CheckpointEditor, EditedCheckpoints, EditStoppedError
@@ -240,7 +240,18 @@ def _git_failure(code: int, verb: str) -> tuple[Reason, ...]:
 async def merge(work: ActionContext) -> ActionResult:
     """Merge what a mission left with a tip, or rebase it onto one."""
     depot = await asyncio.to_thread(work.depot)
-    tip = await asyncio.to_thread(_tip, work, depot)
+    named = work.arguments.get("tip")
+    # Without a name it is the branch the mission started from, as it is now.
+    if named is None:
+        state = await asyncio.to_thread(work.app.mission_reader.state, work.mission)
+        # Not the present base: an earlier merge moved that to its own tip.
+        base = state.first_base
+        if base is None or base.branch is None:
+            raise UsageError(
+                f"mission {work.mission!r} started from no branch", hint="name what to merge with: REMOTE/BRANCH"
+            )
+        named = f"{_HEADS}{base.branch}"
+    tip = await asyncio.to_thread(find_tip, depot, str(named))
     work.judge(f"{work.state.kind} with {tip.revision} ({tip.commit})", subject={"tip": tip.commit})
     branching = _branching(work)
     message = str(work.arguments.get("message") or "")
@@ -267,21 +278,6 @@ async def commit(work: ActionContext) -> ActionResult:
 def _branching(work: ActionContext) -> CheckpointEditor:
     app = work.app
     return CheckpointEditor(store=app.store, look=app.acting_reader, worker=app.member.id, clock=app.clock)
-
-
-def _tip(work: ActionContext, depot: Depot) -> Base:
-    """Return what to merge with: what was named, else the branch the mission started from, as it is now."""
-    named = work.arguments.get("tip")
-    if named is None:
-        state = work.app.mission_reader.state(work.mission)
-        # Not the present base: an earlier merge moved that to its own tip.
-        base = state.first_base
-        if base is None or base.branch is None:
-            raise UsageError(
-                f"mission {work.mission!r} started from no branch", hint="name what to merge with: REMOTE/BRANCH"
-            )
-        named = f"{_HEADS}{base.branch}"
-    return find_tip(depot, str(named))
 
 
 async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:

@@ -75,17 +75,15 @@ def _tokens(pattern: str) -> Tokens:
     *body, last = pattern.strip("/").split("/")
     anchored = "/" in pattern.rstrip("/")
     start = [] if anchored or last == _GAP else [_GAP]
-    return _drop_doubled_gaps((*start, *body, *_tail(pattern, last, anchored=anchored)))
-
-
-def _tail(pattern: str, last: str, *, anchored: bool) -> Tokens:
     name = _STAR if last == _GAP else last
     if pattern.endswith("/"):
-        return (name, _STAR, _GAP)  # a directory, so something below it
-    if last == _STAR and anchored:
+        tail: Tokens = (name, _STAR, _GAP)  # a directory, so something below it
+    elif last == _STAR and anchored:
         # Git lets `dir/*` match what lies deeper, some readers do not: the narrower reading holds under both.
-        return (name,)
-    return (name, _GAP)
+        tail = (name,)
+    else:
+        tail = (name, _GAP)
+    return _drop_doubled_gaps((*start, *body, *tail))
 
 
 def _drop_doubled_gaps(tokens: Sequence[str]) -> Tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -47,7 +48,29 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
             raise config_error(str(path), message, "change it in an editor")
     # The whole file: a value that is right by itself may contradict another key, as with `kind` and `command`.
     resolve(user=UserFile(path=path, text=text))
-    _replace_file(path, text)
+    # The file is replaced in one step; a link stays a link, and the mode what it was (0600 for a new file).
+    try:
+        target = path.resolve()
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+        # Beside the target, since a rename does not cross file systems.
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8"))
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                # Some file systems write a rename before the data: a power cut would leave an empty file.
+                os.fsync(file.fileno())
+            Path(name).replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    # Up to Python 3.12 a circle of links is a RuntimeError; a zero byte in a path is a ValueError.
+    except (OSError, RuntimeError, ValueError) as error:
+        message = f"cannot be written: {error}"
+        raise config_error(str(path), message, "check the directory's permissions") from error
 
 
 def check_user_value(key: str, value: str) -> Any:
@@ -99,9 +122,11 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
             inner = text[entry.value + 1 : entry.end - 1].strip()
             joined = f"{inner}, {item}" if inner else item
             return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"
-    for entry in entries:
+    for at, entry in enumerate(entries, 1):
         if entry.kind == "table" and entry.path == table:
-            return _after(text, _last_of(entries, entry), f"{key} = {value}", newline)
+            below = itertools.takewhile(lambda each: each.kind not in {"table", "array"}, entries[at:])
+            last = [entry, *(each for each in below if each.kind == "line")][-1]
+            return _after(text, last, f"{key} = {value}", newline)
     dotted = [entry for entry in entries if entry.kind == "line" and entry.path[:-1] == table]
     if dotted:
         relative = ".".join(parts[len(dotted[-1].header) :])
@@ -112,45 +137,9 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
     return f"{text}{gap}[{'.'.join(table)}]{newline}{key} = {value}{newline}"
 
 
-def _last_of(entries: tuple[TomlEntry, ...], header: TomlEntry) -> TomlEntry:
-    last = header
-    for entry in entries[entries.index(header) + 1 :]:
-        if entry.kind in {"table", "array"}:
-            break
-        if entry.kind == "line":
-            last = entry
-    return last
-
-
 def _after(text: str, entry: TomlEntry, line: str, newline: str) -> str:
     at = text.find("\n", entry.end)
     if at < 0:
         return f"{text}{newline}{line}{newline}"
     indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, entry.start) + 1 :])
     return text[: at + 1] + (indent.group() if indent else "") + line + newline + text[at + 1 :]
-
-
-def _replace_file(path: Path, text: str) -> None:
-    """Replace the file in one step; a link stays a link, and the mode stays what it was (0600 for a new file)."""
-    try:
-        target = path.resolve()
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-        # Beside the target, since a rename does not cross file systems.
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode("utf-8"))
-                os.fchmod(file.fileno(), mode)
-                file.flush()
-                # Some file systems write a rename before the data: a power cut would leave an empty file.
-                os.fsync(file.fileno())
-            Path(name).replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
-    # Up to Python 3.12 a circle of links is a RuntimeError; a zero byte in a path is a ValueError.
-    except (OSError, RuntimeError, ValueError) as error:
-        message = f"cannot be written: {error}"
-        raise config_error(str(path), message, "check the directory's permissions") from error

@@ -69,8 +69,14 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     source = _user_source(path)
     before = source.text if source is not None else ""
     own = Rules([Source(origin="user", name=str(path), text=before)]).all
-    made = override_text(rule, reason=reason, when=when, taken={each.key for each in own})
-    text = before + ("\n" if before and not before.endswith("\n") else "") + made
+    taken, name, number = {each.key for each in own}, f"allow-{rule}", 2
+    while f"user:{name}" in taken:
+        name, number = f"allow-{rule}-{number}", number + 1
+    condition = f"\nwhen {{ {when} }}" if when.strip() else ""
+    said = json.dumps(" ".join(reason.split()), ensure_ascii=False)
+    text = before + ("\n" if before and not before.endswith("\n") else "")
+    text += f'@id("{name}") @overrides("{rule}")\n@reason({said})\n'
+    text += f"permit (principal, action, resource){condition};\n"
     # A file with a fault would stop every command that asks the rules.
     Rules([Source(origin="user", name=str(path), text=text)]).check()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,16 +85,3 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     partial.write_text(text, "utf-8")
     partial.replace(path)
     return path
-
-
-def override_text(rule: str, *, reason: str, when: str, taken: set[str]) -> str:
-    """Return an overriding rule in Cedar with an id that is not taken."""
-    name = f"allow-{rule}"
-    number = 2
-    while f"user:{name}" in taken:
-        name, number = f"allow-{rule}-{number}", number + 1
-    condition = f"\nwhen {{ {when} }}" if when.strip() else ""
-    said = json.dumps(" ".join(reason.split()), ensure_ascii=False)
-    return (
-        f'@id("{name}") @overrides("{rule}")\n@reason({said})\npermit (principal, action, resource){condition};\n'
-    )

@@ -97,13 +97,6 @@ def join_sources(
     return user
 
 
-def narrow_by_option(key: ConfigKey, lower: SourcedValue, option: SourcedValue) -> SourcedValue:
-    """Return what an option makes of what the user's other sources say: lists of areas only get narrower."""
-    if key.meet == "union" or (key.meet == "intersect" and key.empty == "all"):
-        return join_sources(key, lower, option, trusted=True)
-    return option
-
-
 def _both(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedValue:
     return SourcedValue(value=value, origin=f"{user.origin} + {repository.origin}", place=repository.place)
 
@@ -239,8 +232,11 @@ def resolve(
     extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
     mine = {**(machine or {}), **own, **environment}
     for dotted, option in said.items():
-        key = find_key(dotted)
-        mine[dotted] = narrow_by_option(key, mine[dotted], option) if key and dotted in mine else option
+        key, lower = find_key(dotted), mine.get(dotted)
+        # Lists of areas only get narrower by an option.
+        if key and lower and (key.meet == "union" or (key.meet == "intersect" and key.empty == "all")):
+            option = join_sources(key, lower, option, trusted=True)
+        mine[dotted] = option
     # What the user says must hold without the repository, whose entries may be left out for want of trust;
     # the repository's file may refer to both.
     check_references(mine, mine)
@@ -328,7 +324,14 @@ class _Merge:
             values |= self._agent(name)
         for table, what in _OWNED.items():
             for name in self._names(table):
-                values |= self._owned_entry(table, what, name)
+                mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
+                if mine:
+                    self._note_shadowed(what, name, mine, theirs)
+                elif not self._trusted:
+                    for dotted, said in theirs.items():
+                        self._mark_untrusted(dotted, said, host=False)
+                    continue
+                values |= fill_defaults(table, name, mine or theirs)
         return values
 
     def _names(self, table: str) -> list[str]:
@@ -379,16 +382,6 @@ class _Merge:
                 reason="would work with your models and at your cost",
             )
         return complete_agent(name, kept)
-
-    def _owned_entry(self, table: str, what: str, name: str) -> dict[str, SourcedValue]:
-        mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
-        if mine:
-            self._note_shadowed(what, name, mine, theirs)
-        elif not self._trusted:
-            for dotted, said in theirs.items():
-                self._mark_untrusted(dotted, said, host=False)
-            return {}
-        return fill_defaults(table, name, mine or theirs)
 
     def _note_shadowed(
         self, what: str, name: str, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue]

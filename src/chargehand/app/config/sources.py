@@ -26,7 +26,7 @@ from chargehand.app.config.keys import (
 from chargehand.app.config.lines import key_lines
 from chargehand.app.config.records import OptionValue, SourcedValue
 from chargehand.app.config.values import config_error, format_value, parse_text, parse_value
-from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.errors import nearest
 from chargehand.core.text import printable
 
 PREFIX = "CHARGEHAND_"
@@ -64,10 +64,17 @@ def read_environment(
         if dotted and key:
             place = f"environment {name}"
             said[dotted] = SourcedValue(value=parse_text(key, environ[name], place), origin=place, place=place)
-        # A slip must not be passed over in silence; what is nothing like a key may belong to another program.
-        elif error := _unknown_variable(name):
-            raise error
         else:
+            rest = name.removeprefix(PREFIX)
+            sections = {each.section.upper() for each in section_keys().values()}
+            sections |= {table.upper() for table in NAMED}
+            owners = [each.name for each in section_keys().values() if each.field.upper() == rest]
+            known = [variable_name(each) for each in known_names()]
+            guess = nearest(rest, [each.removeprefix(PREFIX) for each in known])
+            # A slip must not be passed over in silence; what is nothing like a key may belong to another program.
+            if rest.split("_")[0] in sections or owners or guess.startswith("did"):
+                hint = f"did you mean {variable_name(owners[0])!r}?" if owners else nearest(name, known)
+                raise config_error(f"environment {name}", "no configuration key has this name", hint)
             notes.append(f"environment {format_value(name)} is not a configuration key and was ignored")
     return said, tuple(notes)
 
@@ -87,19 +94,6 @@ def _entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
             return f"{table}.{named[0] if named else middle.lower()}.{field}"
         return None
     return None
-
-
-def _unknown_variable(name: str) -> ConfigError | None:
-    """Return the error for a variable that looks like a key, `None` for one that is somebody else's."""
-    rest = name.removeprefix(PREFIX)
-    sections = {key.section.upper() for key in section_keys().values()} | {table.upper() for table in NAMED}
-    owners = [key.name for key in section_keys().values() if key.field.upper() == rest]
-    known = [variable_name(each) for each in known_names()]
-    guess = nearest(rest, [each.removeprefix(PREFIX) for each in known])
-    if rest.split("_")[0] not in sections and not owners and not guess.startswith("did"):
-        return None
-    hint = f"did you mean {variable_name(owners[0])!r}?" if owners else nearest(name, known)
-    return config_error(f"environment {name}", "no configuration key has this name", hint)
 
 
 def read_options(options: Mapping[str, OptionValue]) -> dict[str, SourcedValue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
@@ -85,7 +86,16 @@ def parse_value(key: ConfigKey, value: object, place: str) -> Any:
                 raise _wrong(key, "true or false", value, place, "write it without quotes")
             return value
         case "seconds":
-            return _seconds(key, value, place)
+            seconds = parse_seconds(value)
+            if seconds is None:
+                raise _wrong(
+                    key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds"
+                )
+            if not 0 < seconds <= LONGEST_SECONDS:
+                raise _wrong(
+                    key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE
+                )
+            return seconds
     return _list(key, value, place)
 
 
@@ -157,15 +167,6 @@ def _number(key: ConfigKey, value: object, place: str) -> float:
     return float(value)
 
 
-def _seconds(key: ConfigKey, value: object, place: str) -> float:
-    seconds = parse_seconds(value)
-    if seconds is None:
-        raise _wrong(key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds")
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise _wrong(key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE)
-    return seconds
-
-
 def _list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise _wrong(key, "a list of strings", value, place, _list_hint(key, value))
@@ -182,18 +183,15 @@ def _list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
                 message = f"{key.field} contains a character that no argument can have: {format_value(item)}"
                 raise config_error(place, message, "remove it")
         return tuple(value)
-    items = [_canonical_rule(item) if key.form == "host" else item for item in value]
-    for item in items:
+    items: dict[str, None] = {}
+    for item in value:
+        if key.form == "host":
+            # In the form that rules are compared in; what is not a rule is left for the error.
+            with contextlib.suppress(ConfigError):
+                item = str(parse_rule(item))
         _check_form(key, item, place)
-    return tuple(dict.fromkeys(items))
-
-
-def _canonical_rule(item: str) -> str:
-    """Return a network rule in the form that rules are compared in; what is not a rule is left for the error."""
-    try:
-        return str(parse_rule(item))
-    except ConfigError:
-        return item
+        items[item] = None
+    return tuple(items)
 
 
 def _list_hint(key: ConfigKey, value: object) -> str:

@@ -112,6 +112,22 @@ def describe_crew(facts: CrewFacts) -> Crew:
     for child in facts.children.values():
         by_task.setdefault(child.task, []).append(child)
     waiting = {need.task for need in needs}
+    described = []
+    for task in tasks:
+        known = _progress_of(facts, task)
+        standing, detail, since = _stand(facts, task, known, waiting)
+        # Told by its missions, as the fold keeps tasks in the order of the plan.
+        last = max((each.updated for each in _missions_of(facts, task)), default="")
+        described.append(
+            CrewTask(
+                id=task.id,
+                standing=standing,
+                detail=detail,
+                since=since,
+                cost=_sum_cost(by_task.get(task.id, ())),
+                ended=last if known.end is not None else "",
+            )
+        )
     request = state.request.text.strip() if state.request is not None else ""
     return Crew(
         mission=state.id,
@@ -121,7 +137,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
         created=state.created,
         finished=state.finished,
         planned=progress is not None and not progress.wanted,
-        tasks=tuple(_describe_task(facts, task, waiting, by_task.get(task.id, ())) for task in tasks),
+        tasks=tuple(described),
         needs=needs,
         cost=_sum_cost((state, *facts.children.values())),
         waits=facts.waits,
@@ -145,22 +161,6 @@ def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
     state = facts.state
     if state.status in ENDED:
         return
-    yield from _needs_of_coordinator(state)
-    for task in tasks:
-        for asked in state.questions.values():
-            if asked.open and asked.id.startswith(f"{TASK_QUESTION}{task.id}/"):
-                runs = _progress_of(facts, task).current
-                ended = [facts.children[run.mission] for run in runs if run.mission in facts.children]
-                why = "; ".join(
-                    dict.fromkeys(each.message.rstrip(".") for child in ended for each in child.reasons)
-                )
-                yield _answer(asked, task.id, ("answer", state.id, "--task", task.id), why)
-        waiting = [each for each in _missions_of(facts, task) if waiting_task(each) is not None]
-        for child in waiting:
-            yield _need_of_child(facts, child, alone=len(waiting) == 1 and task != PLANNER)
-
-
-def _needs_of_coordinator(state: MissionState) -> Iterator[PersonNeed]:
     # A breakpoint, or a person.
     if state.status == "paused" and not any(each.code == "worker_lost" for each in state.reasons):
         why = "; ".join(each.message for each in state.reasons) or "it is paused"
@@ -173,6 +173,18 @@ def _needs_of_coordinator(state: MissionState) -> Iterator[PersonNeed]:
                 yield PersonNeed(task="", message=why, command=command)
             else:
                 yield _answer(asked, "", ("answer", state.id), "")
+    for task in tasks:
+        for asked in state.questions.values():
+            if asked.open and asked.id.startswith(f"{TASK_QUESTION}{task.id}/"):
+                runs = _progress_of(facts, task).current
+                ended = [facts.children[run.mission] for run in runs if run.mission in facts.children]
+                why = "; ".join(
+                    dict.fromkeys(each.message.rstrip(".") for child in ended for each in child.reasons)
+                )
+                yield _answer(asked, task.id, ("answer", state.id, "--task", task.id), why)
+        waiting = [each for each in _missions_of(facts, task) if waiting_task(each) is not None]
+        for child in waiting:
+            yield _need_of_child(facts, child, alone=len(waiting) == 1 and task != PLANNER)
 
 
 def _need_of_child(facts: CrewFacts, child: MissionSummary, *, alone: bool) -> PersonNeed:
@@ -221,24 +233,6 @@ def _missions_of(facts: CrewFacts, task: Task) -> list[MissionSummary]:
     return [facts.children[name] for name in names if name in facts.children]
 
 
-def _describe_task(
-    facts: CrewFacts, task: Task, waiting: set[str], missions: Iterable[MissionSummary]
-) -> CrewTask:
-    known = _progress_of(facts, task)
-    standing, detail, since = _stand(facts, task, known, waiting)
-    return CrewTask(
-        id=task.id,
-        standing=standing,
-        detail=detail,
-        since=since,
-        cost=_sum_cost(missions),
-        # Told by its missions, as the fold keeps tasks in the order of the plan.
-        ended=max((each.updated for each in _missions_of(facts, task)), default="")
-        if known.end is not None
-        else "",
-    )
-
-
 def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]) -> tuple[CrewStanding, str, str]:
     """Return how a task stands, the words for it, and since when it does what it does."""
     missions = _missions_of(facts, task)
@@ -248,7 +242,21 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
     if task.id in waiting:
         return "needs you", "", ""
     if not known.current and task != PLANNER:
-        return _stand_unbegun(facts, task, known, waiting)
+        if known.held is not None:
+            command = f"chargehand mission plan {facts.state.id} --start {task.id}"
+            return "held", f"{known.held.message}; {command} begins it", ""
+        assert facts.state.plan is not None
+        open_ = [name for name in task.after if _end_missing(facts, name)]
+        if not open_:
+            at_once = facts.state.plan.plan.at_once
+            return (
+                "next",
+                f"begins when one of {at_once} places is free" if at_once else "begins when there is room",
+                "",
+            )
+        named = ", ".join(open_[:_NAMED]) + (f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else "")
+        blocked = _blockers(facts, facts.state.plan.plan, task, waiting)
+        return "waits", f"after {named}" + (f"; {', '.join(blocked)} needs you" if blocked else ""), ""
     under_way = [each for each in missions if each.status not in ENDED]
     if not under_way:
         good = any(each.status == "promoted" for each in missions)
@@ -264,26 +272,6 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
     if known.current and any(known.reviews_of(run.mission) for run in known.current):
         return "review", _join(_tell_reviews(facts, known), _tell_round(known)), since
     return "works", _tell_work(facts, task, known, under_way), since
-
-
-def _stand_unbegun(
-    facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]
-) -> tuple[CrewStanding, str, str]:
-    if known.held is not None:
-        command = f"chargehand mission plan {facts.state.id} --start {task.id}"
-        return "held", f"{known.held.message}; {command} begins it", ""
-    assert facts.state.plan is not None
-    open_ = [name for name in task.after if _end_missing(facts, name)]
-    if not open_:
-        at_once = facts.state.plan.plan.at_once
-        return (
-            "next",
-            f"begins when one of {at_once} places is free" if at_once else "begins when there is room",
-            "",
-        )
-    named = ", ".join(open_[:_NAMED]) + (f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else "")
-    blocked = _blockers(facts, facts.state.plan.plan, task, waiting)
-    return "waits", f"after {named}" + (f"; {', '.join(blocked)} needs you" if blocked else ""), ""
 
 
 def _end_missing(facts: CrewFacts, task: str) -> bool:

@@ -24,7 +24,7 @@ from chargehand.core.plan_events import (
     TaskReviewed,
     TaskStarted,
 )
-from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary
+from chargehand.core.state import ENDED, SETTLED, MissionSummary
 from chargehand.missions.waiting import goes_on_by_itself
 
 if TYPE_CHECKING:
@@ -78,7 +78,20 @@ class CrewFollower:
                     self._lately.append(text)
             log, live = self._reader.store.log, self._reader.mission_reader.workers.live
             self._children = {each.summary.id: each.summary for each in log.summaries(live, parent=self._mission)}
-            self._read_steps(state)
+            # What the missions that go on do: of one that is new here all of it, then only what came since.
+            opened: tuple[str, ...] = (SandboxOpened.type,)
+            news: list[Event] = []
+            for name, child in self._children.items():
+                if name not in self._steps and child.status not in ENDED:
+                    self._steps[name] = ""
+                    news += log.read(name, types=opened)
+            if self._position >= 0:
+                found = log.after(self._position, project=state.project or None, types=opened)
+                news += [each.event for each in found if each.event.mission in self._steps]
+            for event in news:
+                payload = read_payload(event)
+                if isinstance(payload, SandboxOpened):
+                    self._steps[event.mission] = payload.purpose
             self._position = position
             statuses = [each.status for each in self._children.values()]
             anybody_planned = state.status in ("planned", "paused") or "planned" in statuses
@@ -93,22 +106,6 @@ class CrewFollower:
                 lately=tuple(self._lately),
             )
         return self._facts
-
-    def _read_steps(self, state: MissionState) -> None:
-        """Read what the missions that go on do: of one that is new here all of it, then only what came since."""
-        log, opened = self._reader.store.log, (SandboxOpened.type,)
-        news: list[Event] = []
-        for name, child in self._children.items():
-            if name not in self._steps and child.status not in ENDED:
-                self._steps[name] = ""
-                news += log.read(name, types=opened)
-        if self._position >= 0:
-            found = log.after(self._position, project=state.project or None, types=opened)
-            news += [each.event for each in found if each.event.mission in self._steps]
-        for event in news:
-            payload = read_payload(event)
-            if isinstance(payload, SandboxOpened):
-                self._steps[event.mission] = payload.purpose
 
 
 def follow_crew(reader: StateReader, mission: str) -> Iterator[Crew]:

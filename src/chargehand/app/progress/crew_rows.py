@@ -42,14 +42,6 @@ _SHORTEST = 12
 _MOST_LATELY = 8
 
 
-class _Columns(Struct, frozen=True, kw_only=True):
-    """The columns of tasks: how wide, and whether there is one for money."""
-
-    names: int
-    standings: int
-    paid: bool
-
-
 class CrewRow(Struct, frozen=True, kw_only=True):
     """One row, and how it looks on a terminal that has colours."""
 
@@ -69,8 +61,19 @@ def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str
         return ()
     # Of those that ended well the last one first; the others stay in the order of the plan.
     others = sorted(crew.tasks, key=lambda each: each.ended, reverse=True)
-    others = sorted((each for each in others if each.standing != "needs you"), key=_place)
-    head = _head(crew, now, width)
+    others = sorted(
+        (each for each in others if each.standing != "needs you"),
+        key=lambda each: _ORDER["merged" if each.standing in _ENDED[1:] else each.standing],
+    )
+    status = "waits for you" if crew.needs and crew.status in ("waiting", "paused") else crew.status
+    right = "  ".join(filter(None, (status, _duration(crew.created, crew.finished, now), _money(crew.cost))))
+    title = _beside(f"{crew.mission}  {crew.title}", right, width)
+    head = [
+        CrewRow(text=title, bold=True),
+        *(CrewRow(text=line) for line in wrap_text(_tally(crew, width), width)[:2]),
+    ]
+    if crew.waits:
+        head.append(CrewRow(text=f"waits: {crew.waits}", colour="yellow"))
     # A person is needed, or nothing goes on: that goes before what was asked for.
     head = head[: max(0, height - bool(crew.needs))] if height < 4 else head
     foot = [CrewRow(text=notice, dim=True)] if notice and height >= len(head) + 6 else []
@@ -90,24 +93,7 @@ def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str
     )
 
 
-def _place(task: CrewTask) -> int:
-    return _ORDER["merged" if task.standing in _ENDED[1:] else task.standing]
-
-
 # --- the head
-
-
-def _head(crew: Crew, now: datetime, width: int) -> list[CrewRow]:
-    status = "waits for you" if crew.needs and crew.status in ("waiting", "paused") else crew.status
-    right = "  ".join(filter(None, (status, _duration(crew.created, crew.finished, now), _money(crew.cost))))
-    title = _beside(f"{crew.mission}  {crew.title}", right, width)
-    rows = [
-        CrewRow(text=title, bold=True),
-        *(CrewRow(text=line) for line in wrap_text(_tally(crew, width), width)[:2]),
-    ]
-    if crew.waits:
-        rows.append(CrewRow(text=f"waits: {crew.waits}", colour="yellow"))
-    return rows
 
 
 def _tally(crew: Crew, width: int) -> str:
@@ -171,7 +157,10 @@ def _need_rows(needs: Sequence[PersonNeed], width: int, room: int) -> list[CrewR
     rows: list[CrewRow] = []
     for need, command in zip(needs, commands, strict=True):
         told = f"{_INDENT}answer: {one_line(need.choices)}" if need.choices else ""
-        whole = [*_need_lines(need, width), *wrap_text(told, width, indent=_INDENT)[:_MOST_CHOICES]]
+        said = wrap_text(_need_text(need, width), width, indent=_INDENT)
+        if len(said) > _MOST_LINES:
+            said = [*said[: _MOST_LINES - 1], f"{said[_MOST_LINES - 1]}…"]
+        whole = [*said, *wrap_text(told, width, indent=_INDENT)[:_MOST_CHOICES]]
         lines = whole if len(whole) - 1 <= room else [_need_text(need, width)]
         room -= len(lines) - 1
         rows.append(CrewRow(text=lines[0], colour="yellow", bold=True))
@@ -185,61 +174,48 @@ def _need_text(need: PersonNeed, width: int) -> str:
     return f"! {name} needs you: {one_line(need.message)}"
 
 
-def _need_lines(need: PersonNeed, width: int) -> list[str]:
-    """Return what waits for a person on as many rows as it takes, at most a few."""
-    lines = wrap_text(_need_text(need, width), width, indent=_INDENT)
-    return [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1]}…"] if len(lines) > _MOST_LINES else lines
-
-
 # --- tasks
 
 
 def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int, room: int) -> list[CrewRow]:
-    """Return a row for each task, in this order, and one that counts those without."""
+    """Return a row for each task, in this order, and one that counts those without.
+
+    What of its words has no room in its row goes on below it where there are so many rows to spare.
+    """
     from rich.cells import cell_len
 
     if not tasks or room < 1:
         return []
     shown = tasks if len(tasks) <= room else tasks[: room - 1]
     longest = max((cell_len(one_line(each.id)) for each in shown), default=1)
-    name_width = max(1, min(longest, max(8, width // 4)))
-    columns = _Columns(
-        names=name_width,
-        standings=max(len(each.standing) for each in shown) if shown else 0,
-        paid=any(each.cost.usd or not each.cost.known for each in crew.tasks),
-    )
+    names = max(1, min(longest, max(8, width // 4)))
+    standings = max(len(each.standing) for each in shown) if shown else 0
+    paid = any(each.cost.usd or not each.cost.known for each in crew.tasks)
     rows: list[CrewRow] = []
     spare = room - len(shown) if len(shown) == len(tasks) else 0
     for each in shown:
-        lines = _task_lines(each, now, width, columns, spare)
+        name = fit_text(_shorten_name(one_line(each.id), names), names, pad=True)
+        begin = f"{_MARKS.get(each.standing, ' ')} {name}  {each.standing:<{standings}}  "
+        right, detail = "", one_line(each.detail)
+        if width >= _WIDE:
+            spent = (each.cost.usd or not each.cost.known) and each.standing not in _ENDED
+            right = f"{_duration(each.since, '', now):>7}" if each.since else ""
+            right += f"{_money(each.cost) if spent else '':>12}" if paid and (right or spent) else ""
+        left = width - cell_len(begin) - (cell_len(right) + 2 if right else 0)
+        lines = wrap_text(detail, left) if left > _SHORTEST else []
+        # What only waits for others can be seen at those.
+        if not 1 < len(lines) <= min(_MOST_DETAILS, 1 + spare) or each.standing in ("waits", "next"):
+            lines = [detail]
         spare -= len(lines) - 1
         dim = each.standing in ("waits", "next", "left out", "rolled back", "queued")
-        rows.append(CrewRow(text=lines[0], colour=_COLOURS.get(each.standing), dim=dim))
-        rows += [CrewRow(text=line, dim=True) for line in lines[1:]]
+        first = _beside(f"{begin}{lines[0]}", right, width)
+        rows.append(CrewRow(text=first, colour=_COLOURS.get(each.standing), dim=dim))
+        rows += [CrewRow(text=f"{' ' * cell_len(begin)}{line}", dim=True) for line in lines[1:]]
     if len(shown) < len(tasks):
         rest = Counter(each.standing for each in tasks[len(shown) :])
         several = "more " if shown else ""
         rows.append(CrewRow(text=f"  and {rest.total()} {several}tasks: {_count(dict(rest))}", dim=True))
     return rows
-
-
-def _task_lines(task: CrewTask, now: datetime, width: int, columns: _Columns, spare: int) -> list[str]:
-    """Return the row of a task, and what of its words goes on below it where there are so many rows to spare."""
-    from rich.cells import cell_len
-
-    name = fit_text(_shorten_name(one_line(task.id), columns.names), columns.names, pad=True)
-    begin = f"{_MARKS.get(task.standing, ' ')} {name}  {task.standing:<{columns.standings}}  "
-    right, detail = "", one_line(task.detail)
-    if width >= _WIDE:
-        spent = (task.cost.usd or not task.cost.known) and task.standing not in _ENDED
-        right = f"{_duration(task.since, '', now):>7}" if task.since else ""
-        right += f"{_money(task.cost) if spent else '':>12}" if columns.paid and (right or spent) else ""
-    room = width - cell_len(begin) - (cell_len(right) + 2 if right else 0)
-    lines = wrap_text(detail, room) if room > _SHORTEST else []
-    # What only waits for others can be seen at those.
-    if not 1 < len(lines) <= min(_MOST_DETAILS, 1 + spare) or task.standing in ("waits", "next"):
-        return [_beside(f"{begin}{detail}", right, width)]
-    return [_beside(f"{begin}{lines[0]}", right, width), *(f"{' ' * cell_len(begin)}{each}" for each in lines[1:])]
 
 
 # --- text in columns

@@ -91,7 +91,6 @@ def describe(payload: Payload) -> str:
     for describe_group in (
         _describe_mission,
         _describe_plan,
-        _describe_worker,
         _describe_start,
         _describe_message,
         _describe_question,
@@ -192,7 +191,7 @@ def _describe_plan(event: Payload) -> str | None:
             return f"waits for {tasks if event.tasks else 'its planner'}"
         case CoordinatorWoken():
             return f"news of {event.mission}"
-    return _describe_planning(event) or _describe_review(event)
+    return _describe_planning(event)
 
 
 def _describe_planning(event: Payload) -> str | None:
@@ -206,11 +205,6 @@ def _describe_planning(event: Payload) -> str | None:
             return f"the plan of {event.mission} {why}"
         case TaskAllowed():
             return f"{event.identity} let task {event.task} begin beside {', '.join(event.beside) or 'the others'}"
-    return None
-
-
-def _describe_review(event: Payload) -> str | None:
-    match event:
         case ReviewStarted():
             return f"task {event.task} is reviewed in the role {event.role}: {event.mission}"
         case TaskReviewed(decision="accepted"):
@@ -222,18 +216,13 @@ def _describe_review(event: Payload) -> str | None:
     return None
 
 
-def _describe_worker(event: Payload) -> str | None:
+def _describe_start(event: Payload) -> str | None:
     match event:
         case MissionClaimed():
             # The first claim is how every mission begins.
             return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
         case MissionReleased():
             return f"released by {event.worker} for another worker to resume" if event.worker else ""
-    return None
-
-
-def _describe_start(event: Payload) -> str | None:
-    match event:
         case BaseResolved():
             return f"base {event.base.branch or event.base.revision} @ {event.base.commit[:12]}"
         case AgentSelected():
@@ -335,7 +324,20 @@ def _describe_attempt(event: Payload) -> str | None:
             point = event.checkpoint
             return f"checkpoint {point.commit[:12]} ({point.trigger}, {point.changed} changed)"
         case FilesSeen():
-            return _describe_files(event)
+            # By its counts and, where it is one file, by its path.
+            # A rename comes as two changes and counts once.
+            kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
+            paths = {path for kind, path in event.changes if kind != "renamed_from"}
+            named = f" {shown_path(next(iter(paths)))}" if len(paths) == 1 else ""
+            parts = [f"{count} {'renamed' if kind == 'renamed_to' else kind}" for kind, count in kinds.items()]
+            parts += [f"{count} {why}" for why, count in event.skipped.items()]
+            missed = "changes may have been missed" + (f" ({', '.join(event.reasons)})" if event.reasons else "")
+            counts = ", ".join(parts)
+            return _shorten(
+                "; ".join(
+                    part for part in (missed if event.gap else "", counts and f"files: {counts}{named}") if part
+                )
+            )
         case StepFinished():
             return _describe_step(event)
         case ReportMade():
@@ -429,21 +431,6 @@ def _describe_result(event: Payload) -> str | None:
             what = f"task {', '.join(event.tasks)} " if event.tasks else ""
             return f"{what}rolled back by {event.commit[:12]}"
     return None
-
-
-def _describe_files(event: FilesSeen) -> str:
-    """Describe a batch by its counts and, where it is one file, by its path."""
-    # A rename comes as two changes and counts once.
-    kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
-    paths = {path for kind, path in event.changes if kind != "renamed_from"}
-    named = f" {shown_path(next(iter(paths)))}" if len(paths) == 1 else ""
-    parts = [f"{count} {'renamed' if kind == 'renamed_to' else kind}" for kind, count in kinds.items()]
-    parts += [f"{count} {why}" for why, count in event.skipped.items()]
-    missed = "changes may have been missed" + (f" ({', '.join(event.reasons)})" if event.reasons else "")
-    counts = ", ".join(parts)
-    return _shorten(
-        "; ".join(part for part in (missed if event.gap else "", counts and f"files: {counts}{named}") if part)
-    )
 
 
 def _describe_step(event: StepFinished) -> str:

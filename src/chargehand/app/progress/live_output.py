@@ -57,7 +57,10 @@ class OutputWriter:
         self._clock = clock
         self._redactor = Redactor()
         self._cutters = {name: LineSplitter(name, self._write) for name in ("stdout", "stderr")}
-        self._check_cutters = {name: LineSplitter(name, self._write_check) for name in ("stdout", "stderr")}
+        self._check_cutters = {
+            name: LineSplitter(name, lambda stream, text: self._write(CHECK_STREAM, text))
+            for name in ("stdout", "stderr")
+        }
         self._full = self._file.tell() >= _LIMIT
 
     def write(self, stream: Stream, piece: bytes, /) -> None:
@@ -73,9 +76,6 @@ class OutputWriter:
         for cutter in (*self._cutters.values(), *self._check_cutters.values()):
             cutter.end()
         self._file.close()
-
-    def _write_check(self, stream: str, text: str) -> None:
-        self._write(CHECK_STREAM, text)
 
     def _write(self, stream: str, text: str) -> None:
         if self._full:

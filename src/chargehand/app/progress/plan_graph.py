@@ -117,21 +117,16 @@ def plan_tree(plan: PlanDocument) -> list[PlanRow]:
         indent = "  " * min(depth, _DEEPEST)
         mission = task.missions[-1] if task.missions else ""
         rows.append(PlanRow(name=indent + task.id, status=task.status, mission=mission, why=why))
-        rows += [_review_row(each, f"{indent}  ") for each in task.reviews if each.of == mission]
+        for each in task.reviews:
+            if each.of == mission:
+                said = (each.vote or "") + (f": {'; '.join(each.points)}" if each.points else "")
+                name = f"{indent}  review: {each.role}"
+                rows.append(PlanRow(name=name, status=each.status, mission=each.mission, why=printable(said)))
         for note in task.notes:
             name = f"{indent}  note for {printable(note.reader)}"
             rows.append(PlanRow(name=name, status="", mission="", why=printable(note.text)))
         open_ += [(depth + 1, each) for each in reversed(below.get(task.id, []))]
     return rows
-
-
-def _review_row(review: ReviewDocument, indent: str) -> PlanRow:
-    said = "" if review.vote is None else review.vote
-    if review.points:
-        said += f": {'; '.join(review.points)}"
-    return PlanRow(
-        name=f"{indent}review: {review.role}", status=review.status, mission=review.mission, why=printable(said)
-    )
 
 
 def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:

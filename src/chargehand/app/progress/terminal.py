@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Literal
 
@@ -15,10 +14,9 @@ from chargehand.app.progress.live_output import CHECK_STREAM, LONGEST_RECORD, Ou
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import AttemptStarted, CommandFinished
 from chargehand.core.errors import ChargehandError
-from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import VerdictGiven
-from chargehand.core.state import ENDED, SETTLED, MissionState
+from chargehand.core.state import ENDED, SETTLED
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import goes_on_by_itself
 
@@ -86,11 +84,31 @@ class TerminalFollower:
         size = self._output.size()
         if size is not None:
             self._tell_kept = False
-            found += self._step_over(size)
+            if self._output.position > size:  # it ended, went on, and prints into a file of its own since
+                self._output.position = 0
+                found.append(TerminalRecord(kind="reset"))
+            if size - self._output.position > _MOST_BEHIND:
+                count = self._output.skip_to(size - _MOST_BEHIND // 2)
+                found.append(TerminalRecord(kind="dropped", position=self._output.position, count=count))
             lines += ((line, self._output.position) for line in self._output.read(_LOOK_BYTES))
         state, events = self._followed.look()
-        self._note_attempts(events)
-        found += (self._as_record(line, position) for line, position in lines)
+        for event in events:
+            if event.type == "attempt.started" and isinstance(payload := read_payload(event), AttemptStarted):
+                self._begun.append((datetime.fromisoformat(event.time), payload.number))
+        for line, position in lines:
+            place = bisect_right(self._begun, datetime.fromisoformat(line.time), key=lambda begun: begun[0])
+            of_check = line.stream == CHECK_STREAM
+            found.append(
+                TerminalRecord(
+                    kind="line",
+                    position=position,
+                    source="check" if of_check else "agent",
+                    stream="" if of_check else line.stream,
+                    time=line.time,
+                    attempt=self._begun[place - 1][1] if place else 0,
+                    text=line.line,
+                )
+            )
         self.at_rest = state.status in SETTLED and not goes_on_by_itself(state)
         # What was written between the two is there at the next look, for the file stays open: hence a second one.
         was_over = self._told is not None and self._told.mission_status in ENDED
@@ -98,47 +116,18 @@ class TerminalFollower:
         if self._tell_kept and state.status in ENDED:
             found += kept_output(self._reader, self._mission)
             self._tell_kept = False
-        status = self._status(state)
-        if not lines and status != self._told:
-            self._told = status
-            found.append(replace(status, position=self._output.position))
-        return found
-
-    def _step_over(self, size: int) -> Iterator[TerminalRecord]:
-        if self._output.position > size:  # it ended, went on, and prints into a file of its own since
-            self._output.position = 0
-            yield TerminalRecord(kind="reset")
-        if size - self._output.position > _MOST_BEHIND:
-            count = self._output.skip_to(size - _MOST_BEHIND // 2)
-            yield TerminalRecord(kind="dropped", position=self._output.position, count=count)
-
-    def _note_attempts(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if event.type == "attempt.started" and isinstance(payload := read_payload(event), AttemptStarted):
-                self._begun.append((datetime.fromisoformat(event.time), payload.number))
-
-    def _as_record(self, line: OutputLine, position: int) -> TerminalRecord:
-        place = bisect_right(self._begun, datetime.fromisoformat(line.time), key=lambda begun: begun[0])
-        of_check = line.stream == CHECK_STREAM
-        return TerminalRecord(
-            kind="line",
-            position=position,
-            source="check" if of_check else "agent",
-            stream="" if of_check else line.stream,
-            time=line.time,
-            attempt=self._begun[place - 1][1] if place else 0,
-            text=line.line,
-        )
-
-    def _status(self, state: MissionState) -> TerminalRecord:
         last = state.attempts[-1] if state.attempts else None
-        return TerminalRecord(
+        status = TerminalRecord(
             kind="status",
             attempt=last.number if last else 0,
             mission_status=state.status,
             attempt_status=last.status if last else "",
             ended=self.ended,
         )
+        if not lines and status != self._told:
+            self._told = status
+            found.append(replace(status, position=self._output.position))
+        return found
 
 
 def kept_output(reader: StateReader, mission: str) -> list[TerminalRecord]:

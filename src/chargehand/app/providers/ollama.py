@@ -23,7 +23,14 @@ def find_ollama(environ: Mapping[str, str], *, timeout: float = 0.3) -> list[str
     if address is None:
         return []
     models = [model for model in _tags(address, timeout) if not any(part in _name(model) for part in _NO_CHAT)]
-    return [_name(model) for model in sorted(models, key=_rank) if _name(model)]
+    models.sort(
+        key=lambda model: (
+            "code" not in _name(model),
+            -model["size"] if isinstance(model.get("size"), int) else 0,
+            _name(model),
+        )
+    )
+    return [_name(model) for model in models if _name(model)]
 
 
 def _tags(address: str, timeout: float) -> list[dict[str, Any]]:
@@ -48,8 +55,3 @@ def _tags(address: str, timeout: float) -> list[dict[str, Any]]:
 def _name(model: Mapping[str, Any]) -> str:
     name = model.get("name")
     return name if isinstance(name, str) else ""
-
-
-def _rank(model: Mapping[str, Any]) -> tuple[bool, int, str]:
-    size = model.get("size")
-    return "code" not in _name(model), -size if isinstance(size, int) else 0, _name(model)

@@ -26,7 +26,7 @@ from chargehand.core.ports import KeySource
 from chargehand.models.contract import Dialect, ServedModel
 
 if TYPE_CHECKING:
-    from chargehand.models.catalogue import Capabilities, ModelFacts, Reported
+    from chargehand.models.catalogue import ModelFacts, Reported
     from chargehand.models.providers import ProviderLimits
 
 _FILE = "models.json"
@@ -273,15 +273,6 @@ def require_served(
     require_key(name, entry, keys)
 
 
-def _longest(config: ModelConfig, able: Capabilities) -> int | None:
-    """Return the limit of a reply: what a provider would refuse to write must not be asked for unasked."""
-    from chargehand.models.metering import DEFAULT_OUTPUT
-
-    if config.max_output is not None or able.max_output is None:
-        return config.max_output
-    return able.max_output if able.max_output < DEFAULT_OUTPUT else None
-
-
 def served_model(
     name: str,
     config: ModelConfig,
@@ -303,6 +294,7 @@ def served_model(
         return scripted_model(name, config, attempts=attempts or {})
     from chargehand.models.catalogue import find_capabilities, find_price
     from chargehand.models.http_upstream import HttpUpstream
+    from chargehand.models.metering import DEFAULT_OUTPUT
 
     address, key, dialect = (
         address_of(name, config, environ=environ),
@@ -312,6 +304,10 @@ def served_model(
     model = config.model or name
     reported = None if reports is None else reports.of(address, model)
     able = find_capabilities(config.provider, model, config, reported=reported)
+    longest = config.max_output
+    # What a provider would refuse to write must not be asked for unasked.
+    if longest is None and able.max_output is not None and able.max_output < DEFAULT_OUTPUT:
+        longest = able.max_output
     return ServedModel(
         name=name,
         dialect=dialect,
@@ -330,5 +326,5 @@ def served_model(
         reasoning=able.reasoning is not False,
         ollama=config.provider == "ollama",
         price=find_price(config.provider, model, config, assume=limits.assume_usd_per_mtok),
-        max_output=_longest(config, able),
+        max_output=longest,
     )

@@ -17,11 +17,9 @@ from chargehand.app.config.keys import (
     SECTIONS,
     ConfigKey,
     entry_keys,
-    find_key,
     section_keys,
 )
 from chargehand.app.config.sources import variable_name
-from chargehand.app.config.values import format_key_value
 from chargehand.core.amounts import format_seconds
 
 _HEAD = """\
@@ -89,12 +87,6 @@ has. Keys of providers never stand in this file; `key` names what holds one.
 """
 
 
-def shown_value(name: str, value: object) -> str:
-    """Return what the key of that dotted name holds the way a person reads it."""
-    key = find_key(name)
-    return format_key_value(key, value) if key is not None else str(value)
-
-
 def render_reference() -> str:
     """Return the page as Markdown."""
     parts = [_HEAD]
@@ -118,20 +110,17 @@ def _section(title: str, keys: list[ConfigKey]) -> str:
         "| key | holds | default | meaning | joins by | environment |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [_row(key) for key in keys]
+    for key in keys:
+        cells = (
+            f"`{key.field}`",
+            _holds(key),
+            _default(key),
+            key.doc,
+            _JOINS[key.meet],
+            f"`{variable_name(key.name)}`",
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _row(key: ConfigKey) -> str:
-    cells = (
-        f"`{key.field}`",
-        _holds(key),
-        _default(key),
-        key.doc,
-        _JOINS[key.meet],
-        f"`{variable_name(key.name)}`",
-    )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _holds(key: ConfigKey) -> str:

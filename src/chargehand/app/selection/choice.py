@@ -49,22 +49,9 @@ def _entry(config: Config, name: str) -> RoleSetting:
     return RoleSetting(where=where, agent=entry.agent, model=entry.model, fallback=entry.fallback)
 
 
-def assigned_agent(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
-    """Return the agent that is said first and where, `None` where none is."""
-    return next(((level.agent, level.where) for level in levels if level.agent), None)
-
-
 def assigned_model(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
     """Return the model that is said first and where, `None` where none is."""
     return next(((level.model, level.where) for level in levels if level.model), None)
-
-
-def assigned_fallback(levels: Sequence[RoleSetting], model: str | None) -> tuple[str, ...]:
-    """Return the models to switch to from `model`: those said beside it, else the first that are said below it."""
-    places = [number for number, level in enumerate(levels) if level.model == model]
-    start = places[0] if places else 0
-    said = next((level.fallback for level in levels[start:] if level.fallback), ())
-    return tuple(each for each in said if each != model)
 
 
 # The model that is taken where only a provider's key is there.
@@ -147,7 +134,12 @@ def choose_agent(
 def _rest(
     config: Config, levels: Sequence[RoleSetting], own: RoleSetting | None, model: str | None
 ) -> tuple[str, ...]:
-    rest = assigned_fallback((*levels, *([own] if own else [])), model)
+    """Return the models to switch to from `model`: those said beside it, else the first that are said below it."""
+    levels = (*levels, *([own] if own else []))
+    places = [number for number, level in enumerate(levels) if level.model == model]
+    start = places[0] if places else 0
+    said = next((level.fallback for level in levels[start:] if level.fallback), ())
+    rest = tuple(each for each in said if each != model)
     for each in rest:
         model_config(config, each)
     return rest
@@ -164,7 +156,8 @@ def _agent(
 ) -> tuple[str | None, str]:
     if option is not None:
         return option, "--agent"
-    named, by_role = assigned_agent(levels), assigned_model(levels)
+    named = next(((level.agent, level.where) for level in levels if level.agent), None)
+    by_role = assigned_model(levels)
     if named is not None:
         return named
     names = sorted(config.agents)

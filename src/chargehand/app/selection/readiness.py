@@ -56,14 +56,6 @@ def require_ready(
         patch_text(agent.patch)
     for model in models:
         require_served(model, config, keys=keys, environ=environ)
-    program = _program(name, agent, models)
-    # What an image has in it is known once it runs.
-    if program and not (config.sandbox.container_image and config.sandbox.tier in ("auto", "container")):
-        _require_program(program, agent, place)
-
-
-def _program(name: str, agent: AgentConfig, models: tuple[str, ...]) -> str:
-    """Return the program that an agent is started as, "" for one that is no program of its own."""
     spec = SPECS[agent.cli] if agent.cli is not None else None
     if spec is not None:
         why = f"{spec.name} cannot be driven: {spec.outside}" if spec.outside else ""
@@ -77,9 +69,11 @@ def _program(name: str, agent: AgentConfig, models: tuple[str, ...]) -> str:
                 code="no_model",
                 hint="add --model NAME, or --model anthropic:MODEL; `chargehand model list` shows those there are",
             )
-    if agent.command:
-        return agent.command[0]
-    return spec.program if spec is not None else ""
+    # What it is started as: "" for one that is no program of its own.
+    program = agent.command[0] if agent.command else spec.program if spec is not None else ""
+    # What an image has in it is known once it runs.
+    if program and not (config.sandbox.container_image and config.sandbox.tier in ("auto", "container")):
+        _require_program(program, agent, place)
 
 
 def _require_program(program: str, agent: AgentConfig, place: StartPlace) -> None:
@@ -107,16 +101,13 @@ def _require_program(program: str, agent: AgentConfig, place: StartPlace) -> Non
     # A known CLI is nothing that a project's setup installs.
     if found or (agent.command and place.setup_expected()):
         return
+    directory, _, base = program.rpartition("/")
+    why = ""
+    for hidden in toolchain.not_shown:
+        if not why and base in hidden.names and directory in ("", hidden.directory):
+            why = f" ({hidden.directory} is not shown to them: {hidden.problem})"
     raise UsageError(
-        f"the agent's program {shown_path(program)!r} is not {where}{_why_hidden(program, toolchain)}",
+        f"the agent's program {shown_path(program)!r} is not {where}{why}",
         code="agent_missing",
         hint=f"{mend}\nor {_OTHER_AGENT}",
     )
-
-
-def _why_hidden(program: str, toolchain: Toolchain) -> str:
-    directory, _, name = program.rpartition("/")
-    for hidden in toolchain.not_shown:
-        if name in hidden.names and directory in ("", hidden.directory):
-            return f" ({hidden.directory} is not shown to them: {hidden.problem})"
-    return ""

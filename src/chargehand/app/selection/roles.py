@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -63,11 +62,6 @@ class RoleInForce(Struct, frozen=True, kw_only=True):
     hidden: tuple[RoleFile, ...] = ()
 
 
-def user_roles_path(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the user's own roles, beside their configuration; it need not exist."""
-    return user_config_path(environ).parent / "roles"
-
-
 class RoleCatalogue:
     """The roles for one project at one base, or outside of any."""
 
@@ -79,7 +73,8 @@ class RoleCatalogue:
         tree: str = "",
         is_trusted: Callable[[str], bool] = trust_nothing,
     ) -> None:
-        self.directory = user_roles_path(environ)
+        # The user's own roles, beside their configuration; it need not exist.
+        self.directory = user_config_path(environ).parent / "roles"
         self._depot = depot
         self._tree = tree
         self._is_trusted = is_trusted
@@ -136,7 +131,19 @@ class RoleCatalogue:
             RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
             for name, text in shipped_roles().items()
         ]
-        return [*shipped, *self.of_repository(), *self._own()]
+        theirs, own = self.of_repository(), []
+        try:
+            for path in sorted(
+                path for path in self.directory.iterdir() if _name_of(path.name) and path.is_file()
+            ):
+                content = path.read_bytes()
+                own.append(RoleFile(name=_name_of(path.name), level="user", place=str(path), content=content))
+        except (FileNotFoundError, NotADirectoryError):
+            own = []
+        except OSError as error:
+            message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
+            raise ConfigError(message, hint="fix or remove the file") from error
+        return [*shipped, *theirs, *own]
 
     def of_repository(self) -> list[RoleFile]:
         """Return the files that the repository brings along, trusted or not."""
@@ -153,19 +160,6 @@ class RoleCatalogue:
                     RoleFile(name=name, level="repository", place=entry.path, content=content, trusted=trusted)
                 )
         return found
-
-    def _own(self) -> list[RoleFile]:
-        try:
-            paths = sorted(path for path in self.directory.iterdir() if _name_of(path.name) and path.is_file())
-            return [
-                RoleFile(name=_name_of(path.name), level="user", place=str(path), content=path.read_bytes())
-                for path in paths
-            ]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            message = f"{error.filename or self.directory}: cannot be read: {error.strerror}"
-            raise ConfigError(message, hint="fix or remove the file") from error
 
 
 def _name_of(path: str) -> str:

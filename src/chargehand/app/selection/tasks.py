@@ -35,7 +35,21 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         leave no area that may be changed.
         """
         if task.needs:
-            task = replace(task, agent=self._able_agent(whole, task))
+            # A task with needs goes to its own agent, else to one that announces them all.
+            agents = self.resolved.config.agents
+            # What the person named for the whole comes first, where it will do.
+            wanted = (task.agent,) if task.agent else tuple(dict.fromkeys((whole.agent, *agents)))
+            able = next(
+                (each for each in wanted if each in agents and {*task.needs} <= {*agents[each].offers}), None
+            )
+            if able is None:
+                needs = ", ".join(task.needs)
+                who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
+                hint = (
+                    f"write offers = {list(task.needs)} to [agents.NAME] of one that has it, or leave out 'needs'"
+                )
+                raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
+            task = replace(task, agent=able)
         request = replace(
             whole,
             model=model or whole.model,
@@ -63,22 +77,6 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             role_from=file.place,
         )
 
-    def _able_agent(self, whole: MissionRequest, task: Task) -> str:
-        """Return the agent for a task that needs capabilities: its own, else one that announces them all.
-
-        Raises `UsageError` (`agent_unable`).
-        """
-        agents = self.resolved.config.agents
-        # What the person named for the whole comes first, where it will do.
-        wanted = (task.agent,) if task.agent else tuple(dict.fromkeys((whole.agent, *agents)))
-        able = next((each for each in wanted if each in agents and {*task.needs} <= {*agents[each].offers}), None)
-        if able is None:
-            needs = ", ".join(task.needs)
-            who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
-            hint = f"write offers = {list(task.needs)} to [agents.NAME] of one that has it, or leave out 'needs'"
-            raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
-        return able
-
 
 class PlanCheck(Struct, frozen=True, kw_only=True):
     """Finds out, before any work, whether somebody can do each task of a plan.
@@ -97,10 +95,20 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
             if who not in known:
                 known.add(who)
                 self.check_task(whole, task)
-            for role in task.reviewers:
-                if role not in known:
-                    known.add(role)
-                    self._check_reviewer(whole, plan, task, role)
+            for name in task.reviewers:
+                if name in known:
+                    continue
+                known.add(name)
+                member = plan.member(name)
+                reviewing = Task(id=task.id, text="", role=name, agent=member.agent, models=member.models)
+                self.check_task(whole, reviewing)
+                role, _ = self.assigner.roles.find(name, self.assigner.resolved.config)
+                if role.writes and role.must_add != "failing_test":
+                    message = f"task {task.id!r}: the role {name!r} cannot review: it changes what it looks at"
+                    hint = (
+                        "name a role that only reads, or one that adds a failing test, such as reviewer or tester"
+                    )
+                    raise UsageError(message, hint=hint)
 
     def check_task(self, whole: MissionRequest, task: Task) -> None:
         """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
@@ -110,42 +118,26 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
                 self.require_ready(
                     request.agent, (*((request.model,) if request.model else ()), *request.fallback)
                 )
-                self._require_room(task, request)
+                paths = (*task.make, *task.change, *task.delete)
+                if paths:
+                    # Loaded where it is needed: most missions have no plan.
+                    from chargehand.missions.plan_documents import outside_areas
+
+                    name = task.role or request.role
+                    if name and not self.assigner.roles.find(name, self.assigner.resolved.config)[0].writes:
+                        raise UsageError(
+                            f"the role {name!r} only reads, and it is to change {paths[0]!r}",
+                            code="plan_invalid",
+                            hint="give it another role, or leave out 'make', 'change' and 'delete'",
+                        )
+                    outside = outside_areas(task, request.allow)
+                    if outside is not None:
+                        raise UsageError(
+                            f"it is to {outside}, and may only change {', '.join(map(repr, request.allow))}",
+                            code="plan_invalid",
+                            hint="allow it (--allow, or the areas of its role), or leave it out",
+                        )
             except ChargehandError as error:
                 error.message = f"task {task.id}: {error.message}"
                 error.args = (error.message,)
                 raise
-
-    def _require_room(self, task: Task, request: MissionRequest) -> None:
-        """Return if a task may touch what it means to, by its role and by what the mission may change."""
-        paths = (*task.make, *task.change, *task.delete)
-        if not paths:
-            return
-        # Loaded where it is needed: most missions have no plan.
-        from chargehand.missions.plan_documents import outside_areas
-
-        name = task.role or request.role
-        if name and not self.assigner.roles.find(name, self.assigner.resolved.config)[0].writes:
-            raise UsageError(
-                f"the role {name!r} only reads, and it is to change {paths[0]!r}",
-                code="plan_invalid",
-                hint="give it another role, or leave out 'make', 'change' and 'delete'",
-            )
-        outside = outside_areas(task, request.allow)
-        if outside is not None:
-            raise UsageError(
-                f"it is to {outside}, and may only change {', '.join(map(repr, request.allow))}",
-                code="plan_invalid",
-                hint="allow it (--allow, or the areas of its role), or leave it out",
-            )
-
-    def _check_reviewer(self, whole: MissionRequest, plan: Plan, task: Task, name: str) -> None:
-        """Return if somebody can review in a role; raises as `check_task`, `UsageError` for a role that writes."""
-        member = plan.member(name)
-        self.check_task(whole, Task(id=task.id, text="", role=name, agent=member.agent, models=member.models))
-        role, _ = self.assigner.roles.find(name, self.assigner.resolved.config)
-        if role.writes and role.must_add != "failing_test":
-            raise UsageError(
-                f"task {task.id!r}: the role {name!r} cannot review: it changes what it looks at",
-                hint="name a role that only reads, or one that adds a failing test, such as reviewer or tester",
-            )

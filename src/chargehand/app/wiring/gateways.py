@@ -129,10 +129,17 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
             )
 
     def _ledger(self, wanted: EndpointRequest) -> Ledger:
+        limits = self.config.limits
         return self.spending.ledger(
             mission=wanted.payer or wanted.mission,
             attempt=wanted.attempt,
-            limits=spending_limits(self.config.limits),
+            limits=SpendingLimits(
+                attempt_usd=limits.attempt_usd,
+                task_usd=limits.task_usd,
+                mission_usd=limits.budget_usd,
+                user_usd=limits.user_usd,
+                day_usd=limits.day_usd,
+            ),
             # Tasks of two plans may have one name.
             task=f"{wanted.payer}/{wanted.task}" if wanted.payer else None,
             user=wanted.user or self.user,
@@ -207,17 +214,6 @@ class _Meter:
     def read(self) -> MeteredUsage:
         """Return what was counted so far."""
         return self._metered
-
-
-def spending_limits(limits: LimitsConfig) -> SpendingLimits:
-    """Return what is configured of money, as the book takes it."""
-    return SpendingLimits(
-        attempt_usd=limits.attempt_usd,
-        task_usd=limits.task_usd,
-        mission_usd=limits.budget_usd,
-        user_usd=limits.user_usd,
-        day_usd=limits.day_usd,
-    )
 
 
 def ledger_by_hand(spending: Spending, limits: LimitsConfig, *, budget: float | None, user: str) -> Ledger:

@@ -32,7 +32,14 @@ class SandboxNetwork(Struct, frozen=True, kw_only=True):
         # A session may have several sandboxes at once, each with a proxy of its own.
         socket = self.scratch / f"egress-{secrets.token_hex(8)}.sock"
         allowed = AllowList.parse(self.config.network)
-        async with EgressProxy(socket, allowed, log=log, limits=limits_of(self.config)) as proxy:
+        limits = EgressLimits(
+            bytes_out=self.config.network_mb_out << 20,
+            bytes_in=self.config.network_mb_in << 20,
+            requests_per_second=self.config.network_requests,
+            connections=self.config.network_connections,
+            idle_seconds=self.config.network_idle,
+        )
+        async with EgressProxy(socket, allowed, log=log, limits=limits) as proxy:
             yield proxy
 
 
@@ -52,14 +59,3 @@ class PackageMirrors(Struct, frozen=True, kw_only=True):
         with tempfile.TemporaryDirectory(dir=self.scratch, prefix="registries-") as directory:
             async with RegistryMirror(Path(directory, "mirror.sock"), config=config, log=log) as mirror:
                 yield mirror
-
-
-def limits_of(config: SandboxConfig) -> EgressLimits:
-    """Return what the configuration lets one sandbox use of the network."""
-    return EgressLimits(
-        bytes_out=config.network_mb_out << 20,
-        bytes_in=config.network_mb_in << 20,
-        requests_per_second=config.network_requests,
-        connections=config.network_connections,
-        idle_seconds=config.network_idle,
-    )

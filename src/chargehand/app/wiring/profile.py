@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -113,7 +113,15 @@ def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgr
     """Return what this process may use: the machine's memory, or less where a control group above it says so."""
     said = (proc / "meminfo").read_text().splitlines()
     total = next((int(line.split()[1]) << 10 for line in said if line.startswith("MemTotal:")), _UNLIMITED)
-    limit = min(_limits(proc, groups), default=_UNLIMITED)
+    # The memory limits of our control group and of all above it, versions 1 and 2.
+    limits: list[int] = []
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, place = line.split(":", 2)
+        if not controllers:
+            limits += _up(groups, groups / place.lstrip("/"), "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _up(groups / "memory", groups / "memory" / place.lstrip("/"), "memory.limit_in_bytes")
+    limit = min(limits, default=_UNLIMITED)
     # Not os.cpu_count(), which knows nothing of taskset(1) and cpusets.
     cores = len(os.sched_getaffinity(0))
     return MachineSize(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
@@ -127,34 +135,20 @@ def free_memory(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgro
         found = {name: int(value.split()[0]) for name, value in lines}
         shares.append(found["MemAvailable"] / found["MemTotal"])
     with contextlib.suppress(OSError, ValueError):
-        shares += _free_shares(proc, groups)
+        # The free share of each control group that bounds us (version 2): cached files can be given back.
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            number, _, place = line.split(":", 2)
+            if number != "0":
+                continue
+            directory = groups / place.lstrip("/")
+            for group in (directory, *directory.parents):
+                with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or not there
+                    limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+                    stat = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
+                    shares.append(1 - max(0, used - int(stat["inactive_file"])) / limit)
+                if group == groups:
+                    break
     return min(shares, default=None)
-
-
-def _free_shares(proc: Path, groups: Path) -> Iterator[float]:
-    """Yield the free share of each control group that bounds us (version 2): cached files can be given back."""
-    for line in (proc / "self/cgroup").read_text().splitlines():
-        number, _, place = line.split(":", 2)
-        if number != "0":
-            continue
-        directory = groups / place.lstrip("/")
-        for group in (directory, *directory.parents):
-            with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or not there
-                limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                yield 1 - max(0, used - int(stat["inactive_file"])) / limit
-            if group == groups:
-                break
-
-
-def _limits(proc: Path, groups: Path) -> Iterator[int]:
-    """Yield the memory limits of our control group and of all above it, versions 1 and 2."""
-    for line in (proc / "self/cgroup").read_text().splitlines():
-        _, controllers, place = line.split(":", 2)
-        if not controllers:
-            yield from _up(groups, groups / place.lstrip("/"), "memory.max")
-        elif "memory" in controllers.split(","):
-            yield from _up(groups / "memory", groups / "memory" / place.lstrip("/"), "memory.limit_in_bytes")
 
 
 def _up(root: Path, directory: Path, name: str) -> Iterator[int]:
@@ -164,19 +158,3 @@ def _up(root: Path, directory: Path, name: str) -> Iterator[int]:
             yield int((place / name).read_text())
         if place == root:
             return
-
-
-def machine_facts(profile: MachineProfile) -> Mapping[str, object]:
-    """Return a profile as `doctor --json` prints it."""
-    return {
-        "name": profile.name,
-        "memory_mb": profile.machine.memory_mb,
-        "processors": profile.machine.cores,
-        "bound_by_group": profile.machine.grouped,
-        "budget_mb": profile.budget_mb,
-        "sandbox_memory_mb": profile.memory_mb,
-        "sandbox_tmp_mb": profile.tmp_mb,
-        "attempts_at_once": profile.attempts_at_once,
-        "checks_at_once": profile.checks_at_once,
-        "fits": profile.fits,
-    }

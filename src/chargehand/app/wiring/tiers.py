@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chargehand.app.config.records import ResolvedConfig
-from chargehand.core.config import Config, SandboxConfig, Strategy
+from chargehand.core.config import SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
-from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core.records import TierCandidate, TierChoice, TierFacts
 from chargehand.policy.tiers import AUTO, choose_tier, in_question, only_documentation
 from chargehand.sandbox.probe import ProbeReport, probe
 from chargehand.sandbox.process_tier import ProcessTier
@@ -60,27 +60,18 @@ async def settle_tier(
     for name in in_question(facts) if facts.wish == AUTO else ():
         if any(each.offered for each in tried):
             tried.append(TierCandidate(tier=name, offered=None, detail="not tried: a weaker tier is enough"))
+            continue
+        if name == "none":
+            tried.append(TierCandidate(tier=name, offered=False, detail="never chosen automatically"))
+            continue
+        wanted, strategy = replace(config.sandbox, tier=name), config.project.strategy
+        try:
+            driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
+        except TierUnavailableError as error:
+            tried.append(TierCandidate(tier=name, offered=False, detail=error.message, mend=error.hint))
         else:
-            tried.append(await _offer(name, config, home, toolchain, environ))
+            tried.append(TierCandidate(tier=name, offered=True, detail=f"works, with {driver} workspaces"))
     return choose_tier(facts, tried)
-
-
-async def _offer(
-    name: TierName,
-    config: Config,
-    home: Path,
-    toolchain: Toolchain,
-    environ: Mapping[str, str],
-) -> TierCandidate:
-    if name == "none":
-        return TierCandidate(tier=name, offered=False, detail="never chosen automatically")
-    wanted = replace(config.sandbox, tier=name)
-    try:
-        strategy = config.project.strategy
-        driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
-    except TierUnavailableError as error:
-        return TierCandidate(tier=name, offered=False, detail=error.message, mend=error.hint)
-    return TierCandidate(tier=name, offered=True, detail=f"works, with {driver} workspaces")
 
 
 def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
@@ -149,12 +140,27 @@ async def choose_driver(
     config, environ = config or SandboxConfig(), environ or {}
     place, key = home / "probe.json", _machine(home, toolchain)
     if config.tier == "container":
-        place, key = home / "probe-container.json", [*key, *_engines(config, environ)]
+        # A container engine is known by where it is and of when, and what it was told to use.
+        search = environ.get("PATH", os.defpath)
+        found = [
+            shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")
+        ]
+        stamps: list[object] = [os.stat(path).st_mtime if path else 0 for path in found]
+        place = home / "probe-container.json"
+        key = [*key, *found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
     if config.tier == "vm":
-        place, key = home / "probe-vm.json", [*key, *_machines(home, environ)]
-    known = _known(place, key, strategy)
-    if known is not None:
-        return known
+        # Virtual machines are known by QEMU's program, and the kernel that was set up.
+        path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
+        places = [Path(path) if path else None, home / MACHINES / "about.json"]
+        stamps = [each.stat().st_mtime if each and each.exists() else 0 for each in places]
+        place, key = home / "probe-vm.json", [*key, path, *stamps]
+    try:
+        kept = json.loads(place.read_text())
+    except (OSError, ValueError):
+        kept = {}
+    known: dict[Strategy, DriverName] = kept.get("drivers", {}) if kept.get("machine") == key else {}
+    if known.get(strategy) is not None:
+        return known[strategy]
     report = await try_tier(config, toolchain, home=home, environ=environ)
     driver = report.require(strategy)
     # Several processes may try at once: each writes a file of its own, and the last one stays.
@@ -171,30 +177,6 @@ def _machine(home: Path, toolchain: Toolchain) -> list[object]:
     stamp = os.stat(bwrap).st_mtime if bwrap else 0
     system = os.uname()
     return [system.release, system.version, os.geteuid(), os.stat(home).st_dev, bwrap, stamp, toolchain.id]
-
-
-def _engines(config: SandboxConfig, environ: Mapping[str, str]) -> list[object]:
-    """Return what a container engine is known by: where it is and of when, and what it was told to use."""
-    search = environ.get("PATH", os.defpath)
-    found = [shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")]
-    stamps: list[object] = [os.stat(path).st_mtime if path else 0 for path in found]
-    return [*found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
-
-
-def _machines(home: Path, environ: Mapping[str, str]) -> list[object]:
-    """Return what virtual machines are known by: QEMU's program, and the kernel that was set up."""
-    path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
-    places = [Path(path) if path else None, home / MACHINES / "about.json"]
-    return [path, *(each.stat().st_mtime if each and each.exists() else 0 for each in places)]
-
-
-def _known(place: Path, key: list[object], strategy: Strategy) -> DriverName | None:
-    try:
-        kept = json.loads(place.read_text())
-    except (OSError, ValueError):
-        return None
-    drivers: dict[Strategy, DriverName] = kept.get("drivers", {}) if kept.get("machine") == key else {}
-    return drivers.get(strategy)
 
 
 class SessionSnippets:

@@ -70,7 +70,14 @@ def check_url(text: str, *, insecure: bool = False) -> str:
     Raises `UsageError`: `server_url_invalid`, and `server_unencrypted` where a token would travel in the clear and
     nobody said that it may.
     """
-    url = _plain_url(text.strip())
+    url = None
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(text.strip())
+        host, port = parts.hostname, parts.port
+        more = parts.username or parts.password or parts.query or parts.fragment or parts.path not in ("", "/")
+        if parts.scheme in ("http", "https") and host and not more:
+            shown = f"[{host}]" if ":" in host else host
+            url = f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
     if url is None:
         raise UsageError(
             f"{text!r} is not the address of a server",
@@ -84,20 +91,6 @@ def check_url(text: str, *, insecure: bool = False) -> str:
             hint="use https://, or a tunnel (ssh -L 8642:127.0.0.1:8642 HOST); --insecure-http allows it",
         )
     return url
-
-
-def _plain_url(text: str) -> str | None:
-    """Return scheme, host and port of an address that has nothing else."""
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return None
-    more = parts.username or parts.password or parts.query or parts.fragment or parts.path not in ("", "/")
-    if parts.scheme not in ("http", "https") or not host or more:
-        return None
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
 
 
 class ServerConnection:
@@ -245,7 +238,21 @@ class ServerConnection:
             )
         error = _error_of(response)
         if status >= 400 and error:
-            raise self._refusal(response, error, version)
+            # What a server refused is raised as the error that it was there.
+            code, message, hint = (str(error.get(name, "")) for name in ("code", "message", "hint"))
+            differs = bool(version) and version != __version__
+            if code == "no_route" or (differs and code == "arguments_invalid"):
+                raise UsageError(
+                    f"the server at {self.url} is of version {printable(version) or 'unknown'}, this is"
+                    f" {__version__}: {message}",
+                    code="server_version",
+                    hint="bring both to one version",
+                )
+            if status == 401:
+                hint = f"make a token there (chargehand token create NAME), then: chargehand login {self.url}"
+            text = response.headers.get("chargehand-exit-code", "")
+            made = NotFoundError if status == 404 else _CLASSES.get(int(text) if text.isdecimal() else 1)
+            raise (made or RefusedError)(message, code=code, hint=hint)
         raw = route is not None and route.raw and version
         if status // 100 != 2 or not (is_json or raw):
             kind = response.headers.get("content-type", "") or "nothing"
@@ -255,23 +262,6 @@ class ServerConnection:
                 hint="check the address; a proxy in between may answer while the server is away",
             )
         return RemoteAnswer(response.content, is_json)
-
-    def _refusal(self, response: httpx.Response, error: Mapping[str, str], version: str) -> ChargehandError:
-        """Return what a server refused as the error that it was there."""
-        code, message, hint = (str(error.get(name, "")) for name in ("code", "message", "hint"))
-        differs = bool(version) and version != __version__
-        if code == "no_route" or (differs and code == "arguments_invalid"):
-            return UsageError(
-                f"the server at {self.url} is of version {printable(version) or 'unknown'}, this is {__version__}:"
-                f" {message}",
-                code="server_version",
-                hint="bring both to one version",
-            )
-        if response.status_code == 401:
-            hint = f"make a token there (chargehand token create NAME), then: chargehand login {self.url}"
-        text = response.headers.get("chargehand-exit-code", "")
-        made = NotFoundError if response.status_code == 404 else _CLASSES.get(int(text) if text.isdecimal() else 1)
-        return (made or RefusedError)(message, code=code, hint=hint)
 
 
 def _query(values: Mapping[str, Any]) -> str:

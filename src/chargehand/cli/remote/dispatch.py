@@ -54,13 +54,9 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
     given = {name for name in parameters if context.get_parameter_source(name) in _GIVEN}
     with ServerConnection(url, token) as connection:
         request = RemoteRequest(connection, command, parameters, given, out)
-        return _HANDLERS.get(command, _do)(request)
-
-
-def _do(request: RemoteRequest) -> int:
-    """Ask once, and print what came: what most commands do."""
-    answer = request.ask()
-    return _print(request, answer)
+        handler = _HANDLERS.get(command)
+        # Most commands ask once, and print what came.
+        return _print(request, request.ask()) if handler is None else handler(request)
 
 
 def _print(request: RemoteRequest, answer: RemoteAnswer) -> int:
@@ -70,30 +66,26 @@ def _print(request: RemoteRequest, answer: RemoteAnswer) -> int:
         return 0
     document = answer.document
     out.document(document)
+    options = request.parameters
     if not out.as_json:
-        _show(request, document)
+        match request.command:
+            case "mission plan" if not options["task"]:
+                rendering.show_plan(out, document, form=options["form"])
+            case "mission diff" | "checkpoint diff":
+                rendering.show_difference(out, document)
+            case "policy show":
+                rendering.show_rules(out, document, cedar=options["cedar"])
+            case "token create":
+                rendering.show_secret(out, document)
+            case _ if (
+                isinstance(document, dict)
+                and {"failures", "next", "rolled_back"} <= document.keys()
+                and ("verdicts" not in document)
+            ):
+                rendering.show_mission(out, document)
+            case _:
+                rendering.show_document(out, document)
     return _exit_code(request, document)
-
-
-def _show(request: RemoteRequest, document: Any) -> None:
-    out, options = request.out, request.parameters
-    match request.command:
-        case "mission plan" if not options["task"]:
-            rendering.show_plan(out, document, form=options["form"])
-        case "mission diff" | "checkpoint diff":
-            rendering.show_difference(out, document)
-        case "policy show":
-            rendering.show_rules(out, document, cedar=options["cedar"])
-        case "token create":
-            rendering.show_secret(out, document)
-        case _ if (
-            isinstance(document, dict)
-            and {"failures", "next", "rolled_back"} <= document.keys()
-            and ("verdicts" not in document)
-        ):
-            rendering.show_mission(out, document)
-        case _:
-            rendering.show_document(out, document)
 
 
 def _exit_code(request: RemoteRequest, document: Any) -> int:
@@ -227,10 +219,6 @@ def _with_password(request: RemoteRequest) -> int:
     return _print(request, request.ask(password=password))
 
 
-def _create_token(request: RemoteRequest) -> int:
-    return _print(request, request.ask(scopes=request.parameters["scopes"] or ("read",)))
-
-
 def _show_project_log(request: RemoteRequest) -> int:
     for page in request.pages("next"):
         for event in page["events"]:
@@ -285,7 +273,7 @@ _HANDLERS: Mapping[str, Callable[[RemoteRequest], int]] = {
     "user log": _show_access,
     "user add": _with_password,
     "user password": _with_password,
-    "token create": _create_token,
+    "token create": lambda request: _print(request, request.ask(scopes=request.parameters["scopes"] or ("read",))),
     "project log": _show_project_log,
     "action log": _show_output,
     "action answer": _answer_action,

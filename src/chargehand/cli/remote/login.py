@@ -35,7 +35,11 @@ def login(url: str, insecure_http: bool, out: Output) -> int:
     from chargehand.credentials.credentials import check_value
 
     server = check_url(url, insecure=insecure_http)
-    token = check_value("the token", _read_token(server)).strip()
+    if sys.stdin.isatty():
+        given = str(click.prompt(f"token for {server}", hide_input=True, err=True))
+    else:
+        given = sys.stdin.buffer.read(_LARGEST_BYTES).decode(errors="replace")
+    token = check_value("the token", given).strip()
     with ServerConnection(server, token) as connection:
         session = connection.show_session()
     with StateReader.open() as reader:
@@ -66,9 +70,3 @@ def logout(url: str, out: Output) -> int:
     out.document(removed)
     out.text(f"The token for {removed.server} is removed here. Revoke it there to let it count no more.")
     return 0
-
-
-def _read_token(server: str) -> str:
-    if sys.stdin.isatty():
-        return str(click.prompt(f"token for {server}", hide_input=True, err=True))
-    return sys.stdin.buffer.read(_LARGEST_BYTES).decode(errors="replace")

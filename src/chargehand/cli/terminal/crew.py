@@ -87,7 +87,7 @@ class _Picture:
         """Stop this process as Ctrl-Z asked, with the terminal whole; return once it goes on."""
         self.stopped = False
         with self.hidden():
-            _stop_here()
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def draw(self, crew: Crew, reader: StateReader, notice: str) -> None:
         """Draw how a crew stands in as many rows and columns as the terminal has now."""
@@ -107,10 +107,6 @@ class _Picture:
         self._live.update(picture, refresh=True)
 
 
-def _stop_here() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 @contextlib.contextmanager
 def _signals_end(picture: _Picture) -> Iterator[None]:
     """Leave the block by an exception where a signal ends the process, and let the signal end it after that."""
@@ -121,7 +117,7 @@ def _signals_end(picture: _Picture) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         picture.stopped = not picture.is_hidden
         if picture.is_hidden:
-            _stop_here()
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     handlers = dict.fromkeys(_ENDING, end) | {signal.SIGTSTP: stop}
     # What is ignored stays so, as below `nohup`; what has a handler leaves the block by itself.

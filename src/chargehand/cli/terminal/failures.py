@@ -29,7 +29,17 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         if sys.stdout is not None:  # None where the caller closed it
             sys.stdout.flush()
     except click.ClickException as error:
-        return _show_usage_error(error, as_json)
+        no_command = isinstance(error, click.exceptions.NoArgsIsHelpError)
+        if no_command and not as_json:
+            click.echo(error.message, err=True)  # the help itself
+            return _USAGE
+        # Only errors of usage know their command: one about a file that cannot be opened does not.
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "chargehand"
+        message = "a command is missing" if no_command else error.format_message()
+        show_error("usage", message, f"see {path} --help", as_json=as_json)
+        # For all of them: click has 1 for a file that cannot be opened, which means refused or failed here.
+        return _USAGE
     # `Abort` is what click makes of a Ctrl-C, or of the end of stdin, at one of its prompts.
     except (KeyboardInterrupt, click.Abort):
         # No further Ctrl-C may break into the way out with a traceback.
@@ -78,20 +88,6 @@ def show_failure(error: Exception, *, as_json: bool) -> int:
     hint = f"the traceback was saved to {kept}" if kept else "the traceback could not be saved"
     show_error("internal", message, hint, as_json=as_json)
     return INTERNAL
-
-
-def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
-    no_command = isinstance(error, click.exceptions.NoArgsIsHelpError)
-    if no_command and not as_json:
-        click.echo(error.message, err=True)  # the help itself
-        return _USAGE
-    # Only errors of usage know their command: one about a file that cannot be opened does not.
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "chargehand"
-    message = "a command is missing" if no_command else error.format_message()
-    show_error("usage", message, f"see {path} --help", as_json=as_json)
-    # For all of them: click has 1 for a file that cannot be opened, which means refused or failed here.
-    return _USAGE
 
 
 def keep_traceback(error: Exception) -> str:

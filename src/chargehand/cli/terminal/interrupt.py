@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from chargehand.cli.terminal.failures import INTERRUPTED
@@ -52,31 +51,24 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     In the midst of being made it would end with an exception that the interpreter prints.
     """
     runner, coroutine = asyncio.Runner(), None
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
-        with _signals_held():
+        try:
+            for number in _SIGNALS:
+                signal.signal(number, lambda received, frame: came.append(received))
             runner.get_loop()
             coroutine = work()
+        finally:
+            for number in _SIGNALS:
+                signal.signal(number, before[number])
+        if came:
+            raise KeyboardInterrupt
         return runner.run(coroutine)
     finally:
         runner.close()
         if coroutine is not None:
             coroutine.close()  # one that was never begun would be warned of
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Have signals that come during the block raise `KeyboardInterrupt` after it."""
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        for number in _SIGNALS:
-            signal.signal(number, lambda received, frame: came.append(received))
-        yield
-    finally:
-        for number in _SIGNALS:
-            signal.signal(number, before[number])
-    if came:
-        raise KeyboardInterrupt
 
 
 def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:

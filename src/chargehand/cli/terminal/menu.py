@@ -120,13 +120,14 @@ class RunMenu:
         # Paused, or with a word that is none, the menu is still wanted. Else a Ctrl-C from now on opens it again.
         if line in ("", "r") or line.startswith("t "):
             self.close()
-        self._work = asyncio.ensure_future(self._carry_out(line))
 
-    async def _carry_out(self, line: str) -> None:
-        # In a thread: it gives an order to this very process, whose loop has to take it.
-        said = await asyncio.to_thread(carry_out, self._app, self.mission, line)
-        if said:
-            _say(said)
+        async def work() -> None:
+            # In a thread: it gives an order to this very process, whose loop has to take it.
+            said = await asyncio.to_thread(carry_out, self._app, self.mission, line)
+            if said:
+                _say(said)
+
+        self._work = asyncio.ensure_future(work())
 
 
 class WatchMenu:

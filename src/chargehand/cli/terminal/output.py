@@ -96,11 +96,17 @@ class Output:
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
         if self.width is not None:
-            _shrink(widths, self.width)
+            # From the widest columns until the table fits; the first one names the rows and stays.
+            while sum(widths) + 2 * (len(widths) - 1) > self.width and max(widths[1:], default=0) > _NARROWEST:
+                widths[widths.index(max(widths[1:]), 1)] -= 1
         for number, row in enumerate((headers, *cells)):
-            parts = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+            parts = [
+                [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
+                for cell, width in zip(row, widths, strict=True)
+            ]
             for line in itertools.zip_longest(*parts, fillvalue=""):
-                self.text(_row(line, widths), bold=number == 0)
+                aligned = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+                self.text("  ".join(aligned).rstrip(), bold=number == 0)
 
     def raw(self, content: bytes, *, err: bool = False) -> None:
         """Write what a program or repository said: its bytes in a pipe, stripped of controls on a terminal."""
@@ -147,16 +153,6 @@ def _wrap_line(line: str, width: int) -> str:
     return line[:begin] + f"\n{' ' * begin}".join(wrapped)
 
 
-def _shrink(widths: list[int], width: int) -> None:
-    """Take from the widest columns until the table fits; the first one names the rows and stays."""
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths[1:], default=0) > _NARROWEST:
-        widths[widths.index(max(widths[1:]), 1)] -= 1
-
-
-def _wrap(cell: str, width: int) -> list[str]:
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
-
-
 def count_text(count: int, noun: str) -> str:
     """Return how many there are of something; the noun is one whose plural ends in s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -169,7 +165,3 @@ def local_time(time: str, *, seconds: bool = False) -> str:
     except ValueError:  # a damaged line
         return shown_path(time)
     return moment.strftime("%Y-%m-%d %H:%M:%S %Z" if seconds else "%Y-%m-%d %H:%M %Z")
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -206,7 +206,8 @@ def cost_text(cost: float | None, known: bool) -> str:
 
 def show_checks(out: Output, state: MissionState) -> None:
     """Write the table of the last verdict's checks beside how they end on the base."""
-    verdict = last_verdict(state)
+    # The last one on a tree of the mission's own.
+    verdict = next((each for each in reversed(state.verdicts) if each.scope != "base"), None)
     if verdict is None or not verdict.checks:
         return
     # Beside the base's: a check that was red before is not the mission's fault.
@@ -242,12 +243,6 @@ def _describe_reads(verdict: Verdict) -> list[str]:
 def _some_paths(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _NAMED_PATHS} more" if len(paths) > _NAMED_PATHS else ""
     return ", ".join(map(shown_path, paths[:_NAMED_PATHS])) + more
-
-
-def last_verdict(state: MissionState) -> Verdict | None:
-    """Return the last verdict on a tree of the mission's own."""
-    own = [verdict for verdict in state.verdicts if verdict.scope != "base"]
-    return own[-1] if own else None
 
 
 def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[str, ...]:
@@ -311,11 +306,7 @@ def show_header(out: Output, state: MissionState) -> None:
 
 def show_details(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write everything that is known of a mission for a person."""
-    out.text(f"{status_text(state)}  {state.id}", bold=True)
-    if details.damaged:
-        _show_damage(out, state, details)
-    out.text(f"created   {local_time(state.created)}")
-    _show_request(out, state)
+    _show_request(out, state, details)
     for place in details.places:
         out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
     if state.tier is not None:
@@ -339,18 +330,19 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     _show_delivery(out, state, details)
 
 
-def _show_damage(out: Output, state: MissionState, details: MissionDetails) -> None:
-    """Write that a log is damaged, and the way out."""
-    out.text("damaged   Its log is damaged; below is what can still be read.", fg="red")
-    for line in details.damaged[:_NAMED_PATHS]:
-        where = f"line {line.seq}: " if line.seq is not None else ""
-        out.text(f"          {where}{line.message}")
-    if len(details.damaged) > _NAMED_PATHS:
-        out.text(f"          and {len(details.damaged) - _NAMED_PATHS} more: chargehand audit verify {state.id}")
-    out.text("          `chargehand store restore` restores a backup; no worker goes on with this mission.")
-
-
-def _show_request(out: Output, state: MissionState) -> None:
+def _show_request(out: Output, state: MissionState, details: MissionDetails) -> None:
+    """Write which mission it is, whether its log is damaged and the way out, and what was asked."""
+    out.text(f"{status_text(state)}  {state.id}", bold=True)
+    if details.damaged:
+        out.text("damaged   Its log is damaged; below is what can still be read.", fg="red")
+        for line in details.damaged[:_NAMED_PATHS]:
+            where = f"line {line.seq}: " if line.seq is not None else ""
+            out.text(f"          {where}{line.message}")
+        if len(details.damaged) > _NAMED_PATHS:
+            more = len(details.damaged) - _NAMED_PATHS
+            out.text(f"          and {more} more: chargehand audit verify {state.id}")
+        out.text("          `chargehand store restore` restores a backup; no worker goes on with this mission.")
+    out.text(f"created   {local_time(state.created)}")
     out.text(f"project   {shown_path(state.repository)}")
     if state.base is not None:
         out.text(f"base      {base_line(state.base)}")
@@ -361,8 +353,8 @@ def _show_request(out: Output, state: MissionState) -> None:
         out.text(place_line(request.directory, request.checks_directory))
     first, *rest = request.text.strip().splitlines() or [""]
     out.text(f"request   {first}")
-    for line in rest:
-        out.text(f"          {line}")
+    for each in rest:
+        out.text(f"          {each}")
     out.text(f"agent     {request.agent}")
     attempts = count_text(request.attempts, "attempt")
     out.text(f"limits    {request.seconds:g} s, {attempts}, sandbox {request.tier}")
@@ -410,8 +402,16 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
         out.text(f"            {cause_line(cause, state.id)}")
 
 
-def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
-    for verdict in verdicts:
+def _show_tree_history(out: Output, state: MissionState) -> None:
+    """Write what was asked of the network, and what was found on each tree."""
+    used = state.network
+    if used.allowed or used.refused:
+        sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
+        out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
+        # The most refused come first: that is the host that a person may want to allow.
+        for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
+            out.text(f"            refused {count_text(count, 'time')}: {place}")
+    for verdict in state.verdicts:
         out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
         for check in verdict.checks:
             name, status, _, _, seconds = check_row(check)
@@ -424,18 +424,6 @@ def _show_verdicts(out: Output, verdicts: Sequence[Verdict]) -> None:
             place = shown_path(finding.path) + (f":{finding.line}" if finding.line is not None else "")
             person = " (needs a person's decision)" if finding.needs_person else ""
             out.text(f"            {finding.severity}  {finding.rule}  {place}: {finding.message}{person}")
-
-
-def _show_tree_history(out: Output, state: MissionState) -> None:
-    """Write what was asked of the network, what was found on each tree, and which trees were kept."""
-    used = state.network
-    if used.allowed or used.refused:
-        sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
-        out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
-        # The most refused come first: that is the host that a person may want to allow.
-        for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
-            out.text(f"            refused {count_text(count, 'time')}: {place}")
-    _show_verdicts(out, state.verdicts)
     for reverted in state.reverted:
         out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
@@ -444,12 +432,12 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         out.text(f"conflict  with {branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
         for line in conflict_report(conflict.conflicts, ours=branch, theirs="the mission").splitlines():
             out.text(f"            {line}")
-    for point in state.checkpoints:
-        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
 
 
 def _show_delivery(out: Output, state: MissionState, details: MissionDetails) -> None:
-    """Write where the result went, what it took, and what to do next."""
+    """Write which trees were kept, where the result went, what it took, and what to do next."""
+    for point in state.checkpoints:
+        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
     branch = exported_branch(state)
     if branch is not None:
         out.text(f"branch    {branch} @ {(state.exported or '')[:12]}{_undone(state)}")
