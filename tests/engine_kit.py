@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from chargehand.durable.engine import Engine
 from chargehand.durable.workers import LocalWorkers
+from tests.forked import ForkedPopen
 
 ROOT = Path(__file__).parents[1]
 WAIT = 120.0
@@ -26,9 +27,10 @@ WAIT = 120.0
 class Worker:
     """The other end of such a process."""
 
-    def __init__(self, process: Process, id: str) -> None:
-        self.process = process
-        self.id = id
+    def __init__(self, process: subprocess.Popen[bytes], said: asyncio.StreamReader) -> None:
+        self.id = ""
+        self._process = process
+        self._said = said
         self._unread: deque[str] = deque()
 
     async def line(self) -> str:
@@ -36,28 +38,28 @@ class Worker:
         return self._unread.popleft() if self._unread else await self._heard()
 
     async def _heard(self) -> str:
-        assert self.process.stdout
-        return (await asyncio.wait_for(self.process.stdout.readline(), WAIT)).decode().strip()
+        return (await asyncio.wait_for(self._said.readline(), WAIT)).decode().strip()
 
     async def ask(self, order: str) -> str:
         """Give an order, and return what it says to that; what a mission said meanwhile is kept for `line`."""
-        assert self.process.stdin
-        self.process.stdin.write(f"{order}\n".encode())
+        assert self._process.stdin
+        self._process.stdin.write(f"{order}\n".encode())
         while (said := await self._heard()).startswith(("start ", "end ")):
             self._unread.append(said)
         return said
 
     async def end(self) -> str:
         """Let it end, and return all that it still says."""
-        assert self.process.stdin
-        self.process.stdin.close()
-        out, _ = await asyncio.wait_for(self.process.communicate(), WAIT)
+        assert self._process.stdin
+        self._process.stdin.close()
+        out = await asyncio.wait_for(self._said.read(), WAIT)
+        await asyncio.to_thread(self._process.wait, WAIT)
         return out.decode()
 
     async def kill(self) -> None:
         """Kill it with SIGKILL."""
-        self.process.kill()
-        await self.process.wait()
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait, WAIT)
 
 
 @contextlib.asynccontextmanager
@@ -65,22 +67,31 @@ async def worker(
     url: str, home: Path, *, slots: int = 2, environment: dict[str, str] | None = None
 ) -> AsyncIterator[Worker]:
     """Run a worker process; it is killed at the end where it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.engine_kit", url, str(home), str(slots)),
+    # What an environment says is for those to read who import the engine in it.
+    start = subprocess.Popen if environment else ForkedPopen
+    process = start(
+        [sys.executable, "-m", "tests.engine_kit", url, str(home), str(slots)],
         cwd=ROOT,
-        stdin=PIPE,
-        stdout=PIPE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
         env=os.environ | (environment or {}),
     )
-    started = Worker(process, "")
+    said = asyncio.StreamReader()
+    reading, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(said), process.stdout
+    )
+    started = Worker(process, said)
     try:
         word, _, started.id = (await started.line()).partition(" ")
         assert word == "ready"
         yield started
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+        process.kill()
+        await asyncio.to_thread(process.wait, WAIT)
+        reading.close()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def say(text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import random
 import re
@@ -31,6 +33,16 @@ def programs() -> Path | None:
     return max(found, key=lambda path: int((re.findall(r"\d+", str(path)) or ["0"])[0]), default=None)
 
 
+@functools.cache
+def _template() -> Path:
+    """Return where the files of an empty cluster lie: to copy them takes a tenth of the time of making them."""
+    directory = tempfile.mkdtemp(prefix="chargehand-pg-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    if os.geteuid() == 0:
+        shutil.chown(directory, _USER)
+    return Path(directory)
+
+
 class Postgres:
     """A server of the tests; starts empty and trusts everybody on this machine."""
 
@@ -45,7 +57,11 @@ class Postgres:
         self.port = free_port()
         if os.geteuid() == 0:
             shutil.chown(directory, _USER)
-        self._run("initdb", "--no-sync", "-A", "trust", "-U", "chargehand", "-E", "UTF8", "--locale=C")
+        empty = _template() / "data"
+        if not empty.exists():
+            arguments = ("--no-sync", "-A", "trust", "-U", "chargehand", "-E", "UTF8", "--locale=C")
+            self._run("initdb", "-D", str(empty), *arguments)
+        subprocess.run(["cp", "-a", empty, self._data], check=True)
 
     def start(self) -> None:
         """Start the server and wait until it answers."""

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.clock_kit import AheadClock, time_of_an_agent
 from tests.conftest import git
+from tests.crash_kit import MARK, sleepers, wake
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 
+from chargehand.app.composition import App
 from chargehand.core.state import MissionState
 from chargehand.sandbox.contract import Sandbox, ShowsProcesses
 
@@ -38,12 +41,13 @@ def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -
         f"sh -c 'while :; do :; done' spin & setsid sh -c 'sleep 600; : {KEY}' & "
         "(sleep 600 & exec sleep 700) & for i in $(seq 999); do echo $i > last.txt; sleep 0.1; done"
     )
-    state = shop.run(hang, seconds=6.0)
+    with time_of_an_agent(4.0):
+        state = shop.run(hang)
     assert (state.status, state.attempts[0].status) == ("exhausted", "timed_out")
     (point,) = state.checkpoints
     assert point.trigger == "timeout"
     assert "a + b" in git_show(shop, state, point.tree, "calc/core.py")
-    assert int(git_show(shop, state, point.tree, "last.txt")) > 1, "its last writes, not only its first"
+    assert int(git_show(shop, state, point.tree, "last.txt")) > 5, "its last writes, not only its first"
 
     document = captured(shop, state)
     assert document["why"] == "timeout"
@@ -52,7 +56,7 @@ def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -
     assert {"sleep 600", "sleep 700"} <= set(commands)
     (spinning,) = (process for process in seen if process["command"] == "sh -c while :; do :; done spin")
     assert spinning["state"] == "R"
-    assert spinning["cpu_seconds"] > 0
+    assert spinning["cpu_seconds"] > 0.2
     (asleep,) = (process for process in seen if process["command"] == "sleep 700")
     assert asleep["state"] == "S"
     assert all(1 < process["pid"] < 1000 for process in seen), "their ids inside, not the host's"
@@ -118,11 +122,27 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
 
 def test_what_comes_before_the_agent_takes_of_its_time(tmp_path: Path) -> None:
     """Else a slow setup would leave it no moment for its last writes before the mission is over."""
-    shop = Workshop(tmp_path)
-    shop.environ["CHARGEHAND_PROJECT_SETUP"] = "sleep 6"
-    state = shop.run(f"{GOLD}; sleep 600", checks=("true",), seconds=12.0)
+    shop, clock = Workshop(tmp_path), AheadClock()
+    shop.environ["CHARGEHAND_PROJECT_SETUP"] = f"sleep {MARK} || true"
+
+    async def work() -> MissionState:
+        agent = f"command:sh -c {shlex.quote(f'{GOLD}; sleep 600')}"
+        wanted = replace(REQUEST, agent=agent, only_checks=("true",), seconds=600.0)
+        with contextlib.closing(App(environ=shop.environ, cwd=shop.repository, clock=clock)) as app:
+            async with app.session() as session:
+                made = session.missions.create(
+                    wanted, repository=str(shop.repository), base=session.base, config={}
+                )
+                running = asyncio.create_task(session.missions.run(made))
+                while not sleepers():
+                    await asyncio.sleep(0.02)
+                clock.put_forward(597.0)
+                wake()
+                return await running
+
+    state = asyncio.run(work())
     (attempt,) = state.attempts
     assert (state.status, attempt.status) == ("exhausted", "timed_out")
     assert attempt.seconds is not None
-    assert attempt.seconds < 12
+    assert attempt.seconds < 300, "it had all of the mission's time"
     assert [point.trigger for point in state.checkpoints] == ["timeout"]

@@ -7,16 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import ModelRequest, ToolCallPart
 from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 from tests.gateway_kit import (
     DONE,
@@ -32,11 +26,14 @@ from tests.gateway_kit import (
     openai_stream,
     openai_whole,
 )
+from tests.late import LateModule
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import CallRecord, Dialect, ServedModel
 from chargehand.models.gateway import Gateway
 from chargehand.models.metering import MemoryLedger
+
+anthropic, openai = LateModule("anthropic"), LateModule("openai")
 
 pytestmark = pytest.mark.usefixtures("shared_trust")
 CALL = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -143,6 +140,9 @@ async def test_the_anthropic_client_gets_tool_calls() -> None:
 
 
 async def test_pydantic_ai_speaks_chat_completions() -> None:
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     replies = [
         Reply(pieces=[openai_whole()]),
         Reply(pieces=[openai_whole("", tool_calls=[CALL])]),
@@ -157,6 +157,9 @@ async def test_pydantic_ai_speaks_chat_completions() -> None:
 
 
 async def test_pydantic_ai_speaks_messages() -> None:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
     block = {**TOOL_USE, "input": {}}
     replies = [
         Reply(pieces=[anthropic_whole()]),

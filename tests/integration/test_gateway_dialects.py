@@ -9,11 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from google import genai
-from google.genai import errors, types
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import (
     BinaryContent,
@@ -26,13 +22,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.google import GoogleProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
+from tests.late import LateModule
 
 from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
 from chargehand.models.faults import Faults, FaultyUpstream
@@ -44,6 +35,8 @@ from chargehand.models.replay import ReplayUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
 
+anthropic, openai, genai = LateModule("anthropic"), LateModule("openai"), LateModule("google.genai")
+errors, types = LateModule("google.genai.errors"), LateModule("google.genai.types")
 pytestmark = pytest.mark.usefixtures("shared_trust")
 DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 SOME = [(one, DIALECTS[(place + step) % 4]) for place, one in enumerate(DIALECTS) for step in (0, 1)]
@@ -260,6 +253,13 @@ async def test_the_official_client_of_each_dialect_works_with_a_model_of_each(
 
 @asynccontextmanager
 async def pydantic_model(dialect: Dialect, url: str, token: str) -> AsyncIterator[Model[Any]]:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.models.google import GoogleModel
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+    from pydantic_ai.providers.google import GoogleProvider
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     if dialect == "gemini":
         async with gemini_client(url, token) as google:
             yield GoogleModel("m", provider=GoogleProvider(client=google))

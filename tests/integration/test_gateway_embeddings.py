@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import openai
 import pytest
-from google import genai
-from google.genai import errors, types
+from tests.late import LateModule
 from tests.provider_kit import Provider, serving
 
 from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
@@ -19,6 +17,9 @@ from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
+
+openai, genai = LateModule("openai"), LateModule("google.genai")
+errors, types = LateModule("google.genai.errors"), LateModule("google.genai.types")
 
 pytestmark = pytest.mark.usefixtures("shared_trust")
 TEXTS = ["alpha", "beta", "gamma"]

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.clock_kit import time_of_an_agent
 from tests.conftest import git, repository_state
 from workshop import CHECK, FILES, GOLD, Workshop
 
@@ -165,7 +166,8 @@ def test_planted_hooks_and_configuration_never_run(tmp_path: Path) -> None:
 def test_hang_is_stopped_and_its_last_writes_are_kept(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     before = repository_state(shop.repository, without="\0")
-    state = shop.run(f"{GOLD}; sleep 600 & sleep 600", seconds=3.0)
+    with time_of_an_agent(3.0):
+        state = shop.run(f"{GOLD}; sleep 600 & sleep 600")
     assert state.status == "exhausted"
     assert state.attempts[0].status == "timed_out"
     assert [point.trigger for point in state.checkpoints] == ["timeout"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.clock_kit import AheadClock
 from tests.integration.workshop import GOLD, REQUEST, Workshop
 
 from chargehand.app.composition import App
@@ -29,6 +30,7 @@ class Gang:
 
     def __init__(self, shop: Workshop) -> None:
         self.shop = shop
+        self.clock = AheadClock()
         self.states: dict[str, MissionState] = {}
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[MissionState]] = []
@@ -44,7 +46,7 @@ class Gang:
 
     async def begin(self, script: str, *, checks: Sequence[str] = (), **changes: object) -> tuple[App, str]:
         """Run a mission in an app of its own; return both."""
-        app = self.shop.app()
+        app = App(environ=self.shop.environ, cwd=self.shop.repository, clock=self.clock)
         self._stack.callback(app.close)
         session: Session = await self._stack.enter_async_context(app.session())
         agent = f"command:sh -c {shlex.quote(script)}"
@@ -77,27 +79,28 @@ async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_pa
     shop = Workshop(tmp_path)
     async with Gang(shop) as gang:
         hangs = f"{GOLD}; sleep 600"
-        five = [await gang.begin(hangs, checks=["cat calc/*"]) for _ in range(5)]
+        five = [await gang.begin(hangs, checks=["cat calc/*"], seconds=3600.0) for _ in range(5)]
         for app, made in five:
             await until(lambda app=app, made=made: told(app, made, AttemptStarted))
-        app, sixth = await gang.begin(GOLD, checks=["cat calc/*"], seconds=3.0)
+        app, sixth = await gang.begin(GOLD, checks=["cat calc/*"], seconds=300.0)
         await until(lambda: told(app, sixth, MissionQueued))
         queued = app.mission_reader.state(sixth).queued
         assert queued is not None
         assert (queued.waits_for, queued.before, queued.places) == ("attempts", 0, 5)
         assert "5 agents work already" in queued.reason.message
         assert app.mission_reader.state(sixth).status == "running"
-        await asyncio.sleep(3.5)  # longer than its own limit, which counts none of this
+        gang.clock.put_forward(600.0)  # longer than its own limit, which counts none of this
+        await asyncio.sleep(0.1)
         assert told(app, sixth, AttemptStarted, AttemptFinished) == []
         one, ended = five[0]
         one.controls.stop_all("cancel", identity="os:test")
         await until(lambda: app.mission_reader.state(sixth).status == "promoted")
         (admitted,) = told(app, sixth, MissionAdmitted)
         assert isinstance(admitted, MissionAdmitted)
-        assert admitted.seconds > 3.5
+        assert admitted.seconds > 600.0
         state = app.mission_reader.state(sixth)
         assert state.queued is None
-        assert state.seconds_of() < 3.0
+        assert state.seconds_of() < 300.0
         assert one.mission_reader.state(ended).status == "cancelled"
 
 

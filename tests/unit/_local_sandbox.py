@@ -14,7 +14,10 @@ from chargehand.sandbox.contract import WORKSPACE, ExecResult, OnOutput, Sandbox
 
 
 class LocalSandbox:
-    """Satisfies the sandbox contract; `dies_at` makes the n-th command find the sandbox gone."""
+    """Satisfies the sandbox contract; `dies_at` makes the n-th command find the sandbox gone.
+
+    Where `expires_on` is given, the time of a command is up as soon as it has written this, and not before.
+    """
 
     def __init__(
         self,
@@ -22,6 +25,7 @@ class LocalSandbox:
         *,
         environment: Mapping[str, str] | None = None,
         dies_at: int | None = None,
+        expires_on: bytes = b"",
         cwd: str = WORKSPACE,
     ) -> None:
         self.id = "s-local"
@@ -32,6 +36,7 @@ class LocalSandbox:
         self._workspace = workspace
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(workspace), **(environment or {})}
         self._dies_at = dies_at
+        self.expires_on = expires_on
 
     async def exec(
         self,
@@ -62,17 +67,25 @@ class LocalSandbox:
             return ExecResult(exit_code=127, stdout=b"", stderr=str(error).encode(), seconds=0.0)
         out, err = bytearray(), bytearray()
         timed_out = False
-        done = asyncio.gather(
-            _pump(process.stdout, "stdout", out, on_output), _pump(process.stderr, "stderr", err, on_output)
-        )
+        expired = asyncio.Event()
+
+        def see(stream: Stream, piece: bytes) -> None:
+            if on_output is not None:
+                on_output(stream, piece)
+            if self.expires_on and self.expires_on in out:
+                expired.set()
+
+        done = asyncio.gather(_pump(process.stdout, "stdout", out, see), _pump(process.stderr, "stderr", err, see))
         process.stdin.write(stdin)
         process.stdin.close()
-        try:
-            await asyncio.wait_for(asyncio.shield(done), timeout)
-        except TimeoutError:
+        expiring = asyncio.ensure_future(expired.wait())
+        limit = None if self.expires_on else timeout
+        await asyncio.wait([done, expiring], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        expiring.cancel()
+        if not done.done():
             timed_out = True
             os.killpg(process.pid, signal.SIGKILL)
-            await done
+        await done
         code = await process.wait()
         return ExecResult(
             exit_code=code if code >= 0 else 128 - code,
@@ -96,8 +109,7 @@ class LocalSandbox:
         return None
 
 
-async def _pump(pipe: asyncio.StreamReader, name: Stream, into: bytearray, on_output: OnOutput | None) -> None:
+async def _pump(pipe: asyncio.StreamReader, name: Stream, into: bytearray, on_output: OnOutput) -> None:
     while piece := await pipe.read(65536):
         into += piece
-        if on_output is not None:
-            on_output(name, piece)
+        on_output(name, piece)

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
+from tests.late import LateModule
 
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply
+
+anthropic, openai = LateModule("anthropic"), LateModule("openai")
 
 SECONDS = 5.0
 
@@ -72,13 +73,13 @@ class UpstreamTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(reply.status, headers=dict(reply.headers), stream=_Body(reply.chunks))
 
 
-def openai_client(upstream: ModelUpstream) -> AsyncOpenAI:
+def openai_client(upstream: ModelUpstream) -> openai.AsyncOpenAI:
     """Return OpenAI's client."""
     http = httpx2.AsyncClient(transport=UpstreamTransport(upstream, "openai"))
-    return AsyncOpenAI(api_key="k", base_url="http://gateway/v1", http_client=http, max_retries=0)
+    return openai.AsyncOpenAI(api_key="k", base_url="http://gateway/v1", http_client=http, max_retries=0)
 
 
-def anthropic_client(upstream: ModelUpstream) -> AsyncAnthropic:
+def anthropic_client(upstream: ModelUpstream) -> anthropic.AsyncAnthropic:
     """Return Anthropic's client."""
     http = httpx2.AsyncClient(transport=UpstreamTransport(upstream, "anthropic"))
-    return AsyncAnthropic(api_key="k", base_url="http://gateway", http_client=http, max_retries=0)
+    return anthropic.AsyncAnthropic(api_key="k", base_url="http://gateway", http_client=http, max_retries=0)

@@ -6,9 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
-import openai
 import pytest
+from tests.late import LateModule
 from tests.unit._model_clients import anthropic_client, call, document, openai_client, read
 
 from chargehand.core.errors import UpstreamError, UsageError
@@ -16,6 +15,8 @@ from chargehand.models.contract import ModelCall, UpstreamReply
 from chargehand.models.faults import Fault, Faults, FaultyUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script, ScriptUpstream
+
+anthropic, openai = LateModule("anthropic"), LateModule("openai")
 
 TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "a"}, id="one"),))
 QUESTION: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

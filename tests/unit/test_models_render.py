@@ -6,16 +6,18 @@ import asyncio
 import json
 from typing import Any
 
-import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.late import LateModule
 from tests.unit._model_clients import anthropic_client, openai_client
 
 from chargehand.models.contract import Dialect, Usage
 from chargehand.models.event_stream import event_bytes, parse_events
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, decode_body, render
 from chargehand.models.scripts import Script, ScriptUpstream
+
+openai = LateModule("openai")
 
 TEXTS = st.text(max_size=120) | st.sampled_from(["", "\n\n", "a\r\nb\u2028c\x85d", "data: [DONE]", "🦀" * 30])
 LEAVES = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=20)
