@@ -33,10 +33,8 @@ from chargehand.app.outcome import explain_check, explain_failures
 from chargehand.app.progress.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
-from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.events import Event
-from chargehand.core.fold import read_payload
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
@@ -108,12 +106,9 @@ def listed_status(listed: ListedMission) -> str:
 def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
     """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
     state = reader.mission_state(name)
-    payloads = map(read_payload, reader.store.log.read(state.id, types=("sandbox.opened",)))
-    opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
-    kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
-    places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
+    places = [SandboxKind(tier=tier, driver=driver) for tier, driver in state.sandbox_kinds]
     waits = waiting_reason(state, reader.mission_reader.waits((state.id,)))
-    problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
+    problems, failures = reader.mission_reader.problems(state.id), explain_failures(reader.store, state)
     waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
 

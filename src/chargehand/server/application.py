@@ -65,6 +65,7 @@ class ChargehandServer:
         self._environ, self._cwd, self._keep_traceback = environ, cwd, keep_traceback
         # One for all who only read: opening the store costs more than most reads.
         self._shared = App(environ=environ, cwd=cwd)
+        self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
         self._sessions = Sessions(self._shared, hosts=hosts)
         self._pages = Pages(pages)

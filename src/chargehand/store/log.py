@@ -10,24 +10,14 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from chargehand.core.actions import ActionCreated
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.clock import Clock
 from chargehand.core.errors import FencedError, NotFoundError, RefusedError, StoreError, UsageError, nearest
 from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
 from chargehand.core.mission_events import (
-    PROMOTE,
-    CancelAsked,
-    MissionContinued,
     MissionCreated,
     MissionFinished,
-    MissionPaused,
-    MissionResumed,
-    QuestionAnswered,
-    QuestionAsked,
-    QuestionExpired,
 )
-from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.store.chain import (
@@ -45,11 +35,14 @@ from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
 from chargehand.store.rows import (
+    LIST_HINT,
     ROW_COLUMNS,
     IsLive,
     MissionListing,
     MissionRow,
     OwnerLiveness,
+    next_turn,
+    open_log,
     read_listing,
     read_row,
     select_listings,
@@ -57,7 +50,6 @@ from chargehand.store.rows import (
 
 _SHOWN = 8
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
-_LIST_HINT = "`chargehand mission list` shows them"
 _LOG_HINT = "`chargehand mission log` lists them"
 # Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
@@ -107,14 +99,14 @@ class EventLog:
             created = [isinstance(payload, MissionCreated) for payload in payloads]
             if any(created[1:]) or (created[0] and tip is not None):
                 raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="use a new id")
-            project = tip[3] if tip is not None else _open_log(connection, payloads[0], line=lines[0])
+            project = tip[3] if tip is not None else open_log(connection, payloads[0], line=lines[0])
             # Each position is asked for in the statement that takes it, and the write lock keeps it until the end.
             connection.executemany(
                 f"INSERT INTO events ({_LINE}, position)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
                 [astuple(line) for line in lines],
             )
-            runnable, wakes = _next_turn(payloads)
+            runnable, wakes = next_turn(payloads)
             connection.execute(
                 "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
                 " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END,"
@@ -175,6 +167,26 @@ class EventLog:
             erasures = connection.execute("SELECT mission, seq FROM erasures WHERE mission = ?", (mission,))
             erased = {(name, seq) for name, seq in erasures}
         return tuple(line_problems(mission, lines, hashes={}, erased=erased))
+
+    def lines_behind(self, mission: str, head: LogHead) -> tuple[Event, ...] | None:
+        """Return the lines behind one that was read before, `None` where they cannot be trusted to go on from it.
+
+        That is where this line is not there any more, where a line behind it is not what was written, and where
+        anything of the mission was erased: then what was made of the log before is not what it tells now.
+        From `seq` 0 on it is the whole log. Raises `StoreError`.
+        """
+        query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq >= ? ORDER BY seq"
+        with self._database.read() as connection:
+            if connection.execute("SELECT 1 FROM erasures WHERE mission = ? LIMIT 1", (mission,)).fetchone():
+                return None
+            rows = connection.execute(query, (mission, head.seq)).fetchall()
+        if head.seq:
+            # Each hash covers the one before: the same one is the end of the same lines.
+            if not rows or (rows[0][1], rows[0][-1]) != (head.seq, head.hash):
+                return None
+            del rows[0]
+        is_whole = is_whole_chain(mission, rows, after=head.seq, before=head.hash)
+        return tuple(Event(*row) for row in rows) if is_whole else None
 
     def check(self, mission: str) -> None:
         """Raise `StoreError` (`mission_damaged`) where `problems` finds any: nobody goes on from such a log."""
@@ -401,16 +413,16 @@ class EventLog:
         """
         wanted = name.strip().lower()
         if not wanted:
-            raise UsageError(f"{name!r} is not a mission", hint=_LIST_HINT)
+            raise UsageError(f"{name!r} is not a mission", hint=LIST_HINT)
         # Bytes of a command line that are not UTF-8 arrive as surrogates, which SQLite does not take.
         if not wanted.isascii():
             raise self._unknown(name)
+        if any(row.id != row.project for row in self._rows("id = :name", name=wanted)):
+            return wanted  # without a look at every id
         # Not LIKE: a name may hold its wildcards.
         begins = "substr(id, 1, length(:name)) = :name OR substr(id, 1, length(:name) + 2) = 'm-' || :name"
         query = f"id <> project AND ({begins} OR substr(id, -length(:name)) = :name) ORDER BY id"
         found = [row.id for row in self._rows(query, name=wanted)]
-        if wanted in found:
-            return wanted
         if not found:
             raise self._unknown(name)
         if len(found) > 1:
@@ -506,41 +518,3 @@ def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
 def _only_types(types: Collection[str]) -> str:
     indexed = f" AND {_MODEL_CALLS}" if set(types) == {ModelCalled.type} else ""
     return f"{indexed} AND type IN ({', '.join('?' * len(types))})" if types else ""
-
-
-def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
-    """Make the row of a mission, or of a project's own log, and return the project."""
-    own = isinstance(first, ActionCreated) and first.project == line.mission
-    if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
-        raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
-    connection.execute(
-        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable, parent)"
-        " VALUES (?, ?, ?, 0, ?, ?, ?)",
-        (line.mission, first.project, line.time, GENESIS, int(not own), getattr(first, "parent", "") or None),
-    )
-    return first.project
-
-
-def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
-    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
-
-    `None` stands for what is as before.
-    """
-    runnable: int | None = None
-    wakes: str | None = None
-    for payload in payloads:
-        match payload:
-            case CancelAsked() | MissionPaused():
-                runnable, wakes = 0, ""
-            case MissionFinished():
-                runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
-            case CoordinatorSlept():
-                runnable, wakes = 0, payload.wakes
-            case MissionResumed() | MissionContinued() | CoordinatorWoken():
-                runnable, wakes = 1, ""
-            case QuestionAnswered() | QuestionExpired():
-                # A promotion is carried out by whoever answers: no worker has anything to do.
-                runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
-            case QuestionAsked() if payload.until:
-                wakes = payload.until
-    return runnable, wakes

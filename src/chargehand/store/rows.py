@@ -8,12 +8,29 @@ from typing import Any
 
 from msgspec import Struct
 
+from chargehand.core.actions import ActionCreated
+from chargehand.core.errors import NotFoundError
+from chargehand.core.events import GENESIS, Event, Payload
 from chargehand.core.fold import mark_unheld
+from chargehand.core.mission_events import (
+    PROMOTE,
+    CancelAsked,
+    MissionContinued,
+    MissionCreated,
+    MissionFinished,
+    MissionPaused,
+    MissionResumed,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionExpired,
+)
+from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Transaction
 
+LIST_HINT = "`chargehand mission list` shows them"
 _OWN = (
     *("id", "project", "created", "last_seq", "last_hash", "epoch"),
     *("owner", "runnable", "wakes", "parent", "news"),
@@ -127,3 +144,41 @@ def read_row(row: Sequence[Any]) -> MissionRow:
         values[name] = values[name] if isinstance(values[name], str) else None
     values["wakes"] = values["wakes"] if values["wakes"] and is_moment(values["wakes"]) else None
     return MissionRow(**{**values, "runnable": bool(values["runnable"]), "news": bool(values["news"])})
+
+
+def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
+    """Make the row of a mission, or of a project's own log, and return the project."""
+    own = isinstance(first, ActionCreated) and first.project == line.mission
+    if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
+        raise NotFoundError(f"there is no mission {line.mission!r}", hint=LIST_HINT)
+    connection.execute(
+        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable, parent)"
+        " VALUES (?, ?, ?, 0, ?, ?, ?)",
+        (line.mission, first.project, line.time, GENESIS, int(not own), getattr(first, "parent", "") or None),
+    )
+    return first.project
+
+
+def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
+    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
+
+    `None` stands for what is as before.
+    """
+    runnable: int | None = None
+    wakes: str | None = None
+    for payload in payloads:
+        match payload:
+            case CancelAsked() | MissionPaused():
+                runnable, wakes = 0, ""
+            case MissionFinished():
+                runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
+            case CoordinatorSlept():
+                runnable, wakes = 0, payload.wakes
+            case MissionResumed() | MissionContinued() | CoordinatorWoken():
+                runnable, wakes = 1, ""
+            case QuestionAnswered() | QuestionExpired():
+                # A promotion is carried out by whoever answers: no worker has anything to do.
+                runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
+            case QuestionAsked() if payload.until:
+                wakes = payload.until
+    return runnable, wakes
