@@ -27,6 +27,7 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionMeasures, MissionState, MissionSummary
+from chargehand.missions.reading import FoldedMissions
 from chargehand.store.chain import PositionedEvent
 from chargehand.store.rows import MissionListing
 from chargehand.store.store import Store, open_store
@@ -85,6 +86,12 @@ class SummaryMachine(RuleBasedStateMachine):
         self.order: list[tuple[str, int]] = []
         self.followed: list[PositionedEvent] = []
         self.alive: set[str] = set()
+        self.now = 0.0
+        self.keep()
+
+    def keep(self) -> None:
+        # Room for few lines: the missions of one example take each other's place.
+        self.kept = FoldedMissions(self.store.log, lines=8, seconds=600.0, now=lambda: self.now)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -136,6 +143,7 @@ class SummaryMachine(RuleBasedStateMachine):
         seq = data.draw(st.integers(1, self.store.log.last_seq(mission)))
         with self.store.database.write() as raw:
             raw.execute("UPDATE events SET payload = ? WHERE mission = ? AND seq = ?", (broken, mission, seq))
+        self.now += 601  # what was read before is whole: it shows once it is read again
 
     @rule(mission=missions, worker=st.sampled_from("kl"), lives=st.booleans())
     def claim(self, mission: str, worker: str, lives: bool) -> None:
@@ -157,6 +165,17 @@ class SummaryMachine(RuleBasedStateMachine):
             with open_store(self.home, clock=self.clock, read_only=True) as reader:
                 self.look(reader)
         self.store = open_store(self.home, clock=self.clock)
+        self.keep()
+
+    @rule(mission=missions)
+    def look_again(self, mission: str) -> None:
+        """What is kept of a mission is what its log tells, and only a log that is whole is kept."""
+        lines = self.store.log.read(mission)
+        is_whole = not self.store.log.problems(mission) and all(line.payload is not None for line in lines)
+        kept = self.kept.get(mission)
+        assert (kept is not None) == is_whole
+        if kept is not None:
+            assert (kept.state, kept.head.seq) == (fold(lines, live=True), len(lines))
 
     @invariant()
     def lists_tell_what_the_logs_tell(self) -> None:
