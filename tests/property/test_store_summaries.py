@@ -177,6 +177,12 @@ class SummaryMachine(RuleBasedStateMachine):
         if kept is not None:
             assert (kept.state, kept.head.seq) == (fold(lines, live=True), len(lines))
 
+    @rule(mission=missions, position=st.integers(0, 40), limit=st.integers(1, 3))
+    def follow_one(self, mission: str, position: int, limit: int) -> None:
+        every = self.store.log.after(position, limit=10_000)
+        own = tuple(each for each in every if each.event.mission == mission)
+        assert self.store.log.after(position, mission=mission, limit=limit) == own[:limit]
+
     @invariant()
     def lists_tell_what_the_logs_tell(self) -> None:
         if hasattr(self, "store"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
@@ -230,12 +232,15 @@ class EventLog:
         # A cross join keeps this order of loops: else all lines of the project are read, and sorted, for one page.
         join = " CROSS JOIN missions ON missions.id = events.mission" if project is not None else ""
         where = "".join(f" AND {each}" for each in given)
+        # Within a mission lines are in the order of their positions: a page must not sort all of a long one.
+        order, start = ("position", "") if mission is None else ("seq", " AND seq > ?")
         query = (
             f"SELECT position, {_RAW_LINE} FROM events{join}"
-            f" WHERE position > ?{where}{_only_types(types)} ORDER BY position LIMIT ?"
+            f" WHERE position > ?{where}{start}{_only_types(types)} ORDER BY {order} LIMIT ?"
         )
         with self._database.read() as connection:
-            rows = connection.execute(query, (position, *given.values(), *types, limit)).fetchall()
+            behind = [] if mission is None else [_seq_at(connection, mission, position)]
+            rows = connection.execute(query, (position, *given.values(), *behind, *types, limit)).fetchall()
         found, before = [], _NO_TIME
         for place, *columns in rows:
             event = as_event(ChainLine(*columns), before=before)
@@ -513,6 +518,19 @@ class EventLog:
 def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
     rows = connection.execute(f"SELECT {_RAW_LINE} FROM events WHERE mission = ? ORDER BY seq", (mission,))
     return (ChainLine(*row) for row in rows)
+
+
+def _seq_at(connection: Transaction, mission: str, position: int) -> int:
+    """Return the last line of a mission up to a position, 0 for none, by halves: no index has both."""
+    query = "SELECT position FROM events WHERE mission = ? AND seq >= ? AND position > 0 ORDER BY seq LIMIT 1"
+
+    def position_from(seq: int) -> float:
+        row = connection.execute(query, (mission, seq)).fetchone()
+        return row[0] if row else math.inf  # the lines end with damaged ones
+
+    last = "SELECT seq FROM events WHERE mission = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
+    row = connection.execute(last, (mission,)).fetchone()
+    return bisect_right(range(1, row[0] + 1), position, key=position_from) if row else 0
 
 
 def _only_types(types: Collection[str]) -> str:
