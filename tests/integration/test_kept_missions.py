@@ -182,3 +182,35 @@ def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path
         moment += 61
         assert asked(one) == [(one, 0)]  # lines that were read long ago are verified again
         assert asked(one) == [(one, 2)]
+
+
+def test_lists_show_each_mission_as_it_is_now(served: Served, client: httpx.Client) -> None:
+    def listed() -> dict[str, Any]:
+        pages = (client.get(f"{API}/missions").json(), client.get(f"{API}/missions/list").json())
+        one, other = ({each["mission"]: each for each in page["missions"]} for page in pages)
+        assert one == other
+        return one
+
+    before = listed()
+    client.get(f"{API}/stats")  # counts the same rows
+    assert listed() == before
+    say(served, GROWS, "one more")
+    after = listed()
+    assert after.pop(GROWS)["updated"] > before.pop(GROWS)["updated"]
+    assert after == before
+    assert client.post(f"{API}/missions/{GROWS}/cancel").status_code == 200
+    assert listed()[GROWS]["status"] == "cancelled"
+
+
+def test_what_never_changes_is_sent_as_each_client_takes_it(client: httpx.Client) -> None:
+    found = client.get(f"{API}/catalogue")
+    assert (found.headers["content-encoding"], found.headers["vary"]) == ("gzip", "Accept-Encoding")
+    plain = client.get(f"{API}/catalogue", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert (plain.content, plain.headers["etag"]) == (found.content, found.headers["etag"])
+    again = client.get(f"{API}/catalogue", headers={"If-None-Match": found.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    one = client.get(f"{API}/catalogue", params={"provider": "groq"}).json()["catalogue"]
+    assert one == [each for each in found.json()["catalogue"] if each["provider"] == "groq"] != []
+    unknown = client.get(f"{API}/catalogue", params={"provider": "grok!"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")

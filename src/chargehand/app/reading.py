@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from chargehand.app.config.records import ResolvedConfig
+    from chargehand.app.documents import ListedMission
     from chargehand.app.wiring.disk import StillNeeded
     from chargehand.app.wiring.profile import MachineProfile
     from chargehand.core.config import EngineConfig
-    from chargehand.core.state import MissionState
+    from chargehand.core.state import MissionState, MissionSummary
     from chargehand.credentials.credentials import Credentials
     from chargehand.missions.reading import FoldedMissions, MissionReader
     from chargehand.workspace.depot import Depot
@@ -73,6 +74,8 @@ class StateReader:
         self._local = LocalWorkers(self.home, version=__version__)
         self._store: Store | None = None
         self.keeps_missions = False
+        # By mission: a summary, what it waits for, and how lists show that.
+        self.listed: dict[str, tuple[MissionSummary, object, ListedMission]] = {}
         self._actor = actor
         self.starts_workers = starts_workers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -40,6 +39,7 @@ from chargehand.store.rows import (
     LIST_HINT,
     ROW_COLUMNS,
     IsLive,
+    KnownListing,
     MissionListing,
     MissionRow,
     OwnerLiveness,
@@ -72,6 +72,7 @@ class EventLog:
         self._database = database
         self._clock = clock
         self._heads = Heads(database.home)
+        self._known: dict[object, KnownListing] = {}
 
     def append(
         self, mission: str, *payloads: Payload, durable: bool = False, epoch: int | None = None
@@ -269,6 +270,12 @@ class EventLog:
         """Return all missions, or those of one project, oldest first. Raises `StoreError`."""
         where = "id <> project" if project is None else "id <> project AND project = :project"
         return self._rows(f"{where} ORDER BY created, id", project=project)
+
+    def mission_counts(self) -> dict[str, int]:
+        """Return how many missions each project has that has any. Raises `StoreError`."""
+        with self._database.read() as connection:
+            query = "SELECT project, count(*) FROM missions WHERE id <> project GROUP BY project"
+            return dict(connection.execute(query))
 
     def takeable(self) -> tuple[MissionRow, ...]:
         """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
@@ -494,7 +501,7 @@ class EventLog:
             with self._database.read() as connection:
                 if not alive.learn([owner for (owner,) in connection.execute(owners)]):
                     rows = connection.execute(query, values | {"form": summaries.FORM})
-                    made = (read_listing(connection, row, alive=alive) for row in rows)
+                    made = (read_listing(connection, row, alive=alive, known=self._known) for row in rows)
                     return list(islice((each for each in made if fits is None or fits(each.summary)), limit))
             alive.ask()
 
@@ -522,11 +529,12 @@ def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
 
 def _seq_at(connection: Transaction, mission: str, position: int) -> int:
     """Return the last line of a mission up to a position, 0 for none, by halves: no index has both."""
-    query = "SELECT position FROM events WHERE mission = ? AND seq >= ? AND position > 0 ORDER BY seq LIMIT 1"
+    known = "mission = ? AND seq >= ? AND typeof(position) = 'integer'"
+    query = f"SELECT position FROM events WHERE {known} ORDER BY seq LIMIT 1"
 
-    def position_from(seq: int) -> float:
+    def position_from(seq: int) -> int:
         row = connection.execute(query, (mission, seq)).fetchone()
-        return row[0] if row else math.inf  # the lines end with damaged ones
+        return int(row[0]) if row else position + 1  # the lines end with damaged ones
 
     last = "SELECT seq FROM events WHERE mission = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
     row = connection.execute(last, (mission,)).fetchone()

@@ -40,6 +40,8 @@ ROW_COLUMNS = (
     ", ".join(f"missions.{name}" for name in _OWN)
     + ", (SELECT asking.user FROM mission_summaries AS asking WHERE asking.mission = missions.id)"
 )
+# Rows that are kept decoded, some kilobytes each.
+_MOST_KNOWN = 5_000
 _TEXT, _MAYBE = (str,), (str, type(None))
 # The types of the columns as programs of ours write them.
 _SHAPES = frozenset(
@@ -76,13 +78,23 @@ class MissionRow(Struct, frozen=True):
 class MissionListing(Struct, frozen=True, kw_only=True):
     """A mission as lists show it: `live` says whether a living worker holds it, `summary` is as that makes it.
 
-    `measures` are there where they were asked for.
+    Other lists may have the same summary: who changes it changes a copy. `measures` are there where they were
+    asked for.
     """
 
     row: MissionRow
     summary: MissionSummary
     live: bool
     measures: MissionMeasures | None = None
+
+
+class KnownListing(Struct, frozen=True, kw_only=True):
+    """What was made of a row with this content; others have it too, so nobody changes it."""
+
+    content: bytes
+    measured: bytes | None
+    summary: MissionSummary
+    measures: MissionMeasures | None
 
 
 class OwnerLiveness:
@@ -113,18 +125,32 @@ def select_listings(*, measures: bool) -> str:
     return f"SELECT {columns} FROM mission_summaries JOIN missions ON missions.id = mission"
 
 
-def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness) -> MissionListing:
-    """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines."""
+def read_listing(
+    connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness, known: dict[object, KnownListing]
+) -> MissionListing:
+    """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines.
+
+    `known` is for whoever lists again: of a thousand rows hardly one is another than the last time.
+    """
     form, content, measured, *columns = row
     mission = read_row(columns)
+    live = alive[mission.owner]
+    key = (mission.id, live, measured is None)
+    found = known.get(key)
+    if found is not None and form == summaries.FORM and (found.content, found.measured) == (content, measured):
+        return MissionListing(row=mission, summary=found.summary, live=live, measures=found.measures)
     summary = summaries.decode_summary(content)
     measures = None if measured is None else summaries.decode_measures(measured)
-    if form != summaries.FORM or summary is None or (measures is None) != (measured is None):
+    is_stale = form != summaries.FORM or summary is None or (measures is None) != (measured is None)
+    if is_stale or summary is None:
         summary, folded = summaries.fold_lines(connection, mission.id)
         measures = None if measured is None else folded
-    live = alive[mission.owner]
     if not live:
         mark_unheld(summary)
+    if not is_stale:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = KnownListing(content=content, measured=measured, summary=summary, measures=measures)
     return MissionListing(row=mission, summary=summary, live=live, measures=measures)
 
 
