@@ -150,6 +150,11 @@ class SummaryMachine(RuleBasedStateMachine):
         self.store.log.claim(mission, owner=worker, epoch=self.store.log.get(mission).epoch)
         self.alive = self.alive | {worker} if lives else self.alive - {worker}
 
+    @rule(worker=st.sampled_from("kl"))
+    def live_or_die(self, worker: str) -> None:
+        """Nothing is written: a list that is kept is another one all the same."""
+        self.alive = self.alive ^ {worker}
+
     @rule(mission=missions)
     def spoil_a_row(self, mission: str) -> None:
         with self.store.database.write() as raw:

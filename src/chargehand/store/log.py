@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import astuple
@@ -35,19 +34,17 @@ from chargehand.store.chain import (
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
+from chargehand.store.listings import Listings
 from chargehand.store.rows import (
     LIST_HINT,
     ROW_COLUMNS,
     IsLive,
-    KnownListing,
     MissionListing,
     MissionRow,
     OwnerLiveness,
     next_turn,
     open_log,
-    read_listing,
     read_row,
-    select_listings,
 )
 
 _SHOWN = 8
@@ -72,7 +69,7 @@ class EventLog:
         self._database = database
         self._clock = clock
         self._heads = Heads(database.home)
-        self._known: dict[object, KnownListing] = {}
+        self._listings = Listings(database)
 
     def append(
         self, mission: str, *payloads: Payload, durable: bool = False, epoch: int | None = None
@@ -323,7 +320,7 @@ class EventLog:
 
     def summary(self, mission: str, is_live: IsLive | None = None) -> MissionListing:
         """Return one mission as lists show it. Raises `NotFoundError`, `StoreError`."""
-        found = self._listings(is_live, "missions.id = :mission", {"mission": mission})
+        found = self._listings.select(is_live, "missions.id = :mission", {"mission": mission})
         if not found:
             raise self._unknown(mission)
         return found[0]
@@ -366,14 +363,14 @@ class EventLog:
             named = (statuses is None or told.status in statuses) and (user is None or told.user == user)
             return named and summaries.mentions(told, text.casefold())
 
-        found = self._listings(is_live, query, values, fits=fits, limit=limit, measures=measures)
+        found = self._listings.select(is_live, query, values, fits=fits, limit=limit, measures=measures)
         return tuple(reversed(found)) if backwards else tuple(found)
 
     def counts(
         self, is_live: IsLive | None = None, *, project: str | None = None, user: str | None = None
     ) -> dict[MissionStatus, int]:
         """Return how many missions have each status, without reading any of them. Raises `StoreError`."""
-        if self._refresh():
+        if self._listings.refresh():
             listed = self.summaries(is_live, project=project, user=user)
             return dict(Counter(listing.summary.status for listing in listed))
         query = """
@@ -470,40 +467,6 @@ class EventLog:
     def _rows(self, where: str, **values: object) -> tuple[MissionRow, ...]:
         with self._database.read() as connection:
             return tuple(read_row(row) for row in connection.execute(f"{_ROWS} WHERE {where}", values))
-
-    def _refresh(self) -> bool:
-        """Make stale rows anew; tell whether some are left, as where this program may not write."""
-        with self._database.read() as connection:
-            stale = summaries.stale(connection)
-        if stale and not self._database.read_only:
-            with self._database.write() as connection:
-                summaries.refresh(connection)
-            return False
-        return bool(stale)
-
-    def _listings(
-        self,
-        is_live: IsLive | None,
-        where: str,
-        values: dict[str, Any],
-        *,
-        fits: Callable[[MissionSummary], bool] | None = None,
-        limit: int | None = None,
-        measures: bool = False,
-    ) -> list[MissionListing]:
-        self._refresh()
-        query = f"{select_listings(measures=measures)} WHERE {where}"
-        owners = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
-        alive = OwnerLiveness(is_live)
-        while True:
-            # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
-            # holds a mission only since then was not looked at: then all is read once more.
-            with self._database.read() as connection:
-                if not alive.learn([owner for (owner,) in connection.execute(owners)]):
-                    rows = connection.execute(query, values | {"form": summaries.FORM})
-                    made = (read_listing(connection, row, alive=alive, known=self._known) for row in rows)
-                    return list(islice((each for each in made if fits is None or fits(each.summary)), limit))
-            alive.ask()
 
     def _unknown(self, name: str) -> NotFoundError:
         newest = self._rows("id <> project ORDER BY created DESC LIMIT :shown", shown=_SHOWN)

@@ -41,7 +41,7 @@ ROW_COLUMNS = (
     + ", (SELECT asking.user FROM mission_summaries AS asking WHERE asking.mission = missions.id)"
 )
 # Rows that are kept decoded, some kilobytes each.
-_MOST_KNOWN = 5_000
+MOST_KNOWN = 5_000
 _TEXT, _MAYBE = (str,), (str, type(None))
 # The types of the columns as programs of ours write them.
 _SHAPES = frozenset(
@@ -114,6 +114,12 @@ class OwnerLiveness:
         """Ask about all who were noted."""
         self._known |= {owner: self._is_live(owner) for owner in self._unknown}
 
+    def of(self, owners: Collection[str]) -> dict[str, bool]:
+        """Return who of these is alive; who is not known yet is asked about."""
+        self.learn(owners)
+        self.ask()
+        return {owner: self[owner] for owner in owners}
+
     def __getitem__(self, owner: str | None) -> bool:
         return self._known[owner]
 
@@ -148,7 +154,7 @@ def read_listing(
     if not live:
         mark_unheld(summary)
     if not is_stale:
-        if len(known) >= _MOST_KNOWN:
+        if len(known) >= MOST_KNOWN:
             known.clear()
         known[key] = KnownListing(content=content, measured=measured, summary=summary, measures=measures)
     return MissionListing(row=mission, summary=summary, live=live, measures=measures)
