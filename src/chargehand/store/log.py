@@ -34,11 +34,11 @@ from chargehand.store.chain import (
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
-from chargehand.store.listings import Listings
 from chargehand.store.rows import (
     LIST_HINT,
     ROW_COLUMNS,
     IsLive,
+    Listings,
     MissionListing,
     MissionRow,
     OwnerLiveness,

@@ -1,9 +1,9 @@
-"""The rows of missions as the log gives them: what a row holds, read from a file that may be damaged."""
+"""The rows of missions as the log gives them, read from a file that may be damaged, and lists of them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
-from chargehand.store.database.connection import Transaction
+from chargehand.store.database.connection import Database, Transaction
 
 LIST_HINT = "`chargehand mission list` shows them"
 _OWN = (
@@ -41,7 +41,10 @@ ROW_COLUMNS = (
     + ", (SELECT asking.user FROM mission_summaries AS asking WHERE asking.mission = missions.id)"
 )
 # Rows that are kept decoded, some kilobytes each.
-MOST_KNOWN = 5_000
+_MOST_KNOWN = 5_000
+# Lists that are kept whole, each with what one server's pages ask for again and again.
+_MOST_LISTS = 8
+_OWNERS = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
 _TEXT, _MAYBE = (str,), (str, type(None))
 # The types of the columns as programs of ours write them.
 _SHAPES = frozenset(
@@ -154,7 +157,7 @@ def read_listing(
     if not live:
         mark_unheld(summary)
     if not is_stale:
-        if len(known) >= MOST_KNOWN:
+        if len(known) >= _MOST_KNOWN:
             known.clear()
         known[key] = KnownListing(content=content, measured=measured, summary=summary, measures=measures)
     return MissionListing(row=mission, summary=summary, live=live, measures=measures)
@@ -176,6 +179,78 @@ def read_row(row: Sequence[Any]) -> MissionRow:
         values[name] = values[name] if isinstance(values[name], str) else None
     values["wakes"] = values["wakes"] if values["wakes"] and is_moment(values["wakes"]) else None
     return MissionRow(**{**values, "runnable": bool(values["runnable"]), "news": bool(values["news"])})
+
+
+class _KeptList(Struct, frozen=True, kw_only=True):
+    """A list as of one version of the database (none where it was asked for once), and who was alive then."""
+
+    version: int | None
+    alive: Mapping[str, bool]
+    listings: tuple[MissionListing, ...]
+
+
+class Listings:
+    """Lists missions; safe between threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[object, KnownListing] = {}
+        self._kept: dict[object, _KeptList] = {}
+
+    def refresh(self) -> bool:
+        """Make stale rows anew; tell whether some are left, as where this program may not write."""
+        with self._database.read() as connection:
+            stale = summaries.stale(connection)
+        if stale and not self._database.read_only:
+            with self._database.write() as connection:
+                summaries.refresh(connection)
+            return False
+        return bool(stale)
+
+    def select(
+        self,
+        is_live: IsLive | None,
+        where: str,
+        values: dict[str, Any],
+        *,
+        fits: Callable[[MissionSummary], bool] | None = None,
+        limit: int | None = None,
+        measures: bool = False,
+    ) -> tuple[MissionListing, ...]:
+        """Return the missions for which a condition holds with these values, and that fit, at most `limit`.
+
+        `fits` depends on nothing but the condition and its values. Raises `StoreError`.
+        """
+        key = (where, tuple(sorted(values.items())), limit, measures)
+        kept, alive = self._kept.pop(key, None), OwnerLiveness(is_live)
+        # Before anything is read: a list is of this version or of a later one, and then it is read once more.
+        version = None if kept is None else self._database.version()
+        if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
+            kept = self._read(key, version, alive, fits)
+        if len(kept.listings) <= _MOST_KNOWN:
+            self._kept[key] = kept
+        while len(self._kept) > _MOST_LISTS:
+            self._kept.pop(next(iter(self._kept)), None)
+        return kept.listings
+
+    def _read(
+        self, key: Any, version: int | None, alive: OwnerLiveness, fits: Callable[[MissionSummary], bool] | None
+    ) -> _KeptList:
+        where, values, limit, measures = key
+        self.refresh()
+        query = f"{select_listings(measures=measures)} WHERE {where}"
+        while True:
+            # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
+            # holds a mission only since then was not looked at: then all is read once more.
+            with self._database.read() as connection:
+                owners = [owner for (owner,) in connection.execute(_OWNERS)]
+                if not alive.learn(owners):
+                    rows = connection.execute(query, dict(values) | {"form": summaries.FORM})
+                    made = (read_listing(connection, row, alive=alive, known=self._known) for row in rows)
+                    fitting = (each for each in made if fits is None or fits(each.summary))
+                    found = tuple(itertools.islice(fitting, limit))
+                    return _KeptList(version=version, alive=alive.of(owners), listings=found)
+            alive.ask()
 
 
 def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
