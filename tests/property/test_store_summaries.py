@@ -27,6 +27,7 @@ from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionMeasures, MissionState, MissionSummary
+from chargehand.missions.reading import FoldedMissions
 from chargehand.store.chain import PositionedEvent
 from chargehand.store.rows import MissionListing
 from chargehand.store.store import Store, open_store
@@ -85,6 +86,12 @@ class SummaryMachine(RuleBasedStateMachine):
         self.order: list[tuple[str, int]] = []
         self.followed: list[PositionedEvent] = []
         self.alive: set[str] = set()
+        self.now = 0.0
+        self.keep()
+
+    def keep(self) -> None:
+        # Room for few lines: the missions of one example take each other's place.
+        self.kept = FoldedMissions(self.store.log, lines=8, seconds=600.0, now=lambda: self.now)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -136,11 +143,17 @@ class SummaryMachine(RuleBasedStateMachine):
         seq = data.draw(st.integers(1, self.store.log.last_seq(mission)))
         with self.store.database.write() as raw:
             raw.execute("UPDATE events SET payload = ? WHERE mission = ? AND seq = ?", (broken, mission, seq))
+        self.now += 601  # what was read before is whole: it shows once it is read again
 
     @rule(mission=missions, worker=st.sampled_from("kl"), lives=st.booleans())
     def claim(self, mission: str, worker: str, lives: bool) -> None:
         self.store.log.claim(mission, owner=worker, epoch=self.store.log.get(mission).epoch)
         self.alive = self.alive | {worker} if lives else self.alive - {worker}
+
+    @rule(worker=st.sampled_from("kl"))
+    def live_or_die(self, worker: str) -> None:
+        """Nothing is written: a list that is kept is another one all the same."""
+        self.alive = self.alive ^ {worker}
 
     @rule(mission=missions)
     def spoil_a_row(self, mission: str) -> None:
@@ -157,6 +170,23 @@ class SummaryMachine(RuleBasedStateMachine):
             with open_store(self.home, clock=self.clock, read_only=True) as reader:
                 self.look(reader)
         self.store = open_store(self.home, clock=self.clock)
+        self.keep()
+
+    @rule(mission=missions)
+    def look_again(self, mission: str) -> None:
+        """What is kept of a mission is what its log tells, and only a log that is whole is kept."""
+        lines = self.store.log.read(mission)
+        is_whole = not self.store.log.problems(mission) and all(line.payload is not None for line in lines)
+        kept = self.kept.get(mission)
+        assert (kept is not None) == is_whole
+        if kept is not None:
+            assert (kept.state, kept.head.seq) == (fold(lines, live=True), len(lines))
+
+    @rule(mission=missions, position=st.integers(0, 40), limit=st.integers(1, 3))
+    def follow_one(self, mission: str, position: int, limit: int) -> None:
+        every = self.store.log.after(position, limit=10_000)
+        own = tuple(each for each in every if each.event.mission == mission)
+        assert self.store.log.after(position, mission=mission, limit=limit) == own[:limit]
 
     @invariant()
     def lists_tell_what_the_logs_tell(self) -> None:

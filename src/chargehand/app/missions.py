@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,14 +33,12 @@ from chargehand.app.outcome import explain_check, explain_failures
 from chargehand.app.progress.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
-from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.events import Event
-from chargehand.core.fold import read_payload
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
-from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
+from chargehand.missions.waiting import Addressee, Deed, WaitingTask, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 
 if TYPE_CHECKING:
@@ -53,6 +51,7 @@ _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
 _DIGITS = 9
+_MOST_LISTED = 5_000
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,17 +86,32 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
     # The projected rows, not the logs: a list must not grow with what its missions did.
     states = tuple(reader.mission_reader.summaries(project=project.id if project else None))
     waiting = waiting_tasks(states)
-    found = [
-        listed_mission(state, waiting_reason(state, waits), waiting.get(state.id, ()))
-        for state in states
-        if state.created >= since
-    ]
+    found = listed_missions(reader, [state for state in states if state.created >= since], waits, waiting)
     chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
     ids = {each.mission for each in chosen}
     counted = [each.mission for each in chosen if each.parent not in ids]
     kept = set(counted[-request.limit :] if request.limit else counted)
     shown = [each for each in chosen if each.mission in kept or each.parent in kept]
     return MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
+
+
+def listed_missions(
+    reader: StateReader,
+    states: Iterable[MissionSummary],
+    waits: Mapping[str, Reason],
+    waiting: Mapping[str, tuple[WaitingTask, ...]],
+) -> list[ListedMission]:
+    """Return missions as lists show them; what was made of the same summary before is not made again."""
+    known, found = reader.listed, list[ListedMission]()
+    for state in states:
+        told = (waiting_reason(state, waits), waiting.get(state.id, ()))
+        before = known.get(state.id)
+        if before is None or before[0] is not state or before[1] != told:
+            if len(known) >= _MOST_LISTED:
+                known.clear()
+            before = known[state.id] = (state, told, listed_mission(state, *told))
+        found.append(before[2])
+    return found
 
 
 def listed_status(listed: ListedMission) -> str:
@@ -108,12 +122,9 @@ def listed_status(listed: ListedMission) -> str:
 def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
     """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
     state = reader.mission_state(name)
-    payloads = map(read_payload, reader.store.log.read(state.id, types=("sandbox.opened",)))
-    opened = (payload for payload in payloads if isinstance(payload, SandboxOpened))
-    kinds = dict.fromkeys((each.tier, each.driver) for each in opened)
-    places = [SandboxKind(tier=tier, driver=driver) for tier, driver in kinds]
+    places = [SandboxKind(tier=tier, driver=driver) for tier, driver in state.sandbox_kinds]
     waits = waiting_reason(state, reader.mission_reader.waits((state.id,)))
-    problems, failures = reader.store.log.problems(state.id), explain_failures(reader.store, state)
+    problems, failures = reader.mission_reader.problems(state.id), explain_failures(reader.store, state)
     waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
 

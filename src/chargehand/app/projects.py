@@ -168,10 +168,10 @@ def remove_project_hook(repo: Path | None) -> HookDocument:
 
 def list_projects(reader: StateReader) -> ProjectList:
     """Return the registered repositories."""
-    log = reader.store.log
+    counts = reader.store.log.mission_counts()
     return ProjectList(
         projects=tuple(
-            ProjectEntry(id=row.id, name=row.name, path=str(row.path), missions=len(log.missions(project=row.id)))
+            ProjectEntry(id=row.id, name=row.name, path=str(row.path), missions=counts.get(row.id, 0))
             for row in reader.store.projects.list()
         )
     )

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from typing import Self
 
     from chargehand.app.config.records import ResolvedConfig
+    from chargehand.app.documents import ListedMission
     from chargehand.app.wiring.disk import StillNeeded
     from chargehand.app.wiring.profile import MachineProfile
     from chargehand.core.config import EngineConfig
-    from chargehand.core.state import MissionState
+    from chargehand.core.state import MissionState, MissionSummary
     from chargehand.credentials.credentials import Credentials
-    from chargehand.missions.reading import MissionReader
+    from chargehand.missions.reading import FoldedMissions, MissionReader
     from chargehand.workspace.depot import Depot
     from chargehand.workspace.space import StateQuota
 
@@ -52,7 +53,8 @@ class StateReader:
     """One state directory of the calling user, read; a context manager by `open`.
 
     The store is opened, and the configuration read, when they are first needed. `actor` is who acts where that is
-    not the operating system's user; with `starts_workers` what needs a worker starts one. Raises `StoreError` as
+    not the operating system's user; with `starts_workers` what needs a worker starts one. With `keeps_missions`
+    only what is new is read of a mission that was asked for before. Raises `StoreError` as
     `open_store` does, `ConfigError` where the user's configuration is wrong.
     """
 
@@ -71,6 +73,9 @@ class StateReader:
         self.clock = clock or SystemClock()
         self._local = LocalWorkers(self.home, version=__version__)
         self._store: Store | None = None
+        self.keeps_missions = False
+        # By mission: a summary, what it waits for, and how lists show that.
+        self.listed: dict[str, tuple[MissionSummary, object, ListedMission]] = {}
         self._actor = actor
         self.starts_workers = starts_workers
 
@@ -121,7 +126,15 @@ class StateReader:
         """The mission reader: states of missions, why they wait, when they wake."""
         from chargehand.missions.reading import MissionReader
 
-        return MissionReader(store=self.store, workers=self.watched_workers)
+        kept = self.kept_missions if self.keeps_missions else None
+        return MissionReader(store=self.store, workers=self.watched_workers, kept=kept)
+
+    @cached_property
+    def kept_missions(self) -> FoldedMissions:
+        """The missions that were asked for before, where who reads them is asked often (`keeps_missions`)."""
+        from chargehand.missions.reading import FoldedMissions
+
+        return FoldedMissions(self.store.log)
 
     @property
     def acting_reader(self) -> MissionReader:

@@ -20,9 +20,8 @@ from chargehand.app.documents import (
     TranscriptDocument,
     event_document,
     event_step,
-    listed_mission,
 )
-from chargehand.app.missions import children_of, goes_on_by_itself, waiting_reason
+from chargehand.app.missions import children_of, goes_on_by_itself, listed_missions
 from chargehand.app.outcome import explain_check
 from chargehand.app.progress.crew import Crew as Crew
 from chargehand.app.progress.crew_following import follow_crew as follow_crew
@@ -313,7 +312,7 @@ def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
     coordinators = [each for each in shown if each.tasks is not None and each.status not in ENDED]
     waiting = waiting_tasks((*shown, *(child for each in coordinators for child in children_of(reader, each.id))))
     return MissionPage(
-        missions=[listed_mission(each, waiting_reason(each, waits), waiting.get(each.id, ())) for each in shown],
+        missions=listed_missions(reader, shown, waits, waiting),
         next=shown[-1].id if len(found) > len(shown) else None,
         counts={str(status): count for status, count in counts.items()},
         position=position,

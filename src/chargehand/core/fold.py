@@ -86,10 +86,6 @@ def measure(measures: MissionMeasures, line: Event) -> None:
         handler(measures, payload)
 
 
-# The types of the events that `measure` looks at.
-MEASURED: frozenset[str]
-
-
 def read_payload(line: Event) -> Payload | None:
     """Return an event's payload, `None` where it was erased, damaged, or a newer version wrote it."""
     if line.payload is None:
@@ -365,6 +361,11 @@ def _set_tier(state: MissionState, event: a.TierChosen) -> None:
     state.tier = event.choice
 
 
+@_on(_STATE, a.SandboxOpened)
+def _note_kind(state: MissionState, event: a.SandboxOpened) -> None:
+    state.sandbox_kinds = list(dict.fromkeys((*state.sandbox_kinds, (event.tier, event.driver))))
+
+
 @_on(_SUMMARY, a.RoleChosen)
 def _set_role(state: MissionSummary, event: a.RoleChosen) -> None:
     state.role = event
@@ -545,4 +546,5 @@ def _keep_progress(state: MissionState, event: Any) -> None:
     state.plan = (state.plan or p.PlanProgress()).after(event)
 
 
+# The types of the events that `measure` looks at.
 MEASURED = frozenset(kind.type for kind in _MEASURES)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable
+from copy import copy
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -358,7 +359,8 @@ class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
     `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one, `plan` how far a coordinator's tasks are.
+    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `sandbox_kinds` the
+    tiers and drivers of the sandboxes that it had, each pair once.
     """
 
     config: Config | None = None
@@ -367,6 +369,7 @@ class MissionState(MissionSummary, kw_only=True):
     checkpoints: list[Checkpoint] = []
     stands: dict[str, Base] = {}
     tier: TierChoice | None = None
+    sandbox_kinds: list[tuple[str, str]] = []
     reports: list[events.ReportMade] = []
     network: NetworkUse = field(default_factory=NetworkUse)
     verdicts: list[Verdict] = []
@@ -402,3 +405,15 @@ class MissionState(MissionSummary, kw_only=True):
     def _is_nested(self, name: str) -> bool:
         parts = name.split("/")
         return any("/".join(parts[:count]) in self.steps for count in range(1, len(parts)))
+
+
+def independent_copy(value: Any) -> Any:
+    """Return a copy of a state that `apply` may change while others read the original; frozen parts are shared."""
+    if isinstance(value, list | dict | set):
+        return value.copy()
+    if not isinstance(value, Struct) or value.__struct_config__.frozen:
+        return value
+    made = copy(value)
+    for name in value.__struct_fields__:
+        setattr(made, name, independent_copy(getattr(value, name)))
+    return made

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from datetime import datetime
+from threading import Lock
 
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.core.events import Event
+from chargehand.core.events import GENESIS, Event
 from chargehand.core.fold import apply, fold, mark_unheld
 from chargehand.core.records import Checkpoint, Reason
-from chargehand.core.state import MissionState, MissionSummary
+from chargehand.core.state import MissionState, MissionSummary, independent_copy
 from chargehand.durable.workers import Roster
 from chargehand.missions._messages import wake_time
+from chargehand.store.chain import AuditProblem
+from chargehand.store.heads import LogHead
+from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
@@ -94,11 +100,83 @@ class FollowedMission:
         return state, tuple(news)
 
 
+class FoldedMission(Struct, frozen=True, kw_only=True):
+    """What a mission's log tells as far as it was read and verified, and since when (monotonic seconds).
+
+    Nobody changes its state any more: what comes later changes a copy.
+    """
+
+    state: MissionState
+    head: LogHead
+    since: float
+
+
+class FoldedMissions:
+    """The missions that were asked for last, each to go on from the line that was read last; safe between threads.
+
+    A line is verified before it is applied, and a mission with one that is not what was written is never kept: it
+    is read as a whole each time. What changes later in lines that were read shows when they are read again, after
+    `seconds` at most: until then the state is what was written, and only the disk is wrong. Nothing is decided by
+    a kept state. Who goes on with a mission, `audit verify` and `store check` read every line.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        lines: int = 200_000,
+        seconds: float = 600.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._lines, self._seconds, self._now = lines, seconds, now
+        # The one that was asked for last stands last.
+        self._kept: OrderedDict[str, FoldedMission] = OrderedDict()
+        self._turns: dict[str, Lock] = {}
+        self._lock = Lock()
+
+    def get(self, mission: str) -> FoldedMission | None:
+        """Return a mission as its log tells it now, `None` for one that cannot be kept. Raises `StoreError`."""
+        with self._lock:
+            turn = self._turns.setdefault(mission, Lock())
+        # Of two who ask at once for a long one the second finds what the first has read.
+        with turn:
+            with self._lock:
+                before = self._kept.pop(mission, None)
+            found = self._read_on(mission, before)
+            with self._lock:
+                if found is not None:
+                    self._kept[mission] = found
+                while len(self._kept) > 1 and sum(each.head.seq for each in self._kept.values()) > self._lines:
+                    self._turns.pop(self._kept.popitem(last=False)[0], None)
+        return found
+
+    def _read_on(self, mission: str, before: FoldedMission | None) -> FoldedMission | None:
+        now = self._now()
+        for known in (before, None):
+            if known is None:
+                known = FoldedMission(state=MissionState(), head=LogHead(seq=0, hash=GENESIS), since=now)
+            if now - known.since > self._seconds:
+                continue
+            lines = self._log.lines_behind(mission, known.head)
+            if lines == ():
+                return known
+            if lines is None:
+                continue
+            state = independent_copy(known.state)
+            for line in lines:
+                apply(state, line)
+            head = LogHead(seq=lines[-1].seq, hash=lines[-1].hash)
+            return FoldedMission(state=state, head=head, since=known.since)
+        return None
+
+
 class MissionReader(Struct, frozen=True, kw_only=True):
-    """Reads missions; needs nothing but the store and who is alive."""
+    """Reads missions; needs nothing but the store and who is alive, and reads less again of what it `kept`."""
 
     store: Store
     workers: Roster
+    kept: FoldedMissions | None = None
 
     def state(self, mission: str) -> MissionState:
         """Return a mission's state as its log and its holder tell it; raises `NotFoundError`."""
@@ -140,6 +218,12 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         """Return a mission to look at again and again."""
         return FollowedMission(self, mission)
 
+    def problems(self, mission: str) -> tuple[AuditProblem, ...]:
+        """Return where a mission's log is not what was written; of a kept one only what came since is read."""
+        if self.kept is not None and self.kept.get(mission) is not None:
+            return ()
+        return self.store.log.problems(mission)
+
     def at_rest(self, mission: str) -> MissionState:
         """Return a mission's state as it is when nobody runs it."""
         return fold(self.store.log.read(mission), live=False)
@@ -148,11 +232,20 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         # The holder is looked at first: one that ends in between has left all its events in the log by then.
         while True:
             live = self.live(row)
-            state = fold(self.store.log.read(row.id), live=live)
+            state = self._fold(row.id, live=live)
             now = self.store.log.get(row.id)
             if live or now.epoch == row.epoch:
                 return state
             row = now  # claimed between the two reads: what seemed lost is being worked on
+
+    def _fold(self, mission: str, *, live: bool) -> MissionState:
+        folded = None if self.kept is None else self.kept.get(mission)
+        if folded is None:
+            return fold(self.store.log.read(mission), live=live)
+        state = copy(folded.state)
+        if not live:
+            mark_unheld(state)
+        return state
 
 
 def find_checkpoint(state: MissionState, name: str) -> Checkpoint:

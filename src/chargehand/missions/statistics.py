@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping
+from copy import copy
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -267,6 +268,7 @@ class MissionTally:
         """Count one mission."""
         # A worker that is about to let go of an ended mission may still hold it: the end counts already.
         if unheld_status(state) in ENDED:
+            state = copy(state)
             mark_unheld(state)
         self._statuses[state.status] += 1
         self._tasks += bool(state.parent)

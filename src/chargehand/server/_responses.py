@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import gzip
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +21,10 @@ from chargehand.core.errors import (
     WaitingError,
 )
 from chargehand.core.text import printable
-from chargehand.server._routes import RawContent, StreamedContent
+from chargehand.server._routes import EncodedDocument, RawContent, StreamedContent
 
+# Bytes from which on a response is compressed, and how hard zlib tries.
+LEAST_COMPRESSED, COMPRESSION = 2000, 4
 _JSON = "application/json"
 _PIECE_BYTES = 1 << 16
 # The first class that fits: subclasses stand before their bases.
@@ -57,23 +59,28 @@ def encode_document(document: Any) -> bytes:
         return msgspec.json.encode(to_json(document))
 
 
-def document_response(result: Any, *, status: int = 200, known: str = "") -> Response:
+def document_response(result: Any, *, status: int = 200, known: str = "", gzipped: bool = False) -> Response:
     """Return a result as a response; 304 where the client has it already, as its `known` entity tags say.
 
-    The tag of what has a revision begins with it, so that `If-Match` can name it.
+    The tag of what has a revision begins with it, so that `If-Match` can name it. For a client that takes it
+    `gzipped` a long one is compressed here, in the thread that made it, and not in the loop that all wait for.
     """
     if isinstance(result, StreamedContent):
         return StreamingResponse(_join_pieces(result.pieces), status, media_type=result.media_type)
     if isinstance(result, RawContent):
         headers = {"Content-Disposition": f'attachment; filename="{result.file_name}"'} if result.file_name else {}
         return Response(result.content, status, headers, result.media_type)
-    content = encode_document(result)
-    tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+    encoded = result if isinstance(result, EncodedDocument) else EncodedDocument.of(encode_document(result))
+    tag = f'"{encoded.digest}"'
     if (revision := getattr(result, "revision", None)) is not None:
         tag = f'"{revision}-{tag[1:]}'
     headers = {"ETag": tag}
     if known and tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
         return Response(status_code=304, headers=headers)
+    content = encoded.content
+    if gzipped and len(content) >= LEAST_COMPRESSED:
+        content = encoded.compressed or gzip.compress(content, COMPRESSION, mtime=0)
+        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(content, status, headers, _JSON)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +71,20 @@ class RawContent(Struct, frozen=True):
     content: bytes
     media_type: str
     file_name: str = ""
+
+
+class EncodedDocument(Struct, frozen=True, kw_only=True):
+    """A document as JSON and what tells it from others; `compressed` where it never changes."""
+
+    content: bytes
+    digest: str
+    compressed: bytes = b""
+
+    @classmethod
+    def of(cls, content: bytes, compressed: bytes = b"") -> EncodedDocument:
+        """Return a document that is encoded already."""
+        digest = hashlib.blake2b(content, digest_size=12).hexdigest()
+        return cls(content=content, digest=digest, compressed=compressed)
 
 
 class StreamedContent(Struct, frozen=True):

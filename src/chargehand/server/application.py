@@ -32,7 +32,13 @@ from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
 from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
-from chargehand.server._responses import document_response, error_response, reply_response
+from chargehand.server._responses import (
+    COMPRESSION,
+    LEAST_COMPRESSED,
+    document_response,
+    error_response,
+    reply_response,
+)
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments, read_revision
 from chargehand.server._sessions import Sessions
 from chargehand.server._terminal import TerminalSockets
@@ -65,6 +71,7 @@ class ChargehandServer:
         self._environ, self._cwd, self._keep_traceback = environ, cwd, keep_traceback
         # One for all who only read: opening the store costs more than most reads.
         self._shared = App(environ=environ, cwd=cwd)
+        self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
         self._sessions = Sessions(self._shared, hosts=hosts)
         self._pages = Pages(pages)
@@ -93,7 +100,9 @@ class ChargehandServer:
             HttpRoute("/{path:path}", self._page, methods=["GET"]),
         ]
         zipped = GZipMiddleware(
-            Starlette(routes=routes, lifespan=self._lifespan), minimum_size=2000, compresslevel=4
+            Starlette(routes=routes, lifespan=self._lifespan),
+            minimum_size=LEAST_COMPRESSED,
+            compresslevel=COMPRESSION,
         )
         guarded = RequestGuard(zipped, hosts=hosts)
         return AccessLines(guarded, templates={route.endpoint: route.path for route in routes})
@@ -153,8 +162,14 @@ class ChargehandServer:
         )
 
         if route.method == "GET":
-            result = await self._in_thread(lambda: route.call(self._shared, call, caller))
-            return document_response(result, status=route.status, known=request.headers.get("if-none-match", ""))
+            known = request.headers.get("if-none-match", "")
+            gzipped = "gzip" in request.headers.get("accept-encoding", "")
+
+            def read() -> Response:
+                result = route.call(self._shared, call, caller)
+                return document_response(result, status=route.status, known=known, gzipped=gzipped)
+
+            return await self._in_thread(read)
         if key := request.headers.get("idempotency-key", ""):
             return await self._call_once(route, call, caller, key)
         if route.may_take_long:

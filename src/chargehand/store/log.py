@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import astuple
 
-from chargehand.core.actions import ActionCreated
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.clock import Clock
 from chargehand.core.errors import FencedError, NotFoundError, RefusedError, StoreError, UsageError, nearest
 from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, payload_digest
 from chargehand.core.mission_events import (
-    PROMOTE,
-    CancelAsked,
-    MissionContinued,
     MissionCreated,
     MissionFinished,
-    MissionPaused,
-    MissionResumed,
-    QuestionAnswered,
-    QuestionAsked,
-    QuestionExpired,
 )
-from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.store.chain import (
@@ -45,19 +35,20 @@ from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
 from chargehand.store.rows import (
+    LIST_HINT,
     ROW_COLUMNS,
     IsLive,
+    Listings,
     MissionListing,
     MissionRow,
     OwnerLiveness,
-    read_listing,
+    next_turn,
+    open_log,
     read_row,
-    select_listings,
 )
 
 _SHOWN = 8
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
-_LIST_HINT = "`chargehand mission list` shows them"
 _LOG_HINT = "`chargehand mission log` lists them"
 # Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
@@ -78,6 +69,7 @@ class EventLog:
         self._database = database
         self._clock = clock
         self._heads = Heads(database.home)
+        self._listings = Listings(database)
 
     def append(
         self, mission: str, *payloads: Payload, durable: bool = False, epoch: int | None = None
@@ -107,14 +99,14 @@ class EventLog:
             created = [isinstance(payload, MissionCreated) for payload in payloads]
             if any(created[1:]) or (created[0] and tip is not None):
                 raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="use a new id")
-            project = tip[3] if tip is not None else _open_log(connection, payloads[0], line=lines[0])
+            project = tip[3] if tip is not None else open_log(connection, payloads[0], line=lines[0])
             # Each position is asked for in the statement that takes it, and the write lock keeps it until the end.
             connection.executemany(
                 f"INSERT INTO events ({_LINE}, position)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
                 [astuple(line) for line in lines],
             )
-            runnable, wakes = _next_turn(payloads)
+            runnable, wakes = next_turn(payloads)
             connection.execute(
                 "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
                 " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END,"
@@ -176,6 +168,26 @@ class EventLog:
             erased = {(name, seq) for name, seq in erasures}
         return tuple(line_problems(mission, lines, hashes={}, erased=erased))
 
+    def lines_behind(self, mission: str, head: LogHead) -> tuple[Event, ...] | None:
+        """Return the lines behind one that was read before, `None` where they cannot be trusted to go on from it.
+
+        That is where this line is not there any more, where a line behind it is not what was written, and where
+        anything of the mission was erased: then what was made of the log before is not what it tells now.
+        From `seq` 0 on it is the whole log. Raises `StoreError`.
+        """
+        query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq >= ? ORDER BY seq"
+        with self._database.read() as connection:
+            if connection.execute("SELECT 1 FROM erasures WHERE mission = ? LIMIT 1", (mission,)).fetchone():
+                return None
+            rows = connection.execute(query, (mission, head.seq)).fetchall()
+        if head.seq:
+            # Each hash covers the one before: the same one is the end of the same lines.
+            if not rows or (rows[0][1], rows[0][-1]) != (head.seq, head.hash):
+                return None
+            del rows[0]
+        is_whole = is_whole_chain(mission, rows, after=head.seq, before=head.hash)
+        return tuple(Event(*row) for row in rows) if is_whole else None
+
     def check(self, mission: str) -> None:
         """Raise `StoreError` (`mission_damaged`) where `problems` finds any: nobody goes on from such a log."""
         found = self.problems(mission)
@@ -218,12 +230,15 @@ class EventLog:
         # A cross join keeps this order of loops: else all lines of the project are read, and sorted, for one page.
         join = " CROSS JOIN missions ON missions.id = events.mission" if project is not None else ""
         where = "".join(f" AND {each}" for each in given)
+        # Within a mission lines are in the order of their positions: a page must not sort all of a long one.
+        order, start = ("position", "") if mission is None else ("seq", " AND seq > ?")
         query = (
             f"SELECT position, {_RAW_LINE} FROM events{join}"
-            f" WHERE position > ?{where}{_only_types(types)} ORDER BY position LIMIT ?"
+            f" WHERE position > ?{where}{start}{_only_types(types)} ORDER BY {order} LIMIT ?"
         )
         with self._database.read() as connection:
-            rows = connection.execute(query, (position, *given.values(), *types, limit)).fetchall()
+            behind = [] if mission is None else [_seq_at(connection, mission, position)]
+            rows = connection.execute(query, (position, *given.values(), *behind, *types, limit)).fetchall()
         found, before = [], _NO_TIME
         for place, *columns in rows:
             event = as_event(ChainLine(*columns), before=before)
@@ -252,6 +267,12 @@ class EventLog:
         """Return all missions, or those of one project, oldest first. Raises `StoreError`."""
         where = "id <> project" if project is None else "id <> project AND project = :project"
         return self._rows(f"{where} ORDER BY created, id", project=project)
+
+    def mission_counts(self) -> dict[str, int]:
+        """Return how many missions each project has that has any. Raises `StoreError`."""
+        with self._database.read() as connection:
+            query = "SELECT project, count(*) FROM missions WHERE id <> project GROUP BY project"
+            return dict(connection.execute(query))
 
     def takeable(self) -> tuple[MissionRow, ...]:
         """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
@@ -299,7 +320,7 @@ class EventLog:
 
     def summary(self, mission: str, is_live: IsLive | None = None) -> MissionListing:
         """Return one mission as lists show it. Raises `NotFoundError`, `StoreError`."""
-        found = self._listings(is_live, "missions.id = :mission", {"mission": mission})
+        found = self._listings.select(is_live, "missions.id = :mission", {"mission": mission})
         if not found:
             raise self._unknown(mission)
         return found[0]
@@ -342,14 +363,14 @@ class EventLog:
             named = (statuses is None or told.status in statuses) and (user is None or told.user == user)
             return named and summaries.mentions(told, text.casefold())
 
-        found = self._listings(is_live, query, values, fits=fits, limit=limit, measures=measures)
+        found = self._listings.select(is_live, query, values, fits=fits, limit=limit, measures=measures)
         return tuple(reversed(found)) if backwards else tuple(found)
 
     def counts(
         self, is_live: IsLive | None = None, *, project: str | None = None, user: str | None = None
     ) -> dict[MissionStatus, int]:
         """Return how many missions have each status, without reading any of them. Raises `StoreError`."""
-        if self._refresh():
+        if self._listings.refresh():
             listed = self.summaries(is_live, project=project, user=user)
             return dict(Counter(listing.summary.status for listing in listed))
         query = """
@@ -401,16 +422,16 @@ class EventLog:
         """
         wanted = name.strip().lower()
         if not wanted:
-            raise UsageError(f"{name!r} is not a mission", hint=_LIST_HINT)
+            raise UsageError(f"{name!r} is not a mission", hint=LIST_HINT)
         # Bytes of a command line that are not UTF-8 arrive as surrogates, which SQLite does not take.
         if not wanted.isascii():
             raise self._unknown(name)
+        if any(row.id != row.project for row in self._rows("id = :name", name=wanted)):
+            return wanted  # without a look at every id
         # Not LIKE: a name may hold its wildcards.
         begins = "substr(id, 1, length(:name)) = :name OR substr(id, 1, length(:name) + 2) = 'm-' || :name"
         query = f"id <> project AND ({begins} OR substr(id, -length(:name)) = :name) ORDER BY id"
         found = [row.id for row in self._rows(query, name=wanted)]
-        if wanted in found:
-            return wanted
         if not found:
             raise self._unknown(name)
         if len(found) > 1:
@@ -447,40 +468,6 @@ class EventLog:
         with self._database.read() as connection:
             return tuple(read_row(row) for row in connection.execute(f"{_ROWS} WHERE {where}", values))
 
-    def _refresh(self) -> bool:
-        """Make stale rows anew; tell whether some are left, as where this program may not write."""
-        with self._database.read() as connection:
-            stale = summaries.stale(connection)
-        if stale and not self._database.read_only:
-            with self._database.write() as connection:
-                summaries.refresh(connection)
-            return False
-        return bool(stale)
-
-    def _listings(
-        self,
-        is_live: IsLive | None,
-        where: str,
-        values: dict[str, Any],
-        *,
-        fits: Callable[[MissionSummary], bool] | None = None,
-        limit: int | None = None,
-        measures: bool = False,
-    ) -> list[MissionListing]:
-        self._refresh()
-        query = f"{select_listings(measures=measures)} WHERE {where}"
-        owners = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
-        alive = OwnerLiveness(is_live)
-        while True:
-            # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
-            # holds a mission only since then was not looked at: then all is read once more.
-            with self._database.read() as connection:
-                if not alive.learn([owner for (owner,) in connection.execute(owners)]):
-                    rows = connection.execute(query, values | {"form": summaries.FORM})
-                    made = (read_listing(connection, row, alive=alive) for row in rows)
-                    return list(islice((each for each in made if fits is None or fits(each.summary)), limit))
-            alive.ask()
-
     def _unknown(self, name: str) -> NotFoundError:
         newest = self._rows("id <> project ORDER BY created DESC LIMIT :shown", shown=_SHOWN)
         return NotFoundError(f"there is no mission {name!r}", hint=nearest(name, (row.id for row in newest)))
@@ -503,44 +490,20 @@ def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
     return (ChainLine(*row) for row in rows)
 
 
+def _seq_at(connection: Transaction, mission: str, position: int) -> int:
+    """Return the last line of a mission up to a position, 0 for none, by halves: no index has both."""
+    known = "mission = ? AND seq >= ? AND typeof(position) = 'integer'"
+    query = f"SELECT position FROM events WHERE {known} ORDER BY seq LIMIT 1"
+
+    def position_from(seq: int) -> int:
+        row = connection.execute(query, (mission, seq)).fetchone()
+        return int(row[0]) if row else position + 1  # the lines end with damaged ones
+
+    last = "SELECT seq FROM events WHERE mission = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
+    row = connection.execute(last, (mission,)).fetchone()
+    return bisect_right(range(1, row[0] + 1), position, key=position_from) if row else 0
+
+
 def _only_types(types: Collection[str]) -> str:
     indexed = f" AND {_MODEL_CALLS}" if set(types) == {ModelCalled.type} else ""
     return f"{indexed} AND type IN ({', '.join('?' * len(types))})" if types else ""
-
-
-def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
-    """Make the row of a mission, or of a project's own log, and return the project."""
-    own = isinstance(first, ActionCreated) and first.project == line.mission
-    if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
-        raise NotFoundError(f"there is no mission {line.mission!r}", hint=_LIST_HINT)
-    connection.execute(
-        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable, parent)"
-        " VALUES (?, ?, ?, 0, ?, ?, ?)",
-        (line.mission, first.project, line.time, GENESIS, int(not own), getattr(first, "parent", "") or None),
-    )
-    return first.project
-
-
-def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
-    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
-
-    `None` stands for what is as before.
-    """
-    runnable: int | None = None
-    wakes: str | None = None
-    for payload in payloads:
-        match payload:
-            case CancelAsked() | MissionPaused():
-                runnable, wakes = 0, ""
-            case MissionFinished():
-                runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
-            case CoordinatorSlept():
-                runnable, wakes = 0, payload.wakes
-            case MissionResumed() | MissionContinued() | CoordinatorWoken():
-                runnable, wakes = 1, ""
-            case QuestionAnswered() | QuestionExpired():
-                # A promotion is carried out by whoever answers: no worker has anything to do.
-                runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
-            case QuestionAsked() if payload.until:
-                wakes = payload.until
-    return runnable, wakes

@@ -1,19 +1,36 @@
-"""The rows of missions as the log gives them: what a row holds, read from a file that may be damaged."""
+"""The rows of missions as the log gives them, read from a file that may be damaged, and lists of them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from chargehand.core.actions import ActionCreated
+from chargehand.core.errors import NotFoundError
+from chargehand.core.events import GENESIS, Event, Payload
 from chargehand.core.fold import mark_unheld
+from chargehand.core.mission_events import (
+    PROMOTE,
+    CancelAsked,
+    MissionContinued,
+    MissionCreated,
+    MissionFinished,
+    MissionPaused,
+    MissionResumed,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionExpired,
+)
+from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
-from chargehand.store.database.connection import Transaction
+from chargehand.store.database.connection import Database, Transaction
 
+LIST_HINT = "`chargehand mission list` shows them"
 _OWN = (
     *("id", "project", "created", "last_seq", "last_hash", "epoch"),
     *("owner", "runnable", "wakes", "parent", "news"),
@@ -23,6 +40,11 @@ ROW_COLUMNS = (
     ", ".join(f"missions.{name}" for name in _OWN)
     + ", (SELECT asking.user FROM mission_summaries AS asking WHERE asking.mission = missions.id)"
 )
+# Rows that are kept decoded, some kilobytes each.
+_MOST_KNOWN = 5_000
+# Lists that are kept whole, each with what one server's pages ask for again and again.
+_MOST_LISTS = 8
+_OWNERS = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
 _TEXT, _MAYBE = (str,), (str, type(None))
 # The types of the columns as programs of ours write them.
 _SHAPES = frozenset(
@@ -59,13 +81,23 @@ class MissionRow(Struct, frozen=True):
 class MissionListing(Struct, frozen=True, kw_only=True):
     """A mission as lists show it: `live` says whether a living worker holds it, `summary` is as that makes it.
 
-    `measures` are there where they were asked for.
+    Other lists may have the same summary: who changes it changes a copy. `measures` are there where they were
+    asked for.
     """
 
     row: MissionRow
     summary: MissionSummary
     live: bool
     measures: MissionMeasures | None = None
+
+
+class KnownListing(Struct, frozen=True, kw_only=True):
+    """What was made of a row with this content; others have it too, so nobody changes it."""
+
+    content: bytes
+    measured: bytes | None
+    summary: MissionSummary
+    measures: MissionMeasures | None
 
 
 class OwnerLiveness:
@@ -85,6 +117,12 @@ class OwnerLiveness:
         """Ask about all who were noted."""
         self._known |= {owner: self._is_live(owner) for owner in self._unknown}
 
+    def of(self, owners: Collection[str]) -> dict[str, bool]:
+        """Return who of these is alive; who is not known yet is asked about."""
+        self.learn(owners)
+        self.ask()
+        return {owner: self[owner] for owner in owners}
+
     def __getitem__(self, owner: str | None) -> bool:
         return self._known[owner]
 
@@ -96,18 +134,32 @@ def select_listings(*, measures: bool) -> str:
     return f"SELECT {columns} FROM mission_summaries JOIN missions ON missions.id = mission"
 
 
-def read_listing(connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness) -> MissionListing:
-    """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines."""
+def read_listing(
+    connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness, known: dict[object, KnownListing]
+) -> MissionListing:
+    """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines.
+
+    `known` is for whoever lists again: of a thousand rows hardly one is another than the last time.
+    """
     form, content, measured, *columns = row
     mission = read_row(columns)
+    live = alive[mission.owner]
+    key = (mission.id, live, measured is None)
+    found = known.get(key)
+    if found is not None and form == summaries.FORM and (found.content, found.measured) == (content, measured):
+        return MissionListing(row=mission, summary=found.summary, live=live, measures=found.measures)
     summary = summaries.decode_summary(content)
     measures = None if measured is None else summaries.decode_measures(measured)
-    if form != summaries.FORM or summary is None or (measures is None) != (measured is None):
+    is_stale = form != summaries.FORM or summary is None or (measures is None) != (measured is None)
+    if is_stale or summary is None:
         summary, folded = summaries.fold_lines(connection, mission.id)
         measures = None if measured is None else folded
-    live = alive[mission.owner]
     if not live:
         mark_unheld(summary)
+    if not is_stale:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[key] = KnownListing(content=content, measured=measured, summary=summary, measures=measures)
     return MissionListing(row=mission, summary=summary, live=live, measures=measures)
 
 
@@ -127,3 +179,113 @@ def read_row(row: Sequence[Any]) -> MissionRow:
         values[name] = values[name] if isinstance(values[name], str) else None
     values["wakes"] = values["wakes"] if values["wakes"] and is_moment(values["wakes"]) else None
     return MissionRow(**{**values, "runnable": bool(values["runnable"]), "news": bool(values["news"])})
+
+
+class _KeptList(Struct, frozen=True, kw_only=True):
+    """A list as of one version of the database (none where it was asked for once), and who was alive then."""
+
+    version: int | None
+    alive: Mapping[str, bool]
+    listings: tuple[MissionListing, ...]
+
+
+class Listings:
+    """Lists missions; safe between threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[object, KnownListing] = {}
+        self._kept: dict[object, _KeptList] = {}
+
+    def refresh(self) -> bool:
+        """Make stale rows anew; tell whether some are left, as where this program may not write."""
+        with self._database.read() as connection:
+            stale = summaries.stale(connection)
+        if stale and not self._database.read_only:
+            with self._database.write() as connection:
+                summaries.refresh(connection)
+            return False
+        return bool(stale)
+
+    def select(
+        self,
+        is_live: IsLive | None,
+        where: str,
+        values: dict[str, Any],
+        *,
+        fits: Callable[[MissionSummary], bool] | None = None,
+        limit: int | None = None,
+        measures: bool = False,
+    ) -> tuple[MissionListing, ...]:
+        """Return the missions for which a condition holds with these values, and that fit, at most `limit`.
+
+        `fits` depends on nothing but the condition and its values. Raises `StoreError`.
+        """
+        key = (where, tuple(sorted(values.items())), limit, measures)
+        kept, alive = self._kept.pop(key, None), OwnerLiveness(is_live)
+        # Before anything is read: a list is of this version or of a later one, and then it is read once more.
+        version = None if kept is None else self._database.version()
+        if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
+            kept = self._read(key, version, alive, fits)
+        if len(kept.listings) <= _MOST_KNOWN:
+            self._kept[key] = kept
+        while len(self._kept) > _MOST_LISTS:
+            self._kept.pop(next(iter(self._kept)), None)
+        return kept.listings
+
+    def _read(
+        self, key: Any, version: int | None, alive: OwnerLiveness, fits: Callable[[MissionSummary], bool] | None
+    ) -> _KeptList:
+        where, values, limit, measures = key
+        self.refresh()
+        query = f"{select_listings(measures=measures)} WHERE {where}"
+        while True:
+            # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
+            # holds a mission only since then was not looked at: then all is read once more.
+            with self._database.read() as connection:
+                owners = [owner for (owner,) in connection.execute(_OWNERS)]
+                if not alive.learn(owners):
+                    rows = connection.execute(query, dict(values) | {"form": summaries.FORM})
+                    made = (read_listing(connection, row, alive=alive, known=self._known) for row in rows)
+                    fitting = (each for each in made if fits is None or fits(each.summary))
+                    found = tuple(itertools.islice(fitting, limit))
+                    return _KeptList(version=version, alive=alive.of(owners), listings=found)
+            alive.ask()
+
+
+def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
+    """Make the row of a mission, or of a project's own log, and return the project."""
+    own = isinstance(first, ActionCreated) and first.project == line.mission
+    if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
+        raise NotFoundError(f"there is no mission {line.mission!r}", hint=LIST_HINT)
+    connection.execute(
+        "INSERT INTO missions (id, project, created, last_seq, last_hash, runnable, parent)"
+        " VALUES (?, ?, ?, 0, ?, ?, ?)",
+        (line.mission, first.project, line.time, GENESIS, int(not own), getattr(first, "parent", "") or None),
+    )
+    return first.project
+
+
+def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
+    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
+
+    `None` stands for what is as before.
+    """
+    runnable: int | None = None
+    wakes: str | None = None
+    for payload in payloads:
+        match payload:
+            case CancelAsked() | MissionPaused():
+                runnable, wakes = 0, ""
+            case MissionFinished():
+                runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
+            case CoordinatorSlept():
+                runnable, wakes = 0, payload.wakes
+            case MissionResumed() | MissionContinued() | CoordinatorWoken():
+                runnable, wakes = 1, ""
+            case QuestionAnswered() | QuestionExpired():
+                # A promotion is carried out by whoever answers: no worker has anything to do.
+                runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
+            case QuestionAsked() if payload.until:
+                wakes = payload.until
+    return runnable, wakes

@@ -57,6 +57,9 @@ class Database:
         self._snapshot: Snapshot | None = None
         self._readers: list[sqlite3.Connection] = []
         self._writers: dict[_Synchronous, sqlite3.Connection] = {}
+        # The driver's number is of one connection, for what others commit: so it is always this one's.
+        self._watcher: sqlite3.Connection | None = None
+        self._watch = threading.Lock()
         self._turn = threading.Lock()
         self._log_on_disk = SingleFlight(self._sync_log)
 
@@ -124,6 +127,16 @@ class Database:
             else:  # the next one looks again whether the database itself can be read
                 connection.close()
 
+    def version(self) -> int | None:
+        """Return a number that is another one once anybody committed, `None` where that cannot be told."""
+        with self._watch:
+            try:
+                if self._watcher is None:
+                    self._watcher = self.connect()
+                return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+            except sqlite3.Error:  # where it matters, whoever reads says why
+                return None
+
     @contextmanager
     def plain(self) -> Iterator[Transaction]:
         """Hold a connection outside of any transaction, for what cannot run in one. Raises `StoreError`."""
@@ -145,8 +158,10 @@ class Database:
     def close(self) -> None:
         """Close all idle connections."""
         with self._turn:
-            for connection in (*self._readers, *self._writers.values()):
-                connection.close()
+            for connection in (*self._readers, *self._writers.values(), self._watcher):
+                if connection is not None:
+                    connection.close()
+            self._watcher = None
             self._readers.clear()
             self._writers.clear()
             if self._snapshot is not None:

@@ -1,0 +1,216 @@
+"""What the web server keeps of missions never hides what came since, nor a log that is not what was written."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.server_kit import API, Served, environment, record_missions, serving
+
+from chargehand.app.reading import StateReader
+from chargehand.core.events import Event
+from chargehand.core.mission_events import MessageSent
+from chargehand.missions.reading import FoldedMissions
+from chargehand.store.heads import LogHead
+from chargehand.store.log import EventLog
+
+GROWS, DAMAGED, ERASED, REPLACED, SHARED, OTHER = (f"m-{number:05}" for number in range(6))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    place = tmp_path_factory.mktemp("kept")
+    with StateReader.open(environ=environment(place), cwd=place) as reader:
+        record_missions(reader, 6)
+    with serving(environment(place), place) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> httpx.Client:
+    return served.owner()
+
+
+def say(served: Served, mission: str, *texts: str) -> None:
+    with served.reader() as reader:
+        said = [MessageSent(message=f"s-{text}", text=text, identity="os:ada") for text in texts]
+        reader.store.log.append(mission, *said)
+
+
+@contextlib.contextmanager
+def database(served: Served) -> Iterator[sqlite3.Connection]:
+    """Write to the database as no program of ours does."""
+    path = Path(served.environ["CHARGEHAND_HOME"]) / "store.db"
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:
+        yield raw
+
+
+def shown(client: httpx.Client, mission: str) -> dict[str, Any]:
+    answer = client.get(f"{API}/missions/{mission}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def texts_of(client: httpx.Client, mission: str) -> list[str]:
+    return [said["text"] for said in shown(client, mission)["messages"]]
+
+
+def test_a_mission_that_grows_is_shown_as_it_is_now(served: Served, client: httpx.Client) -> None:
+    first = client.get(f"{API}/missions/{GROWS}")
+    same = client.get(f"{API}/missions/{GROWS}", headers={"If-None-Match": first.headers["etag"]})
+    assert same.status_code == 304
+    say(served, GROWS, "a", "b")
+    grown = client.get(f"{API}/missions/{GROWS}", headers={"If-None-Match": first.headers["etag"]})
+    assert (grown.status_code, [said["text"] for said in grown.json()["messages"]]) == (200, ["a", "b"])
+    say(served, GROWS, "c")
+    assert texts_of(client, GROWS) == ["a", "b", "c"]
+    with served.reader() as reader:  # what a command reads, from the first line on
+        state = reader.mission_state(GROWS)
+    assert (shown(client, GROWS)["updated"], state.damaged_events) == (state.updated, 0)
+
+
+def test_a_new_line_that_is_damaged_is_told_and_so_is_an_old_one_by_the_audit(
+    served: Served, client: httpx.Client
+) -> None:
+    say(served, DAMAGED, "a")
+    assert shown(client, DAMAGED)["damaged"] == []
+    say(served, DAMAGED, "b")
+    with database(served) as raw:
+        raw.execute("UPDATE events SET payload = x'7b' WHERE mission = ? AND seq = 3", (DAMAGED,))
+    for _ in range(2):
+        told = shown(client, DAMAGED)
+        assert [(each["seq"], each["kind"]) for each in told["damaged"]] == [(3, "payload_changed")]
+        assert [said["text"] for said in told["messages"]] == ["a"]
+    # An old one beside it is told as well: a log with any damage is read as a whole.
+    with database(served) as raw:
+        raw.execute("UPDATE events SET payload = x'7b' WHERE mission = ? AND seq = 2", (DAMAGED,))
+    assert [each["seq"] for each in shown(client, DAMAGED)["damaged"]] == [2, 3]
+    verified = client.post(f"{API}/audit/verify", json={"mission": DAMAGED}).json()
+    assert {problem["seq"] for problem in verified["problems"]} == {2, 3}
+
+
+def test_an_old_line_that_is_damaged_is_named_by_the_audit_at_once(served: Served, client: httpx.Client) -> None:
+    say(served, OTHER, "a", "b")
+    before = shown(client, OTHER)
+    with database(served) as raw:
+        raw.execute("UPDATE events SET payload = x'7b' WHERE mission = ? AND seq = 2", (OTHER,))
+    assert shown(client, OTHER)["messages"] == before["messages"]  # as it was written, and was verified
+    verified = client.post(f"{API}/audit/verify", json={"mission": OTHER}).json()
+    assert [problem["seq"] for problem in verified["problems"]] == [2]
+
+
+def test_what_was_erased_is_not_shown_from_memory(served: Served, client: httpx.Client) -> None:
+    say(served, ERASED, "a secret", "b")
+    assert texts_of(client, ERASED) == ["a secret", "b"]
+    with served.reader() as reader:
+        reader.store.erase_payload(ERASED, 2, reason="asked")
+    assert texts_of(client, ERASED) == ["b"]
+    say(served, ERASED, "c")
+    assert texts_of(client, ERASED) == ["b", "c"]
+
+
+def test_a_log_that_another_took_the_place_of_is_read_anew(served: Served, client: httpx.Client) -> None:
+    say(served, REPLACED, "a", "b", "c")
+    assert texts_of(client, REPLACED) == ["a", "b", "c"]
+    with database(served) as raw:  # as an older backup has it
+        raw.execute("DELETE FROM events WHERE mission = ? AND seq > 2", (REPLACED,))
+        hash_of_2 = raw.execute("SELECT hash FROM events WHERE mission = ? AND seq = 2", (REPLACED,)).fetchone()
+        raw.execute("UPDATE missions SET last_seq = 2, last_hash = ? WHERE id = ?", (*hash_of_2, REPLACED))
+    assert texts_of(client, REPLACED) == ["a"]
+    say(served, REPLACED, "x", "y", "z")
+    assert texts_of(client, REPLACED) == ["a", "x", "y", "z"]
+
+
+def test_who_asks_at_once_gets_each_a_moment_of_the_log(served: Served, client: httpx.Client) -> None:
+    asking = [served.owner() for _ in range(4)]
+
+    def ask(who: httpx.Client) -> list[list[str]]:
+        return [texts_of(who, SHARED) for _ in range(6)]
+
+    said = [str(number) for number in range(12)]
+    with ThreadPoolExecutor(len(asking)) as threads:
+        answers = [threads.submit(ask, who) for who in asking]
+        for text in said:
+            say(served, SHARED, text)
+        for answer in answers:
+            moments = answer.result()
+            assert all(moment == said[: len(moment)] for moment in moments)
+            assert [len(moment) for moment in moments] == sorted(len(moment) for moment in moments)
+    assert texts_of(client, SHARED) == said
+
+
+class CountedLog(EventLog):
+    """Notes from which line on each mission is read."""
+
+    def __init__(self, reader: StateReader) -> None:
+        super().__init__(reader.store.database, clock=reader.clock)
+        self.asked: list[tuple[str, int]] = []
+
+    def lines_behind(self, mission: str, head: LogHead) -> tuple[Event, ...] | None:
+        self.asked.append((mission, head.seq))
+        return super().lines_behind(mission, head)
+
+
+def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path: Path) -> None:
+    moment = 0.0
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        one, two = record_missions(reader, 2)
+        log = CountedLog(reader)
+        kept = FoldedMissions(log, lines=3, seconds=60, now=lambda: moment)
+
+        def asked(mission: str) -> list[tuple[str, int]]:
+            log.asked.clear()
+            found = kept.get(mission)
+            assert found is not None
+            assert found.state == reader.mission_reader.at_rest(mission)
+            return list(log.asked)
+
+        assert asked(one) == [(one, 0)]
+        log.append(one, MessageSent(message="s", text="a", identity="os:ada"))
+        assert asked(one) == [(one, 1)]
+        assert asked(two) == [(two, 0)]
+        assert asked(one) == [(one, 2)]  # three lines: both have room
+        log.append(two, MessageSent(message="s", text="a", identity="os:ada"))
+        assert asked(two) == [(two, 1)]  # now there is no room for the other one
+        assert asked(one) == [(one, 0)]
+        moment += 61
+        assert asked(one) == [(one, 0)]  # lines that were read long ago are verified again
+        assert asked(one) == [(one, 2)]
+
+
+def test_lists_show_each_mission_as_it_is_now(served: Served, client: httpx.Client) -> None:
+    def listed() -> dict[str, Any]:
+        pages = (client.get(f"{API}/missions").json(), client.get(f"{API}/missions/list").json())
+        one, other = ({each["mission"]: each for each in page["missions"]} for page in pages)
+        assert one == other
+        return one
+
+    before = listed()
+    client.get(f"{API}/stats")  # counts the same rows
+    assert listed() == before
+    say(served, GROWS, "one more")
+    after = listed()
+    assert after.pop(GROWS)["updated"] > before.pop(GROWS)["updated"]
+    assert after == before
+    assert client.post(f"{API}/missions/{GROWS}/cancel").status_code == 200
+    assert listed()[GROWS]["status"] == "cancelled"
+
+
+def test_what_never_changes_is_sent_as_each_client_takes_it(client: httpx.Client) -> None:
+    found = client.get(f"{API}/catalogue")
+    assert (found.headers["content-encoding"], found.headers["vary"]) == ("gzip", "Accept-Encoding")
+    plain = client.get(f"{API}/catalogue", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert (plain.content, plain.headers["etag"]) == (found.content, found.headers["etag"])
+    again = client.get(f"{API}/catalogue", headers={"If-None-Match": found.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    one = client.get(f"{API}/catalogue", params={"provider": "groq"}).json()["catalogue"]
+    assert one == [each for each in found.json()["catalogue"] if each["provider"] == "groq"] != []
+    unknown = client.get(f"{API}/catalogue", params={"provider": "grok!"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
