@@ -19,6 +19,8 @@ export default defineConfig({
             // What changes only with a package stays in the browser's cache over new versions of the pages.
             { name: "react", test: /node_modules\/(react|react-dom|scheduler|use-sync-external-store)\// },
             { name: "tanstack", test: /node_modules\/@tanstack\// },
+            // What nearly every page needs: one file, as a browser asks a server for six at once.
+            { name: "shared", test: /src\/(storage|api\/[a-z]+|design\/(Badge|Button|Icon|states))\.tsx?$/ },
             { name: "graph", test: /node_modules\/(@xyflow|@dagrejs|d3-[a-z]+|zustand|classcat)\// },
           ],
         },
