@@ -137,7 +137,7 @@ def test_the_board_shows_as_many_missions_as_the_api_counts(tmp_path: Path, open
 
 
 def first_view(browser: Browser | None, entered: StorageState, url: str) -> tuple[int, list[str]]:
-    """Return the bytes, heads included, that the board takes in a browser with an empty cache, and what it asks."""
+    """Return the bytes, heads included, that the board takes with an empty cache, and what it asks."""
     assert browser is not None
     context = browser.new_context(storage_state=entered)
     page = context.new_page()
