@@ -1,10 +1,13 @@
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
+import { licenses } from "./licenses";
 
 const SERVER = process.env["CHARGEHAND_URL"] ?? "http://127.0.0.1:8642";
 
+const texts = licenses();
+
 export default defineConfig({
-  plugins: [react()],
+  plugins: [react(), texts.pages],
   build: {
     outDir: process.env["OUT_DIR"] ?? "../src/chargehand/server/pages",
     emptyOutDir: true,
@@ -28,6 +31,6 @@ export default defineConfig({
     },
   },
   server: { host: "127.0.0.1", proxy: { "/api": SERVER, "/health": SERVER } },
-  worker: { format: "es" },
-  test: { environment: "node", include: ["src/**/*.test.ts"] },
+  worker: { format: "es", plugins: () => [texts.worker] },
+  test: { environment: "node", include: ["*.test.ts", "src/**/*.test.ts"] },
 });
