@@ -1,10 +1,13 @@
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
+import { licenses } from "./licenses";
 
 const SERVER = process.env["CHARGEHAND_URL"] ?? "http://127.0.0.1:8642";
 
+const texts = licenses();
+
 export default defineConfig({
-  plugins: [react()],
+  plugins: [react(), texts.pages],
   build: {
     outDir: process.env["OUT_DIR"] ?? "../src/chargehand/server/pages",
     emptyOutDir: true,
@@ -19,6 +22,8 @@ export default defineConfig({
             // What changes only with a package stays in the browser's cache over new versions of the pages.
             { name: "react", test: /node_modules\/(react|react-dom|scheduler|use-sync-external-store)\// },
             { name: "tanstack", test: /node_modules\/@tanstack\// },
+            // What nearly every page needs: one file, as a browser asks a server for six at once.
+            { name: "shared", test: /src\/(storage|api\/[a-z]+|design\/(Badge|Button|Icon|states))\.tsx?$/ },
             { name: "graph", test: /node_modules\/(@xyflow|@dagrejs|d3-[a-z]+|zustand|classcat)\// },
           ],
         },
@@ -26,6 +31,6 @@ export default defineConfig({
     },
   },
   server: { host: "127.0.0.1", proxy: { "/api": SERVER, "/health": SERVER } },
-  worker: { format: "es" },
-  test: { environment: "node", include: ["src/**/*.test.ts"] },
+  worker: { format: "es", plugins: () => [texts.worker] },
+  test: { environment: "node", include: ["*.test.ts", "src/**/*.test.ts"] },
 });

@@ -99,6 +99,7 @@ LOOKS = (
     (("model stats", "--all"), ()),
     (("model invoice", "--all"), ()),
     (("stats", "--repo", "repo"), ("stats",)),
+    (("alerts test",), ()),
     (("config show", "--repo", "repo"), ("config show",)),
     (("config show", "--origin", "--repo", "repo"), ("config show", "--origin")),
     (("policy show", "--repo", "repo"), ("policy show",)),
@@ -275,6 +276,18 @@ def test_alerts_are_those_that_the_server_watches_for(desk: Desk, repo: Path, re
     assert told == short == local
     assert told.keys() == {"raised", "ended", "channels"}
     assert remote.say("alerts", "--prometheus").error["code"] == "option_local"
+
+
+def test_a_trial_notice_is_sent_by_the_server_and_fails_there_as_here(
+    desk: Desk, repo: Path, served: Served, remote: Remote
+) -> None:
+    # It has no such page: that fails at once, and for good.
+    desk.say("config", "set", "alerts.webhook", f"{served.url}/nowhere", cwd=repo)
+    local, told = desk.say("alerts", "test", cwd=repo), remote.say("alerts", "test")
+    desk.say("config", "unset", "alerts.webhook", cwd=repo)
+    assert (told.code, told.stdout) == (local.code, local.stdout)
+    assert told.code == 1
+    assert told.document["channels"] == [{"channel": "webhook", "problem": "the answer was 405"}]
 
 
 def test_every_command_with_a_route_is_tried() -> None:

@@ -21,10 +21,11 @@ from tests.server_kit import environment, record_missions, serving
 
 from chargehand.app.reading import StateReader
 from chargehand.app.statistics import mission_trace
-from chargehand.app.tracing.export import ExportFailedError, TraceExporter
+from chargehand.app.tracing.export import FOLLOWER, ExportFailedError, TraceExporter
 from chargehand.app.tracing.spans import mission_spans, span_id, trace_id
+from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import MissionClaimed, MissionCreated, MissionFinished
+from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, MissionFinished
 
 SECRET = "Bearer of-the-collector"
 
@@ -125,7 +126,14 @@ def finish(yard: Yard, site: Site, collector: Collector) -> Tree:
     mission = yard.mission(site)
     reader = opened(yard.place, yard.environ, collector)
     assert TraceExporter(reader).export() > 0
+    lines = reader.store.log.read(mission)
     reader.close()
+    whole = mission_spans(lines)
+    for number in range(len(lines) + 1):
+        begun = mission_spans(lines[:number])
+        assert begun == whole[: len(begun)]  # what has ended is final
+        assert begun + mission_spans(lines, after=number) == whole
+    assert [span.span_id.hex() for span in collector.spans] == [span.id for span in whole]
     return Tree(collector.spans, mission)
 
 
@@ -170,6 +178,12 @@ def test_a_mission_whose_worker_was_killed(tmp_path: Path, collector: Collector)
         reader.close()
         site = yard.site(SCENE)
         yard.worker_dies_at("after checkpoint.made+step.finished#2", site)
+        reader = opened(tmp_path, yard.environ, collector)
+        assert TraceExporter(reader).export() > 0
+        reader.close()
+        names = {span.name for span in collector.spans}
+        assert "chat served-1" in names
+        assert names.isdisjoint({"attempt", "mission"})
         yard.go_on()
         tree = finish(yard, site, collector)
     claims = [event for event in tree.root.events if event.name == "mission.claimed"]
@@ -240,6 +254,52 @@ def test_what_was_not_taken_is_sent_again_in_order(tmp_path: Path, collector: Co
     kept.reader.close()
 
 
+def started(attempt: str) -> AttemptStarted:
+    return AttemptStarted(attempt=attempt, number=1, agent="command:true", workspace="w", tree="0" * 40)
+
+
+def test_what_has_ended_is_sent_while_the_mission_goes_on(tmp_path: Path, collector: Collector) -> None:
+    kept = Kept(tmp_path, collector)
+    log, (one, other, _) = kept.reader.store.log, kept.missions
+    log.append(one, started("a-1"))
+    assert kept.exporter.export() == 0
+    log.append(other, started("b-1"))
+    log.append(one, AttemptFinished(attempt="a-1", status="failed", seconds=1.0))
+    assert kept.exporter.export() == 1
+    (attempt,) = collector.spans
+    assert (attempt.name, attempt.span_id.hex()) == ("attempt", span_id(one, "attempt a-1"))
+    assert attempt.parent_span_id.hex() == span_id(one, "mission")
+    # Restarted, and broken off once: it reads what it has forgotten, and sends what nobody got.
+    kept.exporter = TraceExporter(kept.reader)
+    log.append(other, AttemptFinished(attempt="b-1", status="succeeded", seconds=1.0))
+    collector.answers = [503]
+    with pytest.raises(ExportFailedError):
+        kept.exporter.export()
+    kept.settle(0)
+    assert kept.exporter.export() == 2
+    kept.settle(1)
+    assert kept.exporter.export() == 1
+    sent = [span.span_id.hex() for span in collector.spans]
+    made = {mission: [span.id for span in mission_spans(log.read(mission))] for mission in (one, other)}
+    assert sorted(sent) == sorted([*made[one], *made[other]])
+    for ids in made.values():
+        assert [each for each in sent if each in ids] == ids
+    kept.reader.close()
+
+
+def test_who_is_killed_before_noting_sends_the_same_spans_again(tmp_path: Path, collector: Collector) -> None:
+    kept = Kept(tmp_path, collector)
+    followers = kept.reader.store.followers
+    before = followers.load(FOLLOWER)
+    kept.settle(0, "failed")
+    assert kept.exporter.export() == 1
+    assert followers.save(FOLLOWER, replace(before, revision=followers.load(FOLLOWER).revision))
+    assert TraceExporter(kept.reader).export() == 1
+    first, again = collector.spans
+    assert first == again
+    kept.reader.close()
+
+
 def test_without_a_collector_or_its_secret_nothing_is_sent(tmp_path: Path, collector: Collector) -> None:
     kept = Kept(tmp_path, collector, CHARGEHAND_TRACES_SECRET="COLLECTOR_AUTH")
     kept.settle(0)
@@ -283,8 +343,8 @@ def test_each_settling_has_the_spans_since_the_one_before(tmp_path: Path, collec
     lines = kept.reader.store.log.read(kept.missions[0])
     kept.reader.close()
     ends = [line.seq for line in lines if line.type == "mission.finished"]
-    parts = [mission_spans(lines, until=end) for end in ends]
-    assert tuple(span for part in parts for span in part) == mission_spans(lines)
+    assert [span.name for span in mission_spans(lines[: ends[0]])] == ["mission"]
+    assert mission_spans(lines, after=ends[1]) == mission_spans(lines)[2:]
     assert [span.problem for span in mission_spans(lines)] == ["", "failed", ""]
     assert len({span.id for span in mission_spans(lines)}) == 3
 

@@ -33,14 +33,14 @@ EXPECTED = {
     **dict.fromkeys(
         [f"mission.{each}" for each in ("start", "pause", "resume", "cancel", "send", "answer", "fork")]
         + ["mission.continue", "mission.restore", "mission.replan"]
-        + ["action.cancel", "agent.probe", "model.probe"],
+        + ["action.cancel", "agent.probe", "model.probe", "alert.test"],
         ("operator", "steer"),
     ),
     **dict.fromkeys(
-        [f"mission.{each}" for each in ("approve", "promote", "discard", "rollback")]
-        + ["action.answer", "review.decide"],
+        [f"mission.{each}" for each in ("approve", "promote", "discard", "rollback")] + ["action.answer"],
         ("operator", "decide"),
     ),
+    "review.decide": ("viewer", "decide"),
     **dict.fromkeys(["token.own.create", "token.own.revoke", "password.own.set"], ("viewer", "administer")),
     **dict.fromkeys(
         [f"user.{each}" for each in ("list", "create", "role", "password", "disable", "enable", "remove")]

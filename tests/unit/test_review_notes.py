@@ -47,10 +47,15 @@ def test_notes_are_one_persons_own_and_everybody_sees_them(served: Served) -> No
     found = {each["user"]: each["decided"] for each in reading.get(ALL).json()["reviews"]}
     assert found == {"ada": {"h1": "rejected"}, owner_name(served): {"h3": "rejected"}}
     assert put(reading, notes(), revision=1)[1]["error"]["code"] == "access_denied"
+    # Who may only look keeps notes as well: they decide nothing.
+    vera = served.user("vera", "viewer")
+    assert put(vera, notes("h1"), revision=0)[0] == 200
+    assert vera.post(f"{API}/missions/m-00000/restore", json={}).json()["error"]["code"] == "access_denied"
     assert ada.get(f"{API}/missions/m-00001/reviews").json()["reviews"] == []
     assert ada.get(f"{API}/missions/m-none/reviews").status_code == 404
     with served.reader() as reader:
-        remove_user(reader, "ada", by=owner(reader))
+        for user in ("ada", "vera"):
+            remove_user(reader, user, by=owner(reader))
     assert [each["user"] for each in reading.get(ALL).json()["reviews"]] == [owner_name(served)]
 
 

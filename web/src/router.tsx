@@ -1,10 +1,12 @@
 import { QueryClient } from "@tanstack/react-query";
 import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
-import { ApiError, rememberToken, whenSessionLost } from "./api/client";
-import { sessionQuery } from "./api/queries";
+import { ApiError, get, rememberToken, whenSessionLost } from "./api/client";
+import type { MissionPage } from "./api/contract";
+import { missionsQuery, sessionQuery } from "./api/queries";
 import { BoardPage } from "./board/BoardPage";
 import { readFilter } from "./board/filter";
 import { EmptyState, ErrorState } from "./design/states";
+import { feed } from "./feed/hooks";
 import { LoginPage } from "./login/LoginPage";
 import { Shell } from "./shell/Shell";
 
@@ -38,8 +40,10 @@ const app = createRoute({
   id: "app",
   component: Shell,
   beforeLoad: async ({ context, location }) => {
+    const begun = beginFeed(context.client, location);
     try {
       rememberToken((await context.client.query({ ...sessionQuery, retry: false, staleTime: "static" })).csrf);
+      await begun;
     } catch (failure) {
       if (failure instanceof ApiError && failure.status === 401) {
         // eslint-disable-next-line @typescript-eslint/only-throw-error
@@ -49,6 +53,21 @@ const app = createRoute({
     }
   },
 });
+
+let begins = false;
+
+/** Asks, at once with the session, where the log stands: by the board's own first page where that is what is shown. */
+async function beginFeed(client: QueryClient, { pathname, search }: { pathname: string; search: Record<string, unknown> }) {
+  if (begins) return;
+  try {
+    const board = { ...missionsQuery(readFilter(search)), retry: false, staleTime: "static" as const };
+    const first = pathname === "/" ? (await client.infiniteQuery(board)).pages[0] : await get<MissionPage>("/missions?limit=1");
+    begins = first !== undefined;
+    if (first) feed.begin(first.position);
+  } catch {
+    // The feed asks by itself once it can, and counts as old what is shown by then.
+  }
+}
 
 const board = createRoute({ getParentRoute: () => app, path: "/", component: BoardPage, validateSearch: readFilter });
 

@@ -246,7 +246,7 @@ async def watch_alerts(reader: StateReader) -> None:
 
 
 async def export_traces(reader: StateReader) -> None:
-    """Send the spans of settled missions until cancelled; one of the components of `chargehand up`."""
+    """Send the spans of missions as they end, until cancelled; one of the components of `chargehand up`."""
     from chargehand.app.tracing.export import TraceExporter
 
     await TraceExporter(reader).run()

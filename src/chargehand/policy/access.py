@@ -47,9 +47,11 @@ def _rules() -> Iterator[tuple[str, AccessRule]]:
         AccessRule("operator", "read"): "audit.verify",
         AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
         "mission.answer mission.fork mission.continue mission.restore mission.replan action.cancel agent.probe "
-        "model.probe",
+        "model.probe alert.test",
         AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
-        "review.decide action.answer",
+        "action.answer",
+        # Notes on a change are one person's own and decide nothing; a token of a viewer cannot have the scope.
+        AccessRule("viewer", "decide"): "review.decide",
         # A person's own, whatever their role; of tokens only those that may administer make others.
         AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
         AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "

@@ -31,10 +31,12 @@ from chargehand.app.statistics import (
     ModelStatisticsDocument,
     StatisticsDocument,
     StatisticsRequest,
+    TrialDocument,
     list_alerts,
     mission_statistics,
     model_invoice,
     model_statistics,
+    try_channels,
 )
 from chargehand.app.storage import AuditView, ProvenanceDocument, verify_log, verify_provenance
 from chargehand.server._routes import MissionName, RestArguments, Route, Short, Text, Words
@@ -200,6 +202,11 @@ ROUTES = (
     Route(
         method="GET", path="/alerts", action="system.show", summary="List alerts that are raised, and that were.",
         gives=AlertsDocument, call=lambda reader, call, by: list_alerts(reader), commands=("alerts list",),
+    ),
+    Route(
+        method="POST", path="/alerts/test", action="alert.test",
+        summary="Send a trial notice each way that is configured.", gives=TrialDocument,
+        call=lambda reader, call, by: try_channels(reader), commands=("alerts test",),
     ),
     Route(
         method="POST", path="/audit/verify", action="audit.verify",

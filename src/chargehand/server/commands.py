@@ -40,7 +40,6 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), _HERE),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
-    "alerts test": _HERE,
     # A path of the server's machine is of no use to who cannot write there.
     "role path": "it names a place on the machine, to write files in",
     **dict.fromkeys(("login", "logout"), "it keeps a token on this machine"),

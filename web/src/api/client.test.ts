@@ -1,4 +1,6 @@
+import { readFileSync } from "node:fs";
 import { afterEach, expect, it, vi } from "vitest";
+import { fetchMissionPage } from "./queries";
 import { ApiError, get, post, rememberToken, whenSessionLost } from "./client";
 
 afterEach(() => vi.unstubAllGlobals());
@@ -43,4 +45,34 @@ it("asks again with a new token where the session is another one, and only then"
   expect(asked.map(({ token }) => token)).toEqual(["old", null, "new"]);
   serve(refusal("csrf", 403), json({ csrf: "new" }));
   await expect(post("/missions/m/pause")).rejects.toMatchObject({ code: "csrf" });
+});
+
+// Runs `public/early.js` as a browser does that opens `path`; what it asks is answered, what the pages ask is not.
+async function open(path: string, ...answers: (() => Promise<Response>)[]) {
+  vi.stubGlobal("early", undefined);
+  vi.stubGlobal("window", globalThis);
+  vi.stubGlobal("localStorage", { getItem: () => null });
+  vi.stubGlobal("location", new URL(path, "http://chargehand.test"));
+  const asked = serve(...answers);
+  await import(`data:text/javascript,${encodeURIComponent(`${readFileSync("public/early.js", "utf8")}//${path}`)}`);
+  return asked.map(({ url }) => url.replace("/api/v1", ""));
+}
+
+it("takes what was asked before the pages had arrived, each once", async () => {
+  expect(await open("/", json({ csrf: "c" }), json({ position: 7 }))).toEqual(["/session", "/missions?limit=50"]);
+  await expect(fetchMissionPage({}, null)).resolves.toEqual({ position: 7 });
+  await expect(get("/session")).resolves.toEqual({ csrf: "c" });
+  await expect(get("/session")).rejects.toMatchObject({ code: "unreachable" });
+});
+
+it("asks again where what was asked early was refused or found nobody", async () => {
+  await open("/missions/m-1", refusal("login_needed", 401));
+  serve(json({ csrf: "later" }), json({ position: 8 }));
+  await expect(get("/session")).resolves.toEqual({ csrf: "later" });
+  await expect(get("/missions?limit=1")).resolves.toEqual({ position: 8 });
+});
+
+it("asks nothing early for the login, and no missions for a filter that it does not read", async () => {
+  expect(await open("/login")).toEqual([]);
+  expect(await open("/?status=waiting")).toEqual(["/session"]);
 });

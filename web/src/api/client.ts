@@ -81,7 +81,20 @@ async function renewToken(): Promise<boolean> {
   return csrf !== before;
 }
 
+// What `public/early.js` asked before this script had arrived, each for its first asker.
+const asked = globalThis as { early?: Map<string, Promise<Response | null>> };
+
+async function early(path: string): Promise<Response | null> {
+  const begun = asked.early?.get(path);
+  asked.early?.delete(path);
+  const response = await begun;
+  // A refusal may be older than the session.
+  return response?.ok ? response : null;
+}
+
 async function reach(path: string, init: RequestInit): Promise<Response> {
+  const begun = init.method === "GET" ? await early(path) : null;
+  if (begun) return begun;
   try {
     return await fetch(`/api/v1${path}`, init);
   } catch (failure) {

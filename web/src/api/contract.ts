@@ -44,6 +44,7 @@ export type ModelList = Documents["ModelList"];
 export type ModelStatistics = Documents["ModelStatisticsDocument"];
 export type Statistics = Documents["StatisticsDocument"];
 export type AlertsDocument = Documents["AlertsDocument"];
+export type AlertTrial = Documents["TrialDocument"];
 export type SystemView = Documents["SystemView"];
 export type AuditView = Documents["AuditView"];
 export type ConfigurationView = Documents["ConfigurationView"];

@@ -546,7 +546,7 @@ export interface paths {
         get: operations["get_missions_mission_review_decisions"];
         /**
          * Keep what you noted on its change so far.
-         * @description Needs the role operator and the scope decide.
+         * @description Needs the role viewer and the scope decide.
          */
         put: operations["put_missions_mission_review_decisions"];
         post?: never;
@@ -1234,6 +1234,26 @@ export interface paths {
         get: operations["get_alerts"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/alerts/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a trial notice each way that is configured.
+         * @description Needs the role operator and the scope steer. Like `chargehand alerts test`.
+         */
+        post: operations["post_alerts_test"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3929,6 +3949,13 @@ export interface components {
             lines: components["schemas"]["TranscriptDocument"][];
             next: number | null;
             end: number;
+        };
+        /**
+         * TrialDocument
+         * @description `alerts test`: the ways that a trial notice took, and how that went.
+         */
+        TrialDocument: {
+            channels: components["schemas"]["ChannelDocument"][];
         };
         /**
          * UndoAdvice
@@ -6876,6 +6903,36 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_alerts_test: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `alerts test`: the ways that a trial notice took, and how that went. */
+            200: {
+                headers: {
+                    /** @description Tells this content from any other. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialDocument"];
+                };
             };
             400: components["responses"]["400"];
             401: components["responses"]["401"];

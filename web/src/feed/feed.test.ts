@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Feed, type Batch } from "./feed";
+import type { Member, SharedStream } from "./sharing";
 
 // What the server answers, in order: a position for /missions, a stream for /events that ends with its text.
 let answers: (() => Response)[] = [];
@@ -26,9 +27,12 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-async function follow(...given: (() => Response)[]) {
+const follow = (...given: (() => Response)[]) => followFrom(() => undefined, given);
+
+async function followFrom(prepare: (feed: Feed) => void, given: (() => Response)[], shared: SharedStream | null = null) {
   answers = given;
-  const feed = new Feed();
+  const feed = new Feed(shared);
+  prepare(feed);
   const batches: Batch[] = [];
   const states: string[] = [];
   feed.onBatch((batch) => batches.push(batch));
@@ -45,6 +49,26 @@ it("goes on behind the last event that arrived when the stream ends", async () =
   expect(asked).toEqual(["/missions?limit=1", "/events?after=5", "/events?after=7", "/events?after=8"]);
   expect(batches.flatMap(({ events }) => events.map(({ seq }) => seq))).toEqual([6, 7, 8]);
   expect(states).toEqual(["live", "reconnecting", "live", "reconnecting"]);
+});
+
+it("takes nothing as old where it begins behind what is shown", async () => {
+  const { batches } = await followFrom((feed) => feed.begin(5), [stream(message(6))]);
+  expect(asked).toEqual(["/events?after=5", "/events?after=6"]);
+  expect(batches.filter(({ reset }) => reset)).toEqual([]);
+});
+
+it("takes all as old where the tab that leads had heard of more before this one listened", async () => {
+  for (const [at, resets] of [[5, 0], [6, 1]] as const) {
+    const shared = {
+      pass: () => undefined,
+      follow: (_: AbortSignal, member: Member) => {
+        member.hear({ kind: "state", state: "live", position: at });
+        return Promise.resolve();
+      },
+    };
+    const { batches } = await followFrom((feed) => feed.begin(5), [], shared as unknown as SharedStream);
+    expect(batches.filter(({ reset }) => reset)).toHaveLength(resets);
+  }
 });
 
 it("takes all as old once, and again where the log is another one", async () => {

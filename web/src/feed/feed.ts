@@ -32,6 +32,9 @@ export class Feed {
 
   constructor(private readonly shared: SharedStream | null = null) {}
 
+  /** Begins behind `position`, which all that is shown is at least as new as; else it asks, and counts all as old. */
+  readonly begin = (position: number): void => void (this.position ??= position);
+
   /** Follows the stream until `stop` is aborted: itself, or by the tab that does so for all. */
   follow(stop: AbortSignal): Promise<void> {
     const member = { lead: (signal: AbortSignal) => this.lead(signal), hear: (passed: Passed) => this.hear(passed), state: () => this.passedState() };
@@ -62,7 +65,9 @@ export class Feed {
       this.take(passed.message);
       if (passed.message.event === "reset") this.tell({ events: [], reset: true });
     } else if (passed.kind === "state") {
-      this.position ??= passed.position;
+      // What came after this tab had asked and before it listened was told to the others alone.
+      if (this.position !== null && this.position < (passed.position ?? 0)) this.tell({ events: [], reset: true });
+      this.position = Math.max(this.position ?? 0, passed.position ?? 0) || null;
       this.become(passed.state);
     }
   }

@@ -4,7 +4,7 @@ import { Feed, type Batch, type FeedState } from "./feed";
 import { Refresher } from "./refresher";
 import { SharedStream } from "./sharing";
 
-const feed = new Feed(SharedStream.isPossible() ? new SharedStream() : null);
+export const feed = new Feed(SharedStream.isPossible() ? new SharedStream() : null);
 
 /** Follows the feed while its caller is on the page, and marks what its events make old. */
 export function useFeed(): void {

@@ -14,7 +14,8 @@ import { Palette } from "./Palette";
 import { toggleTheme, useTheme } from "./theme";
 import { useShortcuts } from "./useShortcuts";
 
-const NewMission = lazy(() => import("../board/NewMission"));
+const loadNewMission = () => import("../board/NewMission");
+const NewMission = lazy(loadNewMission);
 
 const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
   { to: "/", label: "Board", icon: "board" },
@@ -51,6 +52,7 @@ export function Shell() {
   const commands = useCommands(open);
   useShortcuts(commands, open);
   useFeed();
+  useEffect(() => void loadNewMission().catch(() => undefined), []);
   const close = () => setShown(null);
   return (
     <>

@@ -1,10 +1,13 @@
-import { useQuery } from "@tanstack/react-query";
-import type { AlertsDocument } from "../api/contract";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { post } from "../api/client";
+import type { AlertsDocument, AlertTrial } from "../api/contract";
 import { listQuery } from "../api/queries";
 import { Badge } from "../design/Badge";
+import { Button } from "../design/Button";
 import { Loaded } from "../design/states";
+import { useCanAct } from "../mission/useCanAct";
 import { useNow } from "../useNow";
-import { alertRows, watchNotice } from "./alerts";
+import { alertRows, trialText, watchNotice } from "./alerts";
 import { DataTable } from "./Page";
 
 // The server looks every ten seconds.
@@ -38,6 +41,27 @@ function Alerts({ alerts }: { alerts: AlertsDocument }) {
         none="No alert is raised, and none was."
       />
       {notice && <p className="soft small wrap">{notice}</p>}
+      {useCanAct() && <Trial />}
     </>
+  );
+}
+
+function Trial() {
+  const client = useQueryClient();
+  const trial = useMutation({
+    mutationFn: () => post<AlertTrial>("/alerts/test"),
+    // What arrives again does not fail any more.
+    onSettled: () => client.invalidateQueries({ queryKey: ["alerts"] }),
+  });
+  const said = trial.data ? trialText(trial.data) : trial.error?.message;
+  return (
+    <div className="row">
+      <Button busy={trial.isPending} onClick={() => trial.mutate()}>
+        Send a trial notice
+      </Button>
+      <p className="small wrap" role="status">
+        {!trial.isPending && said}
+      </p>
+    </div>
   );
 }

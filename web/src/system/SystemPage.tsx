@@ -56,7 +56,8 @@ function Now({ system }: { system: SystemView }) {
         none="No worker is alive: missions wait until one is. Start one with chargehand worker."
       />
       <p className="soft small wrap">
-        Version {system.version}, state in <code>{system.home}</code>, {count(system.position, "event")} in all logs.
+        Version {system.version}, state in <code>{system.home}</code>, {count(system.position, "event")} in all logs.{" "}
+        <a href="/licenses.txt">Licenses of what these pages hold</a>
       </p>
     </>
   );

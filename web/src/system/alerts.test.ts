@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { AlertsDocument } from "../api/contract";
-import { alertRows, watchNotice } from "./alerts";
+import { alertRows, trialText, watchNotice } from "./alerts";
 
 const NOW = Date.parse("2026-01-02T00:00:00Z");
 const ALERT = {
@@ -35,4 +35,13 @@ test("what keeps alerts from being raised or told is said", () => {
     { channel: "mail", problem: null },
   ];
   expect(watchNotice(alerts({ channels }), NOW)).toBe("Notices by webhook do not arrive: the answer was 404.");
+});
+
+test("each way's trial is told, and that there is none", () => {
+  const channels = [
+    { channel: "webhook", problem: "the answer was 404\u202e" },
+    { channel: "mail", problem: null },
+  ];
+  expect(trialText({ channels })).toBe("webhook: the answer was 404. mail: sent.");
+  expect(trialText({ channels: [] })).toContain("No way for notices is configured.");
 });

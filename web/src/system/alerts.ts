@@ -1,4 +1,4 @@
-import type { AlertsDocument } from "../api/contract";
+import type { AlertsDocument, AlertTrial } from "../api/contract";
 import { ago, plainText } from "../format";
 
 export interface AlertRow {
@@ -28,4 +28,10 @@ export function watchNotice(alerts: AlertsDocument, now: number): string {
     ...(alerts.watched ? [] : [`Nobody looks at the moment${looked}: what is shown may be old.`]),
     ...failing.map((channel) => `Notices by ${channel.channel} do not arrive: ${plainText(channel.problem ?? "")}.`),
   ].join(" ");
+}
+
+/** Returns how a trial notice went, way by way. */
+export function trialText({ channels }: AlertTrial): string {
+  if (channels.length === 0) return "No way for notices is configured. Set one: chargehand config set alerts.webhook URL";
+  return channels.map(({ channel, problem }) => `${channel}: ${problem === null ? "sent" : plainText(problem)}.`).join(" ");
 }

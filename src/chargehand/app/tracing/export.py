@@ -1,4 +1,4 @@
-"""Spans on their way: as OTLP in JSON, sent by a component of `chargehand up` once a mission is settled."""
+"""Spans on their way: as OTLP in JSON, sent by a component of `chargehand up` as they end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,12 +15,13 @@ import msgspec
 
 from chargehand import __version__
 from chargehand.app.reading import StateReader
-from chargehand.app.tracing.spans import Attribute, Span, SpanEvent, mission_spans
+from chargehand.app.tracing.spans import Attribute, Span, SpanBuilder, SpanEvent
 from chargehand.app.wiring.threads import run_in_thread
 from chargehand.core.addresses import is_loopback
 from chargehand.core.codec import decode_as
 from chargehand.core.config import TracesConfig
 from chargehand.core.errors import ChargehandError
+from chargehand.core.events import Event
 from chargehand.core.mission_events import MissionFinished
 from chargehand.models.redaction import Redactor
 from chargehand.store.alerts import FollowerMemo
@@ -34,10 +35,12 @@ _LOOK_SECONDS, _LONGEST_DELAY = 5.0, 300.0
 _SECONDS = 10.0
 # Of one request; a collector takes 4 MiB by default.
 _MOST_SPANS = 500
+# Missions at once whose logs need not be read again from their beginning for the next line.
+_MOST_BUILDERS = 1000
 
 
 class TraceMemo(msgspec.Struct, kw_only=True):
-    """The position of the last mission whose spans a collector has; `None` before the first look."""
+    """The position of the last line whose spans a collector has; `None` before the first look."""
 
     position: int | None = None
 
@@ -51,7 +54,7 @@ class ExportFailedError(Exception):
 
 
 class TraceExporter:
-    """Sends the spans of each mission once it is settled; what was sent is kept, also over restarts.
+    """Sends the spans of missions as they end; what was sent is kept, also over restarts.
 
     Who is killed between sending and noting it sends the same spans, with the same ids, again.
     """
@@ -59,6 +62,7 @@ class TraceExporter:
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
         self._stopping = threading.Event()
+        self._builders: dict[str, SpanBuilder] = {}
 
     async def run(self) -> None:
         """Send until cancelled; a collector that is away is tried again, later each time, and told of once."""
@@ -74,39 +78,67 @@ class TraceExporter:
             await asyncio.sleep(delay)
 
     def export(self) -> int:
-        """Send what was settled since the last time; return how many spans that were.
+        """Send what ended since the last time; return how many spans that were.
 
         Raises `ExportFailedError` where the collector takes nothing now, `StoreError`, `ConfigError`.
         """
-        reader, sent = self._reader, 0
-        config = reader.user_configuration().config.traces
+        config = self._reader.user_configuration().config.traces
         if config.endpoint is None:
             return 0
-        kept = reader.store.followers.load(FOLLOWER)
+        kept = self._reader.store.followers.load(FOLLOWER)
         position = _decode(kept.content).position
         if position is None:
-            # What was settled before somebody wanted traces is not sent.
-            position = reader.store.log.last_position()
+            # What ended before somebody wanted traces is not sent.
+            position = self._reader.store.log.last_position()
             kept = self._keep(kept, position)
-        while page := reader.store.log.after(position, limit=1, types=(MissionFinished.type,)):
-            if self._stopping.is_set():
-                break
-            position, event = page[0].position, page[0].event
-            spans = mission_spans(reader.store.log.read(event.mission), until=event.seq)
-            self._send(config, spans, event.mission)
-            kept = self._keep(kept, position)
+        # They come back once all they took is sent: else their lines are taken again.
+        builders, self._builders = self._builders, {}
+        sent = 0
+        for reached, spans in self._ended_after(position, builders):
+            self._send(config, spans)
+            kept = self._keep(kept, reached)
             sent += len(spans)
+            if self._stopping.is_set():
+                return sent
+        self._builders = builders
         return sent
 
-    def _send(self, config: TracesConfig, spans: Sequence[Span], mission: str) -> None:
-        try:
-            for first in range(0, len(spans), _MOST_SPANS):
-                send_spans(config, spans[first : first + _MOST_SPANS], secret=self._secret(config))
-        except ExportFailedError as error:
-            if not error.permanent:
-                raise
-            # Else one mission that a collector refuses would keep those of all others back.
-            _LOG.warning("the spans of %s are left out: %s", mission, error)
+    def _ended_after(
+        self, position: int, builders: dict[str, SpanBuilder]
+    ) -> Iterator[tuple[int, Sequence[Span]]]:
+        """Yield what ended behind a position, with the position up to which that is all; at most one request's."""
+        while page := self._reader.store.log.after(position):
+            spans: list[Span] = []
+            for line in page:
+                spans += self._ended_by(line.event, builders)
+                if len(spans) >= _MOST_SPANS or line.event.type == MissionFinished.type:
+                    yield line.position, spans
+                    spans = []
+            position = page[-1].position
+            yield position, spans
+
+    def _ended_by(self, line: Event, builders: dict[str, SpanBuilder]) -> Sequence[Span]:
+        builder = builders.pop(line.mission, None) or SpanBuilder()
+        if builder.seq < line.seq - 1:
+            # It goes on in a log of which the lines before had their turn already.
+            missing = line.seq - 1 - builder.seq
+            for before in self._reader.store.log.read(line.mission, after=builder.seq, limit=missing):
+                builder.take(before)
+        if line.type != MissionFinished.type:
+            builders[line.mission] = builder
+            if len(builders) > _MOST_BUILDERS:
+                del builders[next(iter(builders))]
+        return builder.take(line)
+
+    def _send(self, config: TracesConfig, spans: Sequence[Span]) -> None:
+        for trace in dict.fromkeys(span.trace for span in spans):
+            try:
+                send_spans(config, [span for span in spans if span.trace == trace], secret=self._secret(config))
+            except ExportFailedError as error:
+                if not error.permanent:
+                    raise
+                # Else one mission that a collector refuses would keep those of all others back.
+                _LOG.warning("spans of trace %s are left out: %s", trace, error)
 
     def _secret(self, config: TracesConfig) -> str | None:
         if config.secret is None:

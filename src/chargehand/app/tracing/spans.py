@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -70,19 +70,15 @@ def span_id(mission: str, what: str) -> str:
     return hashlib.sha256(f"chargehand span {mission} {what}".encode()).hexdigest()[:16]
 
 
-def mission_spans(lines: Sequence[Event], *, until: int | None = None) -> tuple[Span, ...]:
-    """Return the spans of a mission, in the order in which they ended.
+def mission_spans(lines: Iterable[Event], *, after: int = 0) -> tuple[Span, ...]:
+    """Return the spans of a mission, from its log, in the order in which they ended; its own is the last.
 
-    With `until`, the number of a line by which it was settled, those alone that ended since it was settled before
-    that: who asks for each such line gets no span twice. What comes once it is continued or answered hangs below
-    its first span. The mission of a task is in the trace of its coordinator.
+    With `after`, the number of a line, those alone that ended behind it. A span is final once it has ended: what
+    comes later, once a mission is continued or answered too, adds spans and changes none. The mission of a task is
+    in the trace of its coordinator.
     """
-    builder = _SpanBuilder()
-    for line in lines:
-        if until is not None and line.seq > until:
-            break
-        builder.take(line)
-    return tuple(builder.spans if until is None else builder.spans[builder.first :])
+    builder = SpanBuilder()
+    return tuple(span for line in lines for span in builder.take(line) if line.seq > after)
 
 
 class _OpenSpan(Struct):
@@ -93,12 +89,12 @@ class _OpenSpan(Struct):
     events: list[SpanEvent] = field(default_factory=list)
 
 
-class _SpanBuilder:
-    """Takes the lines of one log in their order."""
+class SpanBuilder:
+    """Takes the lines of one log in their order, from the first; `seq` is the number of the last."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.first = 0
+        self.seq = 0
+        self._ended: list[Span] = []
         self._mission = self._trace = self._above = ""
         self._about: dict[str, Attribute | None] = {}
         self._root: _OpenSpan | None = None
@@ -111,8 +107,14 @@ class _SpanBuilder:
         self._promoted: datetime | None = None
         self._tools: dict[tuple[int, int, int], str] = {}
 
-    def take(self, line: Event) -> None:
-        """Take one line."""
+    def take(self, line: Event) -> tuple[Span, ...]:
+        """Take the next line, and return the spans that it ends."""
+        self.seq = line.seq
+        self._take(line)
+        ended, self._ended = tuple(self._ended), []
+        return ended
+
+    def _take(self, line: Event) -> None:
         now = datetime.fromisoformat(line.time)
         payload = read_payload(line)
         if self._root is None or self._settled:
@@ -139,7 +141,6 @@ class _SpanBuilder:
             self._above = span_id(self._mission, "mission")
             self._root = _OpenSpan(now, span_id(self._mission, f"mission {line.seq}"))
         self._settled = False
-        self.first = len(self.spans)
 
     def _add(
         self,
@@ -158,7 +159,7 @@ class _SpanBuilder:
         assert self._root is not None
         known = {key: value for key, value in (attributes or {}).items() if value not in (None, "")}
         own = id or span_id(self._mission, what)
-        self.spans.append(
+        self._ended.append(
             Span(
                 trace=self._trace,
                 id=own,

@@ -92,7 +92,7 @@ def _exit_code(request: RemoteRequest, document: Any) -> int:
     match request.command:
         case "audit verify" | "audit provenance":
             return 0 if document["ok"] else 1
-        case "role list" | "team list":
+        case "role list" | "team list" | "alerts test":
             return 1 if any(each.get("problem") for each in next(iter(document.values()))) else 0
         case "agent probe":
             return 0 if all(each["fine"] for each in document["agents"]) else 1

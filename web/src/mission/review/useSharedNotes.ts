@@ -7,7 +7,7 @@ const QUIET_MS = 600;
 
 /**
  * Keeps notes equal to the server's: read once, then written a moment after each change. Where another tab was faster
- * both are merged and `onMerged` is told. Who may not write, or reaches no server, goes on with what is here.
+ * both are merged and `onMerged` is told. Who reaches no server goes on with what is here.
  */
 export function useSharedNotes(mission: string, tree: string, here: Notes, onMerged: (notes: Notes) => void): void {
   const known = useRef<{ revision: number; base: Notes } | null>(null);
