@@ -18,10 +18,12 @@ from chargehand.core.events import GENESIS, Event, Payload, chain_hash, encode, 
 from chargehand.core.mission_events import (
     PROMOTE,
     CancelAsked,
+    MissionAdmitted,
     MissionContinued,
     MissionCreated,
     MissionFinished,
     MissionPaused,
+    MissionQueued,
     MissionResumed,
     QuestionAnswered,
     QuestionAsked,
@@ -522,10 +524,7 @@ def _open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
 
 
 def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
-    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
-
-    `None` stands for what is as before.
-    """
+    """Return whether a worker should go on after these lines, and when ("" for never); `None`: as before."""
     runnable: int | None = None
     wakes: str | None = None
     for payload in payloads:
@@ -536,7 +535,11 @@ def _next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
                 runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
             case CoordinatorSlept():
                 runnable, wakes = 0, payload.wakes
-            case MissionResumed() | MissionContinued() | CoordinatorWoken():
+            case MissionQueued(waits_for="missions"):
+                runnable, wakes = 0, _NO_TIME  # it is looked at again and again
+            case (
+                MissionResumed() | MissionContinued() | CoordinatorWoken() | MissionAdmitted(waits_for="missions")
+            ):
                 runnable, wakes = 1, ""
             case QuestionAnswered() | QuestionExpired():
                 # A promotion is carried out by whoever answers: no worker has anything to do.

@@ -44,6 +44,7 @@ from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
+from chargehand.missions.coordination.holds import must_wait
 from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
@@ -109,7 +110,7 @@ class Coordinator:
                 await self._control.may_go_on()
                 await self._heed_base()
                 moves = await asyncio.to_thread(lambda: self._planner.go_on(self._children_now()))
-            elif self._ask_about_plan():
+            elif self._ask_about_plan() or await must_wait(self._services, self._journal, self._control):
                 return
             else:
                 await self._heed_base()
