@@ -27,6 +27,7 @@ from chargehand.core.plan_events import PlanMade, TaskEnded
 from chargehand.core.plans import Task
 from chargehand.core.state import MissionState, MissionSummary
 from chargehand.missions.planning.collisions import Footprint, collision, footprint
+from chargehand.missions.planning.patterns import pattern_problem
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.waiting import goes_on_by_itself
 from chargehand.store.store import Store
@@ -96,7 +97,8 @@ def _find_hold(services: Services, state: MissionState) -> MissionQueued | None:
         theirs = _declared(services.store, other, written=_written(services, look, other))
         why = collision(own, theirs, between=f"mission {other.id} and this one")
         if why is not None:
-            message = f"{why.message}; it starts automatically once {other.id} has ended"
+            ways = f"once {other.id} has ended, or by `chargehand mission resume {state.id}`"
+            message = f"{why.message}; it starts automatically {ways}"
             reason = type(why)(code=why.code, message=message)
             return MissionQueued(
                 waits_for=MISSIONS, before=0, places=1, reason=reason, mission=other.id, seen=seen
@@ -144,19 +146,15 @@ def _declared(store: Store, state: MissionState, *, written: tuple[str, ...] = (
     That is what the tasks say that are not done; those that say nothing, and a mission without a plan, are meant
     to stay in the areas that a person gave with the request.
     """
-    areas = _given_areas(store, state)
-    tasks = [task for task, _ in _open_tasks(state)]
-    if state.plan is None:
-        return Footprint(task=state.id, areas=areas, written=written)
-    prints = [footprint(task) for task in tasks]
+    given = Footprint(task=state.id, areas=_given_areas(store, state))
+    prints = [given] if state.plan is None else [footprint(task) for task, _ in _open_tasks(state)]
+    prints = [each if each.paths or each.areas or each.contracts else given for each in prints]
+    areas = {area: None for each in prints for area in each.areas if not pattern_problem(area, areas=True)[0]}
     return Footprint(
         task=state.id,
         paths=tuple(dict.fromkeys(path for each in prints for path in each.paths)),
-        areas=tuple(
-            dict.fromkeys(
-                area for each in prints for area in each.areas or (() if each.paths or each.contracts else areas)
-            )
-        ),
+        # `docs` may lie below any path, and so meets each: between missions the one at the top is meant.
+        areas=tuple(area if set("*?[/") & set(area.rstrip("/")) else f"/{area}" for area in areas),
         contracts=tuple(dict.fromkeys(name for each in prints for name in each.contracts)),
         written=written,
     )
@@ -190,9 +188,10 @@ def _written(services: Services, look: MissionReader, state: MissionState) -> tu
     found = set[str]()
     runs = (look.state(run) for _, missions in _open_tasks(state) for run in missions)
     for each in (state, *runs):
-        tree = each.checkpoints[-1].tree if each.checkpoints else each.tree
-        if each.base is not None and tree is not None:
-            found.update(change.path for change in services.depot.diff(each.base.tree, tree))
+        # What a coordinator merged stands on what it was promoted on: its base moves on a moment before that.
+        base, tree = (each.base, each.checkpoints[-1].tree) if each.checkpoints else (each.promoted_on, each.tree)
+        if base is not None and tree is not None:
+            found.update(change.path for change in services.depot.diff(base.tree, tree))
     return tuple(sorted(found))
 
 
