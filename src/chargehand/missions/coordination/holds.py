@@ -85,7 +85,7 @@ def events_of_start(look: MissionReader, state: MissionState, *, identity: str) 
 
 def _find_hold(services: Services, state: MissionState) -> MissionQueued | None:
     """Return for whom a mission waits and why, `None` where it may begin; may block."""
-    own = _declared(services.store, state)
+    own = _mission_footprint(services.store, state)
     if not (own.paths or own.areas or own.contracts):
         return None
     look = MissionReader(store=services.store, workers=services.workers)
@@ -94,7 +94,7 @@ def _find_hold(services: Services, state: MissionState) -> MissionQueued | None:
         other = look.state(each.id)
         if _is_allowed(services.store, state, other):
             continue
-        theirs = _declared(services.store, other, written=_written(services, look, other))
+        theirs = _mission_footprint(services.store, other, written=_written_paths(services, look, other))
         why = collision(own, theirs, between=f"mission {other.id} and this one")
         if why is not None:
             ways = f"once {other.id} has ended, or by `chargehand mission resume {state.id}`"
@@ -140,7 +140,7 @@ def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[Miss
             yield each
 
 
-def _declared(store: Store, state: MissionState, *, written: tuple[str, ...] = ()) -> Footprint:
+def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str, ...] = ()) -> Footprint:
     """Return what a mission says that it will touch yet, and what it has `written`.
 
     That is what the tasks say that are not done; those that say nothing, and a mission without a plan, are meant
@@ -183,7 +183,7 @@ def _given_areas(store: Store, state: MissionState) -> tuple[str, ...]:
     return state.request.allow if given else ()
 
 
-def _written(services: Services, look: MissionReader, state: MissionState) -> tuple[str, ...]:
+def _written_paths(services: Services, look: MissionReader, state: MissionState) -> tuple[str, ...]:
     """Return the paths that a mission has changed so far, those of its tasks that are not merged included."""
     found = set[str]()
     runs = (look.state(run) for _, missions in _open_tasks(state) for run in missions)
