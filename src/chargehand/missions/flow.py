@@ -62,8 +62,8 @@ from chargehand.missions.breakpoints import PROMOTE as BEFORE_PROMOTION
 from chargehand.missions.control import Control
 from chargehand.missions.coordination.contract import Meanwhile, wait_idly
 from chargehand.missions.coordination.coordinator import Coordinator
-from chargehand.missions.coordination.holds import must_wait
 from chargehand.missions.coordination.merging import deliver_promoted
+from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase

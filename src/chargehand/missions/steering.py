@@ -45,7 +45,7 @@ from chargehand.missions._messages import (
 from chargehand.missions._questions import check_answer, expire_questions
 from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.causes import mission_cause
-from chargehand.missions.coordination.holds import events_of_start, is_still_held
+from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_left

@@ -44,7 +44,6 @@ from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
-from chargehand.missions.coordination.holds import must_wait
 from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
@@ -55,6 +54,7 @@ from chargehand.missions.coordination.reviews import (
     read_vote,
     weigh,
 )
+from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left
