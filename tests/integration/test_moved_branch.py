@@ -17,6 +17,8 @@ from tests.integration.workshop import REQUEST, Workshop
 from chargehand.app.composition import App
 from chargehand.app.story import describe
 from chargehand.app.wiring.session import Session
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import ApprovalGiven
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions
 
@@ -232,6 +234,61 @@ def test_what_is_red_together_is_not_applied(desk: Desk, repo: Path) -> None:
     desk.refused("not_green", 1, "mission", "promote", state.id, cwd=repo)
     assert git(repo, "rev-parse", "main") == before
     assert desk.missions(repo)[0].base == state.base
+
+
+def approved(desk: Desk, repo: Path, theirs: dict[str, str]) -> tuple[Said, MissionState]:
+    """Let a person approve a changed check surface after somebody committed to the branch; tell how that ended."""
+    script, check = "sed -i s/a/A/ g.txt; echo x = 1 > conftest.py", "cat *.txt *.py; sh check.sh"
+    waits = desk.say(*mission(script, check=check), cwd=repo)
+    assert (waits.code, waits.reasons) == (3, {"check_surface"}), waits
+    write_files(repo, theirs)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "theirs")
+    said = desk.say("mission", "promote", waits.document["mission"], "--reason", "read", cwd=repo)
+    return said, desk.state(said)
+
+
+def approvals(desk: Desk, state: MissionState) -> list[str]:
+    with App.open(environ=desk.environ, cwd=desk.place) as app:
+        return [describe(line) for line in map(read_payload, app.store.log.read(state.id)) if is_approval(line)]
+
+
+def is_approval(payload: object) -> bool:
+    return isinstance(payload, ApprovalGiven)
+
+
+def test_one_approval_suffices_where_the_branch_changed_nothing_of_what_was_approved(
+    desk: Desk, repo: Path
+) -> None:
+    said, state = approved(desk, repo, {"new.txt": "new\n"})
+    assert (said.code, state.applied and state.applied.state) == (0, "done"), said
+    assert git(repo, "ls-files").split() == sorted([*FILES, "conftest.py", "new.txt"])
+    assert state.verdicts[-1].tree == git(repo, "rev-parse", "main^{tree}") == state.tree
+    first, second = approvals(desk, state)
+    assert second.startswith(f"{first} (approved as ")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "differs"),
+    [
+        ({"g.txt": "a\nb\nc\nd\ne\nf\nF\n"}, "main changed g.txt meanwhile, which was approved otherwise"),
+        ({"check.sh": "! test -e conftest.py"}, "together with main as it is now it does not pass all checks"),
+    ],
+)
+def test_an_approval_covers_no_other_change(desk: Desk, repo: Path, theirs: dict[str, str], differs: str) -> None:
+    said, state = approved(desk, repo, theirs)
+    assert (said.code, said.document["status"]) == (3, "promoted"), said
+    assert state.applied is not None
+    assert state.applied.state == "blocked"
+    assert f"the approval is for another change: {differs}" in state.applied.reason
+    assert not (repo / "conftest.py").exists()
+    assert len(approvals(desk, state)) == 1
+    again = desk.say("mission", "promote", state.id, "--reason", "read again", cwd=repo)
+    if "g.txt" in theirs:
+        assert again.code == 0, again
+        assert (repo / "conftest.py").exists()
+    else:
+        assert again.error["code"] == "not_green"
 
 
 class DiedError(BaseException):

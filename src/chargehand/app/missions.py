@@ -230,7 +230,8 @@ def follow_mission(
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
     """Start a worker where a mission should go on and none lives; return whether one was started."""
     state = reader.mission_reader.state(mission)
-    needed = reader.has_work() or state.waits_for_quota is not None or bool(state.expiring)
+    sleeps = state.waits_for_quota is not None or state.held is not None or bool(state.expiring)
+    needed = reader.has_work() or sleeps
     return needed and ensure_worker(reader).started
 
 

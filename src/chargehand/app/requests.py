@@ -91,8 +91,10 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
         plan = plan if team is None else with_team(plan, team)
     only = plan.tasks[0]
     conditional = only.done_when or only.when or only.loop is not None
+    # What it says that it will touch an ordinary mission has no place for, and others on the branch wait for.
+    touches = request.apply and (only.make or only.change or only.delete or only.contracts)
     if len(plan.tasks) == 1 and not (
-        plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs
+        touches or plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs
     ):
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         duties = "".join(f"\n- {each}" for each in only.acceptance)

@@ -102,7 +102,7 @@ class Worker:
                 looks += 1
                 busy = found or engine.active() or (sleepers and self._asleep)
                 idle = 0 if busy else idle + 1
-                if until_idle and idle > _IDLE_LOOKS:
+                if until_idle and idle > _IDLE_LOOKS and not await asyncio.to_thread(self._wake):
                     break
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):
@@ -114,19 +114,24 @@ class Worker:
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._app.member.lost
 
-    def _wake(self) -> None:
-        """Wake the missions whose moment has come; each worker looks, and the first to hold one does it."""
+    def _wake(self) -> bool:
+        """Wake the missions whose moment has come, and tell whether there are any.
+
+        Each worker looks, and the first to hold one does it.
+        """
+        woken = False
         now = self._app.clock.now()
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
                 try:
-                    self._app.steering.wake(mission, now=now)
+                    woken |= self._app.steering.wake(mission, now=now)
                 except StoreError as error:
                     if error.code != _DAMAGED:
                         raise
                     self._give_up(mission, error.code, error.message)
+        return woken
 
     async def _look(self, engine: Engine, *, check: bool) -> bool:
         """Look once; return whether anything should go on, which is supposed while the database is away."""

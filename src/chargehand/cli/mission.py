@@ -317,7 +317,7 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> int:
     """Resume a mission from its last recorded step.
 
     It was paused or cancelled, lost its worker, or failed through no fault of its own. One that nobody answered in
-    time asks again.
+    time asks again; one that waits for an earlier mission begins beside it.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission

@@ -120,6 +120,8 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             mission = record_mission(app, request, confirm_trust=ask, plan=plan)
             return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
         outcome = run_mission(app, out, request)
+        if outcome.state.held is not None:  # a worker begins it once the earlier mission has ended
+            return follow_to_end(app, out, outcome.state.id)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and start_needed_worker(app, outcome.state.id):
             out.notice("Started a worker for other missions that can continue.")

@@ -400,6 +400,13 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
         int | None,
         KeySpec("verdicts whose checks run at the same time, in all processes together; absent: one per core"),
     ] = None
+    hold_collisions: Annotated[
+        bool,
+        KeySpec(
+            "let a mission that is to be applied begin only once an earlier one has ended that is applied to the "
+            "same branch and touches what it declares"
+        ),
+    ] = True
     checks_ahead: Annotated[
         bool, KeySpec("while a plan's result is merged, run the next one's checks where a place for them is free")
     ] = True

@@ -119,7 +119,7 @@ def mark_unheld(state: MissionSummary) -> None:
 
     Its running attempt is `lost`, except where it waits: that one goes on with the answer.
     """
-    state.queued = None
+    state.queued = state.held
     status = unheld_status(state)
     if status == "cancelled" != state.status:
         state.reasons = (Reason(code="cancelled", message="a person cancelled the mission"),)
@@ -167,6 +167,8 @@ def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
 @_on(_SUMMARY, m.MissionQueued, m.MissionAdmitted)
 def _queue(state: MissionSummary, event: m.MissionQueued | m.MissionAdmitted) -> None:
     state.queued = event if isinstance(event, m.MissionQueued) else None
+    if state.held is not None:  # it has not begun, and its worker lets go of it
+        state.status, state.was_held, state.at_rest, state.fruitless_claims = "planned", True, True, 0
 
 
 @_on(_SUMMARY, m.MissionReleased)
@@ -188,7 +190,7 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
         reason = Reason(code="breakpoint" if event.breakpoint else "paused", message=message)
-        state.status, state.reasons = "paused", (reason,)
+        state.status, state.reasons, state.queued = "paused", (reason,), None if state.held else state.queued
         state.stops += (event.breakpoint,) if event.breakpoint else ()
 
 
@@ -263,7 +265,7 @@ def _set_base(state: MissionSummary, event: m.BaseResolved) -> None:
 @_on(_STATE, m.BaseResolved)
 def _set_first_base(state: MissionState, event: m.BaseResolved) -> None:
     # A rebase resolves another base later; a mission that is resumed goes through its steps from this one again.
-    state.first_base = state.first_base or event.base
+    state.first_base = event.base if event.begins else state.first_base or event.base
 
 
 @_on(_SUMMARY, m.StepFinished)
@@ -536,7 +538,7 @@ def _coordinate(state: MissionSummary, event: Payload) -> None:
         case p.CoordinatorSlept():
             state.asleep = state.at_rest = True
         case p.CoordinatorWoken():
-            state.asleep = False
+            state.asleep, state.queued = False, None
             if state.status in ("running", "waiting"):
                 state.status, state.reasons = "planned", ()
 

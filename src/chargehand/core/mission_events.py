@@ -115,17 +115,25 @@ class SetupDetected(Payload, frozen=True, kw_only=True):
     command: str
 
 
+# What a mission waits for that has not begun, while an earlier one works on the same.
+MISSIONS = "missions"
+
+
 @event("mission.queued")
 class MissionQueued(Payload, frozen=True, kw_only=True):
     """The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
 
-    `waits_for` is `attempts` (runs of an agent), `checks`, or `merges` (with the branch that it is applied to).
+    `waits_for` is `attempts` (runs of an agent), `checks`, `merges` (with the branch that it is applied to), or
+    `missions`: no worker holds it, and it has not begun. It waits for `mission` then, whose log was looked at up
+    to line `seen`.
     """
 
     waits_for: str
     before: int
     places: int
     reason: Reason
+    mission: str = ""
+    seen: int = 0
 
 
 @event("mission.admitted")
@@ -134,6 +142,19 @@ class MissionAdmitted(Payload, frozen=True, kw_only=True):
 
     waits_for: str
     seconds: float
+
+
+@event("mission.allowed")
+class MissionAllowed(Payload, frozen=True, kw_only=True):
+    """A person lets a mission begin beside earlier ones that work on the same.
+
+    `digest` is that of its plan as it is now, `beside` has those of the others by id: what a person said counts
+    for these plans alone, not for what one of them becomes.
+    """
+
+    identity: str
+    digest: str
+    beside: dict[str, str]
 
 
 @event("mission.cancel_asked")
@@ -161,8 +182,10 @@ class MessageSent(Payload, frozen=True, kw_only=True):
 class BaseResolved(Payload, frozen=True, kw_only=True):
     """The commit the mission starts from."""
 
-    # Told again where the branch moved on: the merged tree then stands on its new commit.
+    # Told again where the branch moved on: the merged tree then stands on its new commit, unless nothing `begins`
+    # before.
     base: Base
+    begins: bool = False
 
 
 @event("step.finished")

@@ -257,7 +257,8 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     changes nothing. `calls` are the ids of the counted calls to models, so that a call told of twice is counted
     once; the store keeps them beside the row. `parent` is the coordinator whose `task` the mission does; `tasks`
     counts those of a coordinator, which is `asleep` while only they have something to do. `stops` are the
-    breakpoints that it met; it is `stepping` until the next recorded step, or goes `to_end` without a stop.
+    breakpoints that it met; it is `stepping` until the next recorded step, or goes `to_end` without a stop. It
+    `was_held` where it waited for an earlier mission before it began.
     """
 
     id: str = ""
@@ -295,6 +296,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     worker_before: str | None = None
     at_rest: bool = True
     queued: m.MissionQueued | None = None
+    was_held: bool = False
     cancel_asked: bool = False
     stops: tuple[str, ...] = ()
     stepping: bool = False
@@ -336,6 +338,11 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     def drop_lapsed_questions(self) -> None:
         """Forget the questions that nobody answered in time: who asked them asks again."""
         self.questions = {name: asked for name, asked in self.questions.items() if not asked.lapsed}
+
+    @property
+    def held(self) -> m.MissionQueued | None:
+        """What a mission that has not begun waits for, where that is an earlier mission; `None` otherwise."""
+        return self.queued if self.queued is not None and self.queued.waits_for == m.MISSIONS else None
 
     @property
     def waits_for_quota(self) -> Question | None:

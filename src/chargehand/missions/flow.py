@@ -63,6 +63,7 @@ from chargehand.missions.control import Control
 from chargehand.missions.coordination.contract import Meanwhile, wait_idly
 from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.coordination.merging import deliver_promoted
+from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
@@ -179,7 +180,7 @@ class MissionFlow:
             await deliver_promoted(self._services, self._journal, self._control, self)
         elif state.cancel_asked:
             self._settle("cancelled", "cancelled", CANCELLED)
-        else:
+        elif state.plan is not None or not await must_wait(self._services, self._journal, self._control):
             await self._run_steps(request)
 
     async def _run_steps(self, request: MissionRequest) -> None:

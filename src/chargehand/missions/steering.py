@@ -14,7 +14,9 @@ from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
     CLOCK,
+    MISSIONS,
     MessageSent,
+    MissionAdmitted,
     MissionContinued,
     MissionFinished,
     MissionPaused,
@@ -43,6 +45,7 @@ from chargehand.missions._messages import (
 from chargehand.missions._questions import check_answer, expire_questions
 from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.causes import mission_cause
+from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_left
@@ -94,12 +97,15 @@ class Steering(Struct, frozen=True, kw_only=True):
         """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
 
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
-        waits for quota, or for room on the disk, looks now whether there is any. What nobody answered in time is
-        asked again. With `step` it is paused again before the next of its steps, with `to_end` at no breakpoint.
+        waits for quota, or for room on the disk, looks now whether there is any; one that waits for an earlier
+        mission begins beside it. What nobody answered in time is asked again. With `step` it is paused again
+        before the next of its steps, with `to_end` at no breakpoint.
         """
         before = self.look.state(mission)
         if before.expiring and self.wake(mission, now=self.clock.now()):
             before = self.look.state(mission)
+        if before.held is not None:
+            return self._let_begin(mission)
         if before.status == "planned" or self.store.log.get(mission).runnable:
             return before
         if before.waits_for_quota is not None:
@@ -115,6 +121,12 @@ class Steering(Struct, frozen=True, kw_only=True):
             restore_replies(self.store, mission, before.attempts[-1].id)
         resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
+
+    def _let_begin(self, mission: str) -> MissionState:
+        with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
+            events = events_of_start(self.look, state, identity=self.identity)
+            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+        return self.look.state(mission)
 
     def follow_up(
         self, mission: str, text: str, *, attempts: int, seconds: float, budget_usd: float | None = None
@@ -201,12 +213,20 @@ class Steering(Struct, frozen=True, kw_only=True):
     def wake(self, mission: str, *, now: datetime) -> bool:
         """Resume a mission whose quota, or room, is back by now; let the questions expire whose time is over.
 
-        `False` where it sleeps on, or does not sleep any more.
+        Also one that waited for an earlier mission of which there is news. `False` where it sleeps on, or does not
+        sleep any more.
         """
+        before = self.store.log.summary(mission).summary
+        if before.held is not None and is_still_held(self.look, before.held):
+            return False
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             state = self.look.at_rest(mission)
             if late := expire_questions(state, now):
                 self.store.log.append(mission, *late, epoch=epoch, durable=True)
+                return True
+            if state.held is not None:
+                waited = (now - datetime.fromisoformat(state.updated)).total_seconds()
+                self.store.log.append(mission, MissionAdmitted(waits_for=MISSIONS, seconds=waited), epoch=epoch)
                 return True
             left = plan_seconds_left(state, now)
             if state.asleep and left is not None and left <= 0:

@@ -36,6 +36,7 @@ from chargehand.store.database.connection import Database, Transaction, raw_colu
 from chargehand.store.heads import Heads, LogHead
 from chargehand.store.rows import (
     LIST_HINT,
+    NO_TIME,
     ROW_COLUMNS,
     IsLive,
     Listings,
@@ -59,7 +60,6 @@ _MODEL_CALLS = "type = 'model.called'"
 _ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
-_NO_TIME = "1970-01-01T00:00:00+00:00"
 
 
 class EventLog:
@@ -146,7 +146,7 @@ class EventLog:
             # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
             if all(tuple(map(type, row)) in LINE_SHAPES and is_moment(row[2]) for row in rows):
                 return tuple(Event(*row) for row in rows)
-            lines, before = [], _NO_TIME
+            lines, before = [], NO_TIME
             for line in _read_lines(connection, mission):
                 event = as_event(line, before=before)
                 before = event.time
@@ -239,7 +239,7 @@ class EventLog:
         with self._database.read() as connection:
             behind = [] if mission is None else [_seq_at(connection, mission, position)]
             rows = connection.execute(query, (position, *given.values(), *behind, *types, limit)).fetchall()
-        found, before = [], _NO_TIME
+        found, before = [], NO_TIME
         for place, *columns in rows:
             event = as_event(ChainLine(*columns), before=before)
             before = event.time

@@ -15,10 +15,12 @@ from chargehand.core.fold import mark_unheld
 from chargehand.core.mission_events import (
     PROMOTE,
     CancelAsked,
+    MissionAdmitted,
     MissionContinued,
     MissionCreated,
     MissionFinished,
     MissionPaused,
+    MissionQueued,
     MissionResumed,
     QuestionAnswered,
     QuestionAsked,
@@ -30,6 +32,7 @@ from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction
 
+NO_TIME = "1970-01-01T00:00:00+00:00"
 LIST_HINT = "`chargehand mission list` shows them"
 _OWN = (
     *("id", "project", "created", "last_seq", "last_hash", "epoch"),
@@ -267,10 +270,7 @@ def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
 
 
 def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
-    """Return whether a worker should go on after these lines, and when a mission wakes ("" for not at all).
-
-    `None` stands for what is as before.
-    """
+    """Return whether a worker should go on after these lines, and when ("" for never); `None`: as before."""
     runnable: int | None = None
     wakes: str | None = None
     for payload in payloads:
@@ -281,7 +281,11 @@ def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
                 runnable, wakes = 0, (payload.wakes or wakes) if payload.status == "waiting" else ""
             case CoordinatorSlept():
                 runnable, wakes = 0, payload.wakes
-            case MissionResumed() | MissionContinued() | CoordinatorWoken():
+            case MissionQueued(waits_for="missions"):
+                runnable, wakes = 0, NO_TIME  # it is looked at again and again
+            case (
+                MissionResumed() | MissionContinued() | CoordinatorWoken() | MissionAdmitted(waits_for="missions")
+            ):
                 runnable, wakes = 1, ""
             case QuestionAnswered() | QuestionExpired():
                 # A promotion is carried out by whoever answers: no worker has anything to do.

@@ -2630,13 +2630,19 @@ export interface components {
          * MissionQueued
          * @description The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
          *
-         *         `waits_for` is `attempts` (runs of an agent), `checks`, or `merges` (with the branch that it is applied to).
+         *         `waits_for` is `attempts` (runs of an agent), `checks`, `merges` (with the branch that it is applied to), or
+         *         `missions`: no worker holds it, and it has not begun. It waits for `mission` then, whose log was looked at up
+         *         to line `seen`.
          */
         MissionQueued: {
             waits_for: string;
             before: number;
             places: number;
             reason: components["schemas"]["Reason"];
+            /** @default  */
+            mission: string;
+            /** @default 0 */
+            seen: number;
         };
         /**
          * MissionReport

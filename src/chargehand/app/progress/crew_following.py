@@ -96,7 +96,7 @@ class CrewFollower:
             statuses = [each.status for each in self._children.values()]
             anybody_planned = state.status in ("planned", "paused") or "planned" in statuses
             waits = self._reader.mission_reader.waits() if anybody_planned else {}
-            why = self._patience.lasting(waits.get(self._mission))
+            why = state.held.reason if state.held else self._patience.lasting(waits.get(self._mission))
             self._facts = CrewFacts(
                 state=state,
                 children=self._children,

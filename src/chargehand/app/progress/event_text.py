@@ -46,6 +46,7 @@ from chargehand.core.mission_events import (
     MergeConflicted,
     MessageSent,
     MissionAdmitted,
+    MissionAllowed,
     MissionClaimed,
     MissionContinued,
     MissionCreated,
@@ -145,6 +146,8 @@ def _describe_mission(event: Payload) -> str | None:
             return f"cancellation requested by {event.identity}"
         case MissionQueued():
             return f"waits: {event.reason.message}"
+        case MissionAllowed():
+            return f"{event.identity} let it start beside {_shorten(', '.join(event.beside))}"
         case MissionAdmitted():
             return f"started after {event.seconds:.1f} s in the queue"
         case MissionFinished():

@@ -54,6 +54,7 @@ from chargehand.missions.coordination.reviews import (
     read_vote,
     weigh,
 )
+from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left
@@ -109,7 +110,7 @@ class Coordinator:
                 await self._control.may_go_on()
                 await self._heed_base()
                 moves = await asyncio.to_thread(lambda: self._planner.go_on(self._children_now()))
-            elif self._ask_about_plan():
+            elif self._ask_about_plan() or await must_wait(self._services, self._journal, self._control):
                 return
             else:
                 await self._heed_base()

@@ -7,9 +7,11 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from chargehand.checks.execution import report
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import ApprovalGiven, BaseResolved, VerdictGiven
+from chargehand.core.mission_events import ApplyChanged, ApprovalGiven, BaseResolved, VerdictGiven
 from chargehand.core.plan_events import TaskMerged, TaskReturned
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, Reason, Verdict
@@ -23,6 +25,7 @@ from chargehand.missions.promotion.rebase import (
     conflict_event,
     conflict_reason,
     conflict_report,
+    name_paths,
     rebase_onto,
     rebase_promoted,
 )
@@ -184,14 +187,57 @@ async def promote_on_branch(services: Services, journal: Journal, control: Contr
             rebase = await rebase_now()
             while rebase is not None:
                 verdict, context = await judge.judge_again(rebase.base, rebase.tree, scope="merged")
+                approval = None
                 if judge_verdict(verdict).mission != "promoted":
-                    return False
+                    approval = await asyncio.to_thread(_carry_approval, services, journal.state, rebase, verdict)
+                    if not isinstance(approval, ApprovalGiven):
+                        _note_difference(journal, approval)
+                        return False
                 # Whoever pauses gives the turn up: somebody else may have been first.
                 before, rebase = rebase, await control.unpaused(rebase_now)
                 if rebase is not None and rebase.base.commit == before.base.commit:
                     break
         if rebase is not None:
-            journal.record(BaseResolved(base=rebase.base))
-            await judge.promote(context, rebase.tree, verdict)
+            journal.record(BaseResolved(base=rebase.base), *([approval] if approval else ()))
+            await judge.promote(context, rebase.tree, verdict, approved=approval is not None)
             return True
     return False
+
+
+def _carry_approval(
+    services: Services, state: MissionState, rebase: Rebase, verdict: Verdict
+) -> ApprovalGiven | str:
+    """Return the approval of what is promoted for the same change on the branch as it is now, or what differs.
+
+    What a person let in is a change and what was found in it: the merge must leave each of its files as it was
+    before and as it is after, pass the checks, and show nothing that the person did not see. "" where nobody
+    approved anything.
+    """
+    events = map(read_payload, services.store.log.read(state.id, types=(ApprovalGiven.type,)))
+    given = [event for event in events if isinstance(event, ApprovalGiven) and event.tree == state.tree]
+    before = next((each for each in reversed(state.verdicts) if each.tree == state.tree), None)
+    base, tree = state.promoted_on, state.tree
+    if not given or before is None or base is None or tree is None:
+        return ""
+    where = rebase.base.branch or rebase.base.revision
+    if verdict.status != "green":
+        return f"together with {where} as it is now it does not pass all checks"
+    seen = {(each.rule, each.path, each.message) for each in before.findings}
+    if new := [each for each in verdict.findings if (each.rule, each.path, each.message) not in seen]:
+        return f"together with {where} as it is now there is more to approve: {new[0].message}"
+    changes, approved = services.depot.diff(rebase.base.tree, rebase.tree), services.depot.diff(base.tree, tree)
+    if others := {each.path for each in {*approved} ^ {*changes}}:
+        return f"{where} changed {name_paths(sorted(others), len(others))} meanwhile, which was approved otherwise"
+    why = f"approved as {tree[:12]}; {where} changed none of it meanwhile"
+    reason = f"{given[-1].reason} ({why})" if given[-1].reason else why
+    return ApprovalGiven(tree=rebase.tree, identity=given[-1].identity, reason=reason)
+
+
+def _note_difference(journal: Journal, why: str) -> None:
+    """Add to why the branch was not moved that an approval does not cover what it would be moved to."""
+    state = journal.state
+    if why and state.applied is not None and state.applied.state == "blocked" and state.commit is not None:
+        export = replace(
+            state.applied, reason=f"{state.applied.reason}; the approval is for another change: {why}"
+        )
+        journal.record(ApplyChanged(export=export, commit=state.commit), durable=True)

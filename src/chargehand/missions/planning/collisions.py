@@ -45,14 +45,14 @@ def footprint(task: Task, written: Sequence[str] = ()) -> Footprint:
     )
 
 
-def collision(a: Footprint, b: Footprint) -> Reason | None:
+def collision(a: Footprint, b: Footprint, *, between: str = "") -> Reason | None:
     """Return why two tasks must not work side by side, `None` where they may; the order of the two is no matter.
 
-    Codes: `collision_file` for a path that both name or wrote, `collision_area` where at least one names areas
-    only, `collision_contract` for a contract of both.
+    `between` names the two where they are no tasks of one plan. Codes: `collision_file` for a path that both name
+    or wrote, `collision_area` where at least one names areas only, `collision_contract` for a contract of both.
     """
     first, second = (a, b) if a.task <= b.task else (b, a)
-    tasks = f"the tasks {first.task!r} and {second.task!r}"
+    tasks = between or f"the tasks {first.task!r} and {second.task!r}"
     files, areas = _files(first), _areas(first)
     other_files, other_areas = _files(second), _areas(second)
     if shared := _find_shared(files, other_files):

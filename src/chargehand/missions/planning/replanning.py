@@ -50,7 +50,7 @@ def _open_plan(state: MissionState) -> PlanProgress:
 
 def _waking(state: MissionState) -> tuple[Payload, ...]:
     """Return what has a coordinator look again; one that is held and at work does by itself."""
-    rests = state.asleep or state.status == "waiting"
+    rests = state.asleep or state.status == "waiting" or state.held is not None
     return (CoordinatorWoken(mission=state.id),) if rests else ()
 
 

@@ -1,0 +1,201 @@
+"""Holds between missions: who has not begun waits for an earlier one that works on the same, on one branch.
+
+It waits before it takes its base, so that it begins on what the other one landed. Only those wait that say what
+they will touch, and only for earlier ones: two never wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from chargehand.core.errors import NotFoundError
+from chargehand.core.events import Payload, encode_json
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import (
+    MISSIONS,
+    BaseResolved,
+    MissionAdmitted,
+    MissionAllowed,
+    MissionCreated,
+    MissionQueued,
+)
+from chargehand.core.plan_events import PlanMade, TaskEnded
+from chargehand.core.plans import Task
+from chargehand.core.state import MissionState, MissionSummary
+from chargehand.missions.planning.collisions import Footprint, collision, footprint
+from chargehand.missions.planning.patterns import pattern_problem
+from chargehand.missions.reading import MissionReader
+from chargehand.missions.waiting import goes_on_by_itself
+from chargehand.store.store import Store
+
+if TYPE_CHECKING:  # a person's command looks at holds without what runs missions
+    from chargehand.missions.control import Control
+    from chargehand.missions.journal import Journal
+    from chargehand.missions.services import Services
+
+
+async def must_wait(services: Services, journal: Journal, control: Control) -> bool:
+    """Tell, and record, whether a mission that has not begun waits for an earlier one.
+
+    One that waited and may begin does so where the branch is by now.
+    """
+    from chargehand.workspace.remotes import moved_base
+
+    state = journal.state
+    if not _is_to_be_applied(state) or has_begun(state) or not services.config.engine.hold_collisions:
+        return False
+    held = await control.unpaused(partial(asyncio.to_thread, _find_hold, services, state))
+    if held is not None:
+        journal.record(held, durable=True)
+        return True
+    if state.was_held and state.first_base is not None:
+        tip = await asyncio.to_thread(moved_base, services.depot, state.first_base)
+        if tip is not None:
+            journal.record(BaseResolved(base=tip, begins=True), durable=True)
+    return False
+
+
+def has_begun(state: MissionState) -> bool:
+    """Tell whether anything was done on a mission's base; of a coordinator, whether a task was begun."""
+    if state.plan is not None:
+        return any(known.runs or known.end for known in state.plan.tasks.values())
+    return bool(state.steps or state.attempts)
+
+
+def is_still_held(look: MissionReader, held: MissionQueued) -> bool:
+    """Tell whether nothing happened since by which a mission that waits for another one could begin."""
+    try:
+        other = look.store.log.summary(held.mission, look.workers.live).summary
+    except NotFoundError:
+        return False
+    news = look.store.log.read(held.mission, after=held.seen, types=(PlanMade.type, TaskEnded.type), limit=1)
+    return _holds_others(other) and not news
+
+
+def events_of_start(look: MissionReader, state: MissionState, *, identity: str) -> tuple[Payload, ...]:
+    """Return the events with which a person lets a mission begin beside the earlier ones, as they all are now."""
+    beside = {each.id: _digest(look.state(each.id)) for each in _earlier_missions(look, state)}
+    allowed = MissionAllowed(identity=identity, digest=_digest(state), beside=beside)
+    return (allowed, MissionAdmitted(waits_for=MISSIONS, seconds=0.0))
+
+
+def _find_hold(services: Services, state: MissionState) -> MissionQueued | None:
+    """Return for whom a mission waits and why, `None` where it may begin; may block."""
+    own = _mission_footprint(services.store, state)
+    if not (own.paths or own.areas or own.contracts):
+        return None
+    look = MissionReader(store=services.store, workers=services.workers)
+    for each in _earlier_missions(look, state):
+        seen = services.store.log.last_seq(each.id)
+        other = look.state(each.id)
+        if _is_allowed(services.store, state, other):
+            continue
+        theirs = _mission_footprint(services.store, other, written=_written_paths(services, look, other))
+        why = collision(own, theirs, between=f"mission {other.id} and this one")
+        if why is not None:
+            ways = f"once {other.id} has ended, or by `chargehand mission resume {state.id}`"
+            message = f"{why.message}; it starts automatically {ways}"
+            reason = type(why)(code=why.code, message=message)
+            return MissionQueued(
+                waits_for=MISSIONS, before=0, places=1, reason=reason, mission=other.id, seen=seen
+            )
+    return None
+
+
+def _is_allowed(store: Store, state: MissionState, other: MissionState) -> bool:
+    """Tell whether a person lets a mission, as it is, begin beside another one as that is."""
+    for line in reversed(store.log.read(state.id, types=(MissionAllowed.type,))):
+        allowed = read_payload(line)
+        if isinstance(allowed, MissionAllowed):  # the last one counts
+            return allowed.digest == _digest(state) and allowed.beside.get(other.id) == _digest(other)
+    return False
+
+
+def _is_to_be_applied(state: MissionSummary) -> bool:
+    applies = state.request is not None and state.request.apply and not state.parent
+    return applies and state.base is not None and state.base.branch is not None
+
+
+def _holds_others(state: MissionSummary) -> bool:
+    """Tell whether others wait for a mission: it goes on by itself, so that nobody waits for a person's word."""
+    return state.status in ("planned", "running") or goes_on_by_itself(state)
+
+
+def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[MissionSummary]:
+    """Yield the missions that were asked for before this one, go on, and are applied to its branch."""
+    listed = look.store.log.summaries(
+        look.workers.live,
+        project=state.project,
+        statuses=("planned", "running", "waiting", "paused"),
+        before=state.id,
+    )
+    for each in (listing.summary for listing in listed):
+        if not _is_to_be_applied(each) or not _holds_others(each) or each.repository != state.repository:
+            continue
+        if each.base is not None and state.base is not None and each.base.branch == state.base.branch:
+            yield each
+
+
+def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str, ...] = ()) -> Footprint:
+    """Return what a mission says that it will touch yet, and what it has `written`.
+
+    That is what the tasks say that are not done; those that say nothing, and a mission without a plan, are meant
+    to stay in the areas that a person gave with the request.
+    """
+    given = Footprint(task=state.id, areas=_given_areas(store, state))
+    prints = [given] if state.plan is None else [footprint(task) for task, _ in _open_tasks(state)]
+    prints = [each if each.paths or each.areas or each.contracts else given for each in prints]
+    areas = {area: None for each in prints for area in each.areas if not pattern_problem(area, areas=True)[0]}
+    return Footprint(
+        task=state.id,
+        paths=tuple(dict.fromkeys(path for each in prints for path in each.paths)),
+        # `docs` may lie below any path, and so meets each: between missions the one at the top is meant.
+        areas=tuple(area if set("*?[/") & set(area.rstrip("/")) else f"/{area}" for area in areas),
+        contracts=tuple(dict.fromkeys(name for each in prints for name in each.contracts)),
+        written=written,
+    )
+
+
+def _open_tasks(state: MissionState) -> list[tuple[Task, tuple[str, ...]]]:
+    """Return the tasks of a mission that are not done, each with its missions so far."""
+    if state.plan is None:
+        return []
+    known = state.plan.tasks
+    return [
+        (task, tuple(run.mission for run in known[task.id].runs))
+        for task in state.plan.plan.tasks
+        if known[task.id].end is None
+    ]
+
+
+def _given_areas(store: Store, state: MissionState) -> tuple[str, ...]:
+    """Return the areas of a request where a person gave them with it: those of a project hold for all missions."""
+    if state.request is None or not state.request.allow:
+        return ()
+    (first,) = store.log.read(state.id, limit=1)
+    created = read_payload(first)
+    origins = created.config.get("origins") if isinstance(created, MissionCreated) else None
+    given = isinstance(origins, dict) and "--allow" in str(origins.get("project.allow"))
+    return state.request.allow if given else ()
+
+
+def _written_paths(services: Services, look: MissionReader, state: MissionState) -> tuple[str, ...]:
+    """Return the paths that a mission has changed so far, those of its tasks that are not merged included."""
+    found = set[str]()
+    runs = (look.state(run) for _, missions in _open_tasks(state) for run in missions)
+    for each in (state, *runs):
+        # What a coordinator merged stands on what it was promoted on: its base moves on a moment before that.
+        base, tree = (each.base, each.checkpoints[-1].tree) if each.checkpoints else (each.promoted_on, each.tree)
+        if base is not None and tree is not None:
+            found.update(change.path for change in services.depot.diff(base.tree, tree))
+    return tuple(sorted(found))
+
+
+def _digest(state: MissionState) -> str:
+    """Return what tells what a mission is to do from anything else: 16 hex digits of a SHA-256."""
+    what = state.plan.plan if state.plan is not None else state.request
+    return hashlib.sha256(encode_json(what)).hexdigest()[:16]

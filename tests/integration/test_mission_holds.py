@@ -1,0 +1,237 @@
+"""Who has not begun waits for an earlier mission that works on the same, and begins on what that one landed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import repository, shell
+from tests.conftest import git
+from tests.crash_kit import MARK, Yard, sleepers, wait_until, wake
+
+from chargehand.app.composition import App
+from chargehand.app.missions import cancel_mission, pause_mission, resume_mission
+from chargehand.app.requests import change_plan, plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.app.worker import Worker
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import MissionAllowed, MissionQueued
+from chargehand.core.state import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+class Branch:
+    """A repository whose branch missions are applied to, by one worker of this process."""
+
+    def __init__(self, place: Path) -> None:
+        self.yard = Yard(place)
+        self.repo, self.environ = repository(place / "repo"), self.yard.environ
+
+    def opened(self, role: Any = "command") -> App:
+        return App.open(environ=self.environ, cwd=self.repo, role=role)
+
+    def plan(self, script: str, *, then: str = "", **touches: Any) -> str:
+        """Write a plan of a task that touches that, and of another one after it."""
+        tasks = [{"id": "t", "text": "t", "agent": shell(script), **touches}]
+        tasks += [{"id": "u", "text": "u", "agent": shell(then), "after": ["t"]}] if then else []
+        file = self.yard.place / "plan.json"
+        file.write_text(json.dumps({"tasks": tasks}))
+        return str(file)
+
+    def ask(
+        self, script: str, *, apply: bool = True, then: str = "", break_at: str | None = None, **touches: Any
+    ) -> str:
+        plan = self.plan(script, then=then, **touches)
+        asked = RunRequest(plan=plan, only_checks=("true",), apply=apply, break_at=break_at)
+        with self.opened() as app:
+            request, plan = plan_request(app, asked)
+            return record_mission(app, request, plan=plan)
+
+    def ask_in(self, area: str, script: str) -> str:
+        """Record a mission without a plan that may change an area."""
+        asked = RunRequest(text=script, agent=shell(script), only_checks=("true",), apply=True, allow=(area,))
+        with self.opened() as app:
+            return record_mission(app, asked, plan=None)
+
+    def work(self) -> None:
+        with self.opened("worker") as app:
+            asyncio.run(Worker(app, slots=4).work(until_idle=True))
+
+    def work_beside(self, act: Callable[[App], None]) -> None:
+        """Work until nothing is left, and let a person `act` meanwhile."""
+
+        def person() -> None:
+            with self.opened() as app:
+                act(app)
+
+        async def both() -> None:
+            with self.opened("worker") as app:
+                working = asyncio.create_task(Worker(app, slots=4).work(until_idle=True))
+                await asyncio.to_thread(person)
+                await working
+
+        asyncio.run(both())
+
+    def state(self, mission: str) -> MissionState:
+        with self.opened() as app:
+            return app.mission_reader.state(mission)
+
+    def told(self, mission: str, kind: type) -> list[Any]:
+        with self.opened() as app:
+            payloads = [read_payload(line) for line in app.store.log.read(mission)]
+        return [payload for payload in payloads if isinstance(payload, kind)]
+
+    def holds(self, mission: str) -> set[tuple[str, str]]:
+        """Return for whom a mission waited before it began, and why."""
+        queued = self.told(mission, MissionQueued)
+        return {(each.mission, each.reason.code) for each in queued if each.waits_for == "missions"}
+
+    def landed(self, *missions: str) -> None:
+        for mission in missions:
+            state = self.state(mission)
+            assert (state.status, state.applied and state.applied.state) == ("promoted", "done"), state.reasons
+
+
+@pytest.fixture
+def branch(tmp_path: Path) -> Branch:
+    return Branch(tmp_path)
+
+
+def adds(name: str) -> str:
+    return f"cat log.txt > seen-{name}.txt 2>/dev/null; echo {name} >> log.txt"
+
+
+def slow(script: str) -> str:
+    return f"sleep {MARK}; {script}"
+
+
+def test_the_second_of_two_plans_on_one_file_begins_on_what_the_first_one_landed(branch: Branch) -> None:
+    first = branch.ask(adds("a"), change=["log.txt", "seen-a.txt"])
+    second = branch.ask(adds("b"), change=["log.txt", "seen-b.txt"])
+    branch.work()
+    branch.landed(first, second)
+    assert (branch.holds(first), branch.holds(second)) == (set(), {(first, "collision_file")})
+    told = branch.told(second, MissionQueued)[0].reason.message
+    assert told == (
+        f"mission {first} and this one may both change 'log.txt'; it starts automatically once {first} has ended, "
+        f"or by `chargehand mission resume {second}`"
+    )
+    assert git(branch.repo, "show", "main:seen-b.txt").split() == ["a"], "it began on what the first one left"
+    state = branch.state(second)
+    assert (state.conflicts, state.first_base == state.base) == ([], True)
+    assert state.first_base is not None
+    assert state.first_base.commit == branch.state(first).commit
+
+
+def test_contracts_and_areas_hold_and_other_branches_and_files_do_not(branch: Branch) -> None:
+    contract = branch.ask("echo a > a.txt", change=["a.txt"], contracts=["api"])
+    elsewhere = branch.ask("echo b > sub/b.txt", change=["sub/b.txt"])
+    silent = branch.ask("echo c > c.txt")
+    unapplied = branch.ask("echo d > d.txt", apply=False, change=["a.txt"])
+    same_contract = branch.ask("echo e > e.txt", change=["e.txt"], contracts=["api"])
+    inside = branch.ask_in("sub/", "echo f >> sub/b.txt")
+    branch.work()
+    branch.landed(contract, elsewhere, silent, same_contract, inside)
+    for free in (contract, elsewhere, silent, unapplied):
+        assert branch.holds(free) == set()
+    assert branch.holds(same_contract) == {(contract, "collision_contract")}
+    assert branch.holds(inside) == {(elsewhere, "collision_area")}
+    assert git(branch.repo, "show", "main:sub/b.txt").split() == ["b", "f"]
+
+
+def test_what_is_off_in_the_configuration_holds_nobody(branch: Branch) -> None:
+    branch.environ["CHARGEHAND_ENGINE_HOLD_COLLISIONS"] = "false"
+    first = branch.ask("echo a > a.txt", change=["*.txt"])
+    second = branch.ask("echo b > b.txt", change=["*.txt"])
+    branch.work()
+    branch.landed(first, second)
+    assert branch.holds(second) == set()
+
+
+def test_what_was_written_and_not_declared_holds_until_a_person_lets_the_other_begin(branch: Branch) -> None:
+    """For these two plans alone: with another one it waits anew."""
+    first = branch.ask("echo a > f.txt", then=slow("echo a > a.txt"))
+
+    def act(app: App) -> None:
+        def rests(mission: str, status: str) -> bool:
+            state, row = app.mission_reader.state(mission), app.store.log.get(mission)
+            return state.status == status and row.owner is None and (status != "planned" or state.held is not None)
+
+        wait_until(lambda: bool(sleepers()))
+        held.append(branch.ask("echo b > b.txt", change=["f.txt"]))
+        held.append(branch.ask("echo c > c.txt", change=["f.txt"], break_at="plan"))
+        wait_until(lambda: all(rests(mission, "planned") for mission in held))
+        for mission in held:
+            resume_mission(app, mission)
+        wait_until(lambda: rests(held[0], "promoted") and rests(held[1], "paused"))
+        assert app.mission_reader.state(first).status == "running"
+        change_plan(app, held[1], branch.plan("echo d > d.txt", change=["f.txt", "d.txt"]))
+        resume_mission(app, held[1])
+        wait_until(lambda: rests(held[1], "planned"))
+        assert wake()
+
+    held: list[str] = []
+    branch.work_beside(act)
+    branch.landed(first, *held)
+    assert branch.holds(held[0]) == {(first, "collision_file")}
+    for mission in held:
+        (allowed,) = branch.told(mission, MissionAllowed)
+        assert first in allowed.beside
+
+
+def test_who_is_paused_or_cancelled_holds_nobody(branch: Branch) -> None:
+    first = branch.ask(slow("echo a > f.txt"), change=["f.txt"])
+    second = branch.ask("echo b > b.txt", change=["f.txt"])
+
+    def act(app: App) -> None:
+        def ended(mission: str) -> bool:
+            return app.mission_reader.state(mission).status == "promoted"
+
+        wait_until(lambda: bool(sleepers()) and app.mission_reader.state(second).held is not None)
+        pause_mission(app, first, reason="lunch")
+        wait_until(lambda: ended(second))
+        resume_mission(app, first)
+        third.append(branch.ask("echo c > c.txt", change=["f.txt"]))
+        wait_until(lambda: app.mission_reader.state(third[0]).held is not None)
+        cancel_mission(app, first)
+        wait_until(lambda: ended(third[0]))
+
+    third: list[str] = []
+    branch.work_beside(act)
+    branch.landed(second, *third)
+    assert branch.state(first).status == "cancelled"
+
+
+def test_who_waits_is_cancelled_and_paused_as_others_are(branch: Branch) -> None:
+    first = branch.ask(slow("echo a > f.txt"), change=["f.txt"])
+    waiting = [branch.ask("echo b > b.txt", change=["f.txt"]) for _ in range(2)]
+
+    def act(app: App) -> None:
+        for mission in waiting:
+            wait_until(lambda each=mission: app.mission_reader.state(each).held is not None)
+        assert cancel_mission(app, waiting[0]).status == "cancelled"
+        assert pause_mission(app, waiting[1], reason="lunch").held is None
+        resume_mission(app, waiting[1])
+        wait_until(lambda: app.mission_reader.state(waiting[1]).held is not None)
+        wait_until(lambda: bool(sleepers()))
+        assert wake()
+
+    branch.work_beside(act)
+    branch.landed(first, waiting[1])
+    assert branch.told(waiting[1], MissionAllowed) == []
+
+
+def test_who_was_killed_holds_until_it_was_taken_up_and_ended(branch: Branch) -> None:
+    first = branch.ask(adds("a"), change=["log.txt", "seen-a.txt"])
+    second = branch.ask(adds("b"), change=["log.txt", "seen-b.txt"])
+    assert branch.yard.worker(plan="agent#1").wait() == -signal.SIGKILL, branch.yard.said()
+    assert branch.state(first).status != "promoted"
+    branch.work()
+    branch.landed(first, second)
+    assert git(branch.repo, "show", "main:seen-b.txt").split() == ["a"]
