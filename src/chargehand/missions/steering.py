@@ -45,7 +45,7 @@ from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
-from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_left
+from chargehand.missions.reading import MissionReader, is_rolled_back
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
@@ -208,8 +208,9 @@ class Steering(Struct, frozen=True, kw_only=True):
             if late := expire_questions(state, now):
                 self.store.log.append(mission, *late, epoch=epoch, durable=True)
                 return True
-            left = plan_seconds_left(state, now)
-            if state.asleep and left is not None and left <= 0:
+            # The time of its plan is over, or the deadline of a task.
+            wakes = self.store.log.get(mission).wakes
+            if state.asleep and wakes and datetime.fromisoformat(wakes) <= now:
                 self.store.log.append(mission, CoordinatorWoken(mission=mission), epoch=epoch)
                 return True
             asked = state.waits_for_quota

@@ -73,6 +73,7 @@ from chargehand.core.plan_events import (
     PlanWanted,
     ReviewStarted,
     TaskAllowed,
+    TaskDelegated,
     TaskEnded,
     TaskHeld,
     TaskMerged,
@@ -219,6 +220,10 @@ def _describe_review(event: Payload) -> str | None:
             return f"task {event.task} did not pass its review: {event.why}"
         case TaskNoted():
             return f"task {event.task} leaves notes for {', '.join(event.notes)}"
+        case TaskDelegated():
+            if event.refused is not None:
+                return f"what task {event.task} hands on is refused: {event.refused.message}"
+            return f"task {event.task} hands on {', '.join(event.tasks)}"
     return None
 
 
@@ -274,7 +279,13 @@ def _describe_message(event: Payload) -> str | None:
         case MessageReceived():
             # Status and type only: the text comes with the attempt's end.
             message = event.message
-            return f"the agent reported {message.get('status', 'unknown')} ({message.get('type', 'message')})"
+            payload = message.get("payload")
+            parts = payload.get("delegate") if isinstance(payload, dict) else None
+            # Outside of a plan nobody acts on it.
+            more = f", and hands on: {_shorten(', '.join(str(each.get('id')) for each in parts))}" if parts else ""
+            return (
+                f"the agent reported {message.get('status', 'unknown')} ({message.get('type', 'message')}){more}"
+            )
     return None
 
 
