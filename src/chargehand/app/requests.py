@@ -80,7 +80,7 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
     only = plan.tasks[0]
     conditional = only.done_when or only.when or only.loop is not None
     if len(plan.tasks) == 1 and not (
-        plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs
+        plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs or only.deadline
     ):
         said = request.text is not None or request.file is not None
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text

@@ -163,10 +163,11 @@ class PlanExpansion:
             self._problems.add(where, f"`delegate` names nobody: {quote_value(body)}", hint, line=item.line)
             return made
         for key, value in body.items():
-            name = _DELEGATE_KEYS.get(key, key)
-            if name == key and key not in _DELEGATE_KEYS:
+            name = _DELEGATE_KEYS.get(key)
+            if name is None:
                 self._problems.add(where, f"unknown key {key!r}", nearest(key, _DELEGATE_KEYS), line=item.line)
-            elif name in made:
+                continue
+            if name in made:
                 hint = "keep one of the two"
                 self._problems.add(where, f"{name!r} stands beside `delegate` too", hint, line=item.line)
             made[name] = value
