@@ -24,7 +24,7 @@ from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import HeadSigned
-from chargehand.core.plan_events import PLAN_EVENTS, ReviewStarted, TaskMerged, TaskStarted
+from chargehand.core.plan_events import PLAN_EVENTS, ReviewStarted, TaskDelegated, TaskMerged, TaskStarted
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import ENDED
 
@@ -33,7 +33,12 @@ soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
 VOTE = {"summary": "looked", "evidence": ["read it"], "open_points": []}
 VOTE_MESSAGE = {"type": "task_completion", "status": "success", "payload": VOTE}
-FILES = {"g.txt": "ggg\n", "sub/h.txt": "hhh\n", "vote.json": json.dumps(VOTE_MESSAGE)}
+PARTS = [{"id": "p", "text": "Write p", "role": "developer"}, {"id": "q", "text": "Write q", "role": "nobody"}]
+HANDS_ON = {
+    f"hands-{part['id']}.json": json.dumps(VOTE_MESSAGE | {"payload": VOTE | {"delegate": [part]}})
+    for part in PARTS
+}
+FILES = {"g.txt": "ggg\n", "sub/h.txt": "hhh\n", "vote.json": json.dumps(VOTE_MESSAGE), **HANDS_ON}
 # It names none of the files: what a check names only a person may change.
 CHECK = "cat *.txt sub/* >/dev/null; test ! -e sub/bad.txt"
 
@@ -48,7 +53,15 @@ def _task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
 
 # The second attempt takes away what makes the first one red.
 _MENDS = _sh("echo x > sub/mended.txt; if test -e sub/bad.txt; then rm sub/bad.txt; else echo x > sub/bad.txt; fi")
-TEAM = [{"role": "reviewer", "agent": _sh("cp vote.json $CHARGEHAND_MESSAGE; cat sub/*")}]
+TEAM = [
+    {"role": "reviewer", "agent": _sh("cp vote.json $CHARGEHAND_MESSAGE; cat sub/*")},
+    {"role": "developer", "agent": _sh("echo x > sub/part.txt")},
+]
+# One hands on what a developer can do, the other one what nobody can.
+HANDING_ON = [
+    _task("a", _sh("echo x > sub/a.txt; cp hands-p.json $CHARGEHAND_MESSAGE")),
+    _task("b", _sh("echo x > sub/b.txt; cp hands-q.json $CHARGEHAND_MESSAGE"), after=["a"]),
+]
 SMALL = [
     _task("a", reviewers=["reviewer"]),
     _task("b", _MENDS, attempts=2),
@@ -170,6 +183,30 @@ def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path) -> None:
             yard = PlanYard(tmp_path / f"at-{number}", tasks, like=like)
             assert yard.worker(plan=point).wait() == -signal.SIGKILL, yard.said()
             assert yard.finish() == expected, point
+            yard.at_rest()
+
+
+@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=soak)])
+def test_dying_between_a_merge_and_what_its_agent_hands_on_adds_that_once(
+    tmp_path: Path, everywhere: bool
+) -> None:
+    with nothing_survives():
+        expected, passed, like = _undisturbed(tmp_path / "like", HANDING_ON)
+        assert expected.outcomes == (("a", "merged"), ("a.p", "merged"), ("b", "merged"))
+        added = [point for point in passed if "task.delegated+plan.made" in point]
+        # Before it the change is on the branch already, and nobody has said so.
+        assert [point.partition(" ")[0] for point in added] == ["before", "after"]
+        for number, point in enumerate([added[0], *(passed if everywhere else ())]):
+            yard = PlanYard(tmp_path / f"at-{number}", HANDING_ON, like=like)
+            assert yard.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
+            assert yard.finish() == expected, point
+            with yard.app() as app:
+                payloads = [read_payload(line) for line in app.store.log.read(yard.coordinator)]
+            told = [each for each in payloads if isinstance(each, TaskDelegated)]
+            assert [(each.task, each.tasks, each.refused is None) for each in told] == [
+                ("a", ("a.p",), True),
+                ("b", (), False),
+            ]
             yard.at_rest()
 
 

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.events import Payload
+from chargehand.core.messages import Delegation
 from chargehand.core.plan_events import (
     PlanMade,
     PlanProgress,
     ReviewStarted,
     ReviewVote,
+    TaskDelegated,
     TaskEnded,
     TaskHeld,
     TaskMerged,
@@ -24,7 +26,7 @@ from chargehand.core.plan_events import (
     TaskReviewed,
     TaskStarted,
 )
-from chargehand.core.plans import Plan, Task
+from chargehand.core.plans import Plan, Task, predecessors
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.missions.coordination.decisions import (
     Ask,
@@ -34,6 +36,7 @@ from chargehand.missions.coordination.decisions import (
     Hold,
     Ladder,
     Merge,
+    Move,
     Review,
     Situation,
     Start,
@@ -43,6 +46,7 @@ from chargehand.missions.coordination.decisions import (
     decide,
 )
 from chargehand.missions.coordination.reviews import MOST_REVISIONS, OBJECTED, weigh
+from chargehand.missions.planning.delegation import DEEPEST_DELEGATION, MOST_DELEGATED, plan_with_delegations
 from chargehand.missions.planning.replanning import check_new_plan
 
 WHY = Reason(code="test", message="so it goes")
@@ -69,8 +73,12 @@ class World:
         *,
         changing: float = 0.0,
         conflicting: float = 0.0,
+        delegating: float = 0.0,
     ) -> None:
         self.plan = plan
+        self.elapsed = 0.0
+        self.delegating = delegating
+        self.handed_on: dict[str, int] = {}
         self.conflicting = conflicting
         self.changing = changing
         self.chance = random.Random(seed)
@@ -92,17 +100,21 @@ class World:
             answers=self.answers,
             at_once=self.plan.at_once or 3,
             is_strict=self.plan.at_once > 0,
+            elapsed=self.elapsed,
             ladders=lambda task: Ladder(models=task.models or self.models),
             collides=lambda a, b: WHY if {a.id, b.id} <= self.shared else None,
         )
 
     def run(self) -> None:
         """Let it go on until it is finished; a plan that never ends is a fault."""
-        for _ in range(60 * len(self.plan.tasks) + 60):
+        most = 60 * len(self.plan.tasks) + 60 + (1_000 if self.delegating else 0)
+        for _ in range(most):
             if self.finished is not None:
                 return
+            self.elapsed += self.chance.random()
             moves = decide(self.situation())
             assert moves
+            self.late_ones_are_stopped(moves)
             for number, move in enumerate(moves):
                 if isinstance(move, Wait | Finish):
                     assert number == len(moves) - 1
@@ -112,6 +124,15 @@ class World:
             # Whoever takes over decides the same from the same log.
             assert decide(self.situation()) == decide(self.situation())
         raise AssertionError(f"it goes on for ever: {self.progress}")
+
+    def late_ones_are_stopped(self, moves: list[Move]) -> None:
+        stopped = {move.mission for move in moves if isinstance(move, StopChild)}
+        for task in self.plan.tasks:
+            current = self.progress.tasks[task.id].current
+            runs = self.situation().runs(task.id)
+            late = bool(current) and current[-1].due is not None and current[-1].due <= self.elapsed
+            if late and self.situation().works(task.id) and not any(run.status == "promoted" for run in runs):
+                assert {run.id for run in runs if run.is_open} <= stopped
 
     def do(self, move: object) -> None:
         match move:
@@ -211,8 +232,15 @@ class World:
                 why=move.why,
                 candidate=number,
                 model=model,
+                due=move.due,
             )
             self.note(started)
+        before = known.current[-1].due if known.current else None
+        assert (move.due is None) == (task.deadline is None)
+        if move.due is not None and move.rung in ("first", "person"):
+            assert move.due == self.elapsed + (task.deadline or 0.0)
+        elif move.due is not None:
+            assert before == move.due > self.elapsed, "its rounds have one deadline"
         now = self.situation()
         working = sum(now.works(each.id) for each in self.plan.tasks)
         going_on = sum(now.works(each.id) and now.goes_on(each.id) for each in self.plan.tasks)
@@ -278,8 +306,43 @@ class World:
             return
         self.note(TaskMerged(task=move.task, mission=move.mission, commit="0" * 40, tree="0" * 40))
         loop = task.loop
+        self.delegate(task, move.mission)
         if loop is None or len(self.progress.tasks[move.task].merged) >= loop.most:
             self.note(TaskEnded(task=move.task, outcome="merged"))
+
+    def delegate(self, task: Task, mission: str) -> None:
+        """Let the agent of a task hand on parts, good ones and others, as the coordinator does with its merge."""
+        if self.chance.random() >= self.delegating:
+            return
+        names = [f"p{number}" for number in range(self.chance.randint(1, 4))]
+        parts = [
+            Delegation(
+                id=f"{name}{self.chance.choice(('', '', '', ' '))}",
+                text="part",
+                role=self.chance.choice(("developer", "developer", "developer", "")),
+                after=tuple(self.chance.sample(names, self.chance.choice((0, 0, 1)))),
+                deadline=self.chance.choice((None, 0.5, 5.0)),
+            )
+            for name in names
+        ]
+        before = self.progress
+        try:
+            plan = plan_with_delegations(before, task.id, parts)
+        except UsageError as error:
+            self.note(TaskDelegated(task=task.id, mission=mission, refused=Reason(code=error.code, message="no")))
+            return
+        added = tuple(each.id for each in plan.tasks if before.plan.task(each.id) is None)
+        self.handed_on[task.id] = self.handed_on.get(task.id, 0) + len(added)
+        assert self.handed_on[task.id] <= MOST_DELEGATED
+        assert all(name.count(".") <= DEEPEST_DELEGATION for name in added)
+        check_new_plan(before, plan)  # nothing that began is another one now
+        waiting = predecessors(plan)
+        for each in before.plan.tasks:
+            if task.id in each.after and not before.tasks[each.id].runs and each.delegated_by != task.id:
+                assert waiting[each.id] >= set(added)
+        self.note(TaskDelegated(task=task.id, mission=mission, tasks=added))
+        self.plan = plan
+        self.note(PlanMade(plan=plan, identity=f"task {task.id}"))
 
     def end(self, mission: str, status: MissionStatus) -> None:
         causes: Mapping[str, str] = {
@@ -313,6 +376,11 @@ class World:
             self.answers[questions[0]] = self.chance.choice(answers) if self.asked < 30 else "skip"
             return
         chosen = self.chance.choice(live)
+        if move.due is not None:
+            assert move.due > self.elapsed
+            if self.chance.random() < 0.3:
+                self.elapsed = move.due
+                return
         self.end(chosen, self.chance.choice(("waiting", "running", *ENDS)))
 
 
@@ -333,6 +401,7 @@ def plans(draw: st.DrawFn) -> Plan:
                 priority=draw(st.integers(-1, 1)),
                 reviewers=draw(st.sampled_from(((), (), ("reviewer",), ("reviewer", "security", "tester")))),
                 loop=None if loop is None else _loop(loop),
+                deadline=draw(st.sampled_from((None, None, None, 1.0, 5.0))),
             )
         )
     return Plan(tasks=tuple(draw(st.permutations(tasks))), at_once=draw(st.integers(0, 3)))
@@ -349,7 +418,8 @@ def test_every_plan_comes_to_an_end_whatever_its_tasks_do(
     plan: Plan, seed: int, models: tuple[str, ...], data: st.DataObject
 ) -> None:
     shared = set(data.draw(st.lists(st.sampled_from([task.id for task in plan.tasks]), unique=True)))
-    world = World(plan, seed, models, shared, conflicting=0.05)
+    delegating = data.draw(st.sampled_from((0.0, 0.0, 0.3)))
+    world = World(plan, seed, models, shared, conflicting=0.05, delegating=delegating)
     world.run()
     assert world.finished is not None
     ended = {name: known.end for name, known in world.progress.tasks.items()}
@@ -373,7 +443,7 @@ def test_a_plan_that_changes_comes_to_an_end_with_each_task_done_once_and_in_ord
     plan: Plan, seed: int, data: st.DataObject
 ) -> None:
     shared = set(data.draw(st.lists(st.sampled_from([task.id for task in plan.tasks]), unique=True)))
-    world = World(plan, seed, ("m", "n"), shared, changing=0.3, conflicting=0.05)
+    world = World(plan, seed, ("m", "n"), shared, changing=0.3, conflicting=0.05, delegating=0.2)
     world.run()
     assert world.finished is not None
     assert not any(child.is_open for child in world.children.values())

@@ -73,6 +73,8 @@ def plans(draw: st.DrawFn) -> Plan:
             candidates=st.integers(1, 8),
             attempts=st.none() | st.integers(1, 9),
             seconds=amounts,
+            deadline=amounts,
+            delegated_by=st.just("") | IDS,
             budget_usd=amounts,
             priority=st.integers(-9, 9),
             risk=st.sampled_from(["low", "medium", "high"]),
@@ -127,7 +129,24 @@ VALUES: Any = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=5,
 )
-GROUPS = st.sampled_from(["sequence", "parallel", "each", "decide", "in", "as", "do", "if", "then", "id", "after"])
+GROUPS = st.sampled_from(
+    [
+        "sequence",
+        "parallel",
+        "each",
+        "decide",
+        "delegate",
+        "in",
+        "as",
+        "do",
+        "if",
+        "then",
+        "id",
+        "after",
+        "to",
+        "needs",
+    ]
+)
 
 
 @given(plans(), st.data())

@@ -138,6 +138,17 @@ class TestCalling:
             assert isinstance(wrong, ToolResult)
             assert "'notes'" in wrong.text
 
+    def test_parts_for_others_are_offered_in_a_plan_and_are_a_list_of_objects(self, bench: Bench) -> None:
+        boxes = (bench.tools, Toolbox(bench.sandbox, keep=bench.keep, in_plan=True))
+        offered = [next(each for each in box.specs if each.name == "finish").parameters for box in boxes]
+        assert ["delegate" in json.dumps(parameters) for parameters in offered] == [False, True]
+        done = {"summary": "s", "evidence": ["e"], "delegate": [{"id": "docs", "text": "t", "role": "writer"}]}
+        assert checked_call("finish", done) == done
+        for parts in (["n"], {"id": "x"}, "n", [[]], [{"id": "\ud800"}]):
+            wrong = checked_call("finish", done | {"delegate": parts})
+            assert isinstance(wrong, ToolResult)
+            assert "'delegate'" in wrong.text
+
     def test_the_schemas_are_closed_and_small(self) -> None:
         assert {spec.name for spec in SPECS} > MUTATING
         for spec in SPECS:

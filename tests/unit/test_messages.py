@@ -18,6 +18,7 @@ from chargehand.core.messages import (
     LARGEST_MESSAGE,
     MESSAGE_CLASSES,
     Addressed,
+    Delegation,
     ErrorReport,
     Message,
     MessageType,
@@ -270,3 +271,29 @@ def test_notes_come_with_a_success_alone_and_bounded() -> None:
     for notes in ({"": "n"}, {"a": ""}, {"r" * 101: "n"}, {f"r{number}": "n" for number in range(51)}):
         with pytest.raises(MessageError):
             finish(notes=notes)
+
+
+def test_parts_that_are_handed_on_come_with_a_success_alone_and_bounded() -> None:
+    def finish(**given: object) -> Message:
+        arguments = {"summary": "s", "evidence": ["e"], **given}
+        return read_finish([ToolCall(index=0, name="finish", arguments=arguments)], KNOWN)
+
+    part = {"id": "docs", "text": "Describe it", "role": "writer", "deadline": 60}
+    done = finish(delegate=[part])
+    assert isinstance(done, TaskCompletion)
+    assert done.payload.delegate == (Delegation(id="docs", text="Describe it", role="writer", deadline=60.0),)
+    assert isinstance(finish(status="failure", delegate=[part]), ErrorReport)
+    odd: list[dict[str, object]] = [
+        {"id": ""},
+        {"text": ""},
+        {"agent": "mine"},
+        {"model": "costly"},
+        {"deadline": 0},
+        {"deadline": "10m"},
+        {"deadline": 1e12},
+    ]
+    for more in odd:
+        with pytest.raises(MessageError):
+            finish(delegate=[part | more])
+    with pytest.raises(MessageError):
+        finish(delegate=[part] * 51)

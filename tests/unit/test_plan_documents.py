@@ -70,6 +70,7 @@ def test_all_that_a_task_can_say_is_read() -> None:
             candidates: 2
             attempts: 3
             timeout: 1h30m
+            deadline: 2h
             budget: 2.50
             priority: -5
             risk: high
@@ -404,6 +405,53 @@ def test_names_of_the_file_cannot_break_out_of_the_message() -> None:
 def test_yaml_is_loaded_only_where_it_is_read() -> None:
     script = "import sys, chargehand.missions.plan_documents as p; print('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_delegation_is_a_task_of_who_it_is_handed_to() -> None:
+    made = plan("""
+        tasks:
+          - {id: api, text: Change the API}
+          - sequence:
+              - id: docs
+                after: [api]
+                areas: [docs/**]
+                delegate: {to: writer, deadline: 10m, text: Describe it}
+              - {id: tests, text: Test it, delegate: tester}
+              - {id: look, delegate: {needs: [browser], text: Look at it}}
+        team: [{role: writer, agent: quick, reviewers: [reviewer]}]
+    """)
+    docs, tests, look = made.tasks[1:]
+    assert docs == Task(
+        id="docs",
+        text="Describe it",
+        after=("api",),
+        role="writer",
+        agent="quick",
+        areas=("docs/**",),
+        reviewers=("reviewer",),
+        deadline=600.0,
+    )
+    assert (tests.text, tests.role, tests.after) == ("Test it", "tester", ("docs",))
+    assert (look.needs, look.role, look.after) == (("browser",), "", ("tests",))
+
+
+@pytest.mark.parametrize(
+    ("delegate", "said"),
+    [
+        ("{}", "`delegate` names nobody"),
+        ("[tester]", "`delegate` names nobody"),
+        ("{text: Do it}", "`delegate` names nobody"),
+        ("{to: [tester]}", "'role' must be a text"),
+        ("{to: tester, who: me}", "unknown key 'who'"),
+        ("{to: tester, text: Do it}", "'text' stands beside `delegate` too"),
+        ("{to: tester, deadline: soon}", "'deadline' must be a duration, got 'soon'"),
+        ("{to: tester, deadline: 0}", "'deadline' must be more than 0"),
+    ],
+)
+def test_what_is_wrong_with_a_delegation_is_told(delegate: str, said: str) -> None:
+    found = problems(f"tasks:\n  - {{id: a, text: x, delegate: {delegate}}}\n")
+    assert len(found) == 2  # and its way out
+    assert said in found[0]
 
 
 def test_the_published_schema_is_that_of_the_reader_and_takes_the_example() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from chargehand.core.messages import (
     LONGEST_TEXT,
     Addressed,
     ClarificationRequest,
+    Delegation,
     Denied,
     ErrorReport,
     InformationReport,
@@ -40,8 +42,8 @@ ASKED_AGAIN = 2
 _FIRST_LINE = 300
 _USAGE = (
     "finish takes {status: success|failure|in_progress|request_clarification, summary: text, evidence: list of "
-    "texts, files?: list of texts, open_points?: list of texts, notes?: texts by reader}; call it once, with "
-    "valid JSON"
+    "texts, files?: list of texts, open_points?: list of texts, notes?: texts by reader, delegate?: list of "
+    "{id, text, role or needs, after?, deadline?}}; call it once, with valid JSON"
 )
 
 
@@ -54,6 +56,7 @@ class _FinishArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: tuple[str, ...] | None = None
     open_points: tuple[str, ...] | None = None
     notes: dict[str, str] | None = None
+    delegate: tuple[Delegation, ...] | None = None
 
 
 def message_address(assignment: Assignment, sender: str, number: str) -> Addressed:
@@ -91,7 +94,8 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
     }
     match asked.status:
         case "success":
-            kind, payload = "task_completion", report | {"notes": asked.notes or {}}
+            more = {"notes": asked.notes or {}, "delegate": msgspec.to_builtins(asked.delegate or ())}
+            kind, payload = "task_completion", report | more
         case "failure":
             kind, payload = "error_report", report
         case "in_progress":

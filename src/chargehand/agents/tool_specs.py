@@ -96,7 +96,8 @@ or a unified diff. Give about 3 unchanged lines around each change; '@@ line' na
 those lines stand in several places; '*** Move to: path' below an Update line renames."""
 
 SNIPPET = "snippet"
-NOTES = "notes"
+# What only a plan has somebody for.
+_IN_PLANS = frozenset({"notes", "delegate"})
 _SNIPPET = {
     "language": _text("python or javascript."),
     "code": _text("The program."),
@@ -165,7 +166,12 @@ SPECS = (
         notes={
             "type": "object",
             "additionalProperties": {"type": "string"},
-            "description": "What other tasks should know, by who may read it: a task's id, a role, or everyone.",
+            "description": "For others to know, by task id, role or everyone.",
+        },
+        delegate={
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "For others to do: {id, text, role, deadline (s)}.",
         },
     ),
     _spec(
@@ -183,10 +189,10 @@ MUTATING = frozenset({"bash", "edit", "apply_patch"})
 LOOP_ONLY = frozenset({"finish", "ask"})
 
 
-def without_notes(spec: ToolSpec) -> ToolSpec:
-    """Return a tool as it is told where there is no plan: nobody could read a note."""
+def without_others(spec: ToolSpec) -> ToolSpec:
+    """Return a tool as it is told where there is no plan: nobody could read a note, or do a part."""
     properties = cast("Mapping[str, object]", spec.parameters["properties"])
-    kept = {name: each for name, each in properties.items() if name != NOTES}
+    kept = {name: each for name, each in properties.items() if name not in _IN_PLANS}
     return replace(spec, parameters={**spec.parameters, "properties": kept})
 
 
@@ -250,27 +256,31 @@ def _find_fault(schema: Mapping[str, Any], value: object) -> str | None:
         case "object":
             fits = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
         case _:
-            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+            part = dict if schema["items"]["type"] == "object" else str
+            fits = isinstance(value, list) and all(isinstance(each, part) for each in value)
     if not fits:
         shown = "null" if value is None else repr(value)
         return f"must be {_describe(schema)}, not {shown if len(shown) <= 60 else shown[:60] + '...'}"
     texts: list[str] = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     texts = [*value, *value.values()] if isinstance(value, dict) else texts
+    texts = [each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in texts]
     # JSON may hold half of a pair, which no file and no log can.
     if any(_SURROGATE.search(text) for text in texts):
         return "holds half of a surrogate pair: write the character itself"
     return None
 
 
+def _noun(schema: Mapping[str, Any]) -> str:
+    return "a list of objects" if schema.get("items") == {"type": "object"} else _NOUNS[schema["type"]]
+
+
 def _describe(schema: Mapping[str, Any]) -> str:
-    noun = _NOUNS[schema["type"]]
+    noun = _noun(schema)
     return f"{noun} from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else noun
 
 
 def _usage(spec: ToolSpec) -> str:
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
     required = cast("list[str]", spec.parameters["required"])
-    parts = (
-        f'"{name}"{"" if name in required else "?"}: {_NOUNS[each["type"]]}' for name, each in properties.items()
-    )
+    parts = (f'"{name}"{"" if name in required else "?"}: {_noun(each)}' for name, each in properties.items())
     return f"{spec.name} takes {{{', '.join(parts)}}} (? may be left out)"

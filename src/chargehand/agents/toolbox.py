@@ -22,7 +22,7 @@ from chargehand.agents.tool_specs import (
     ToolSpec,
     check_arguments,
     relocate,
-    without_notes,
+    without_others,
 )
 from chargehand.agents.tools.editing import apply_patch, edit
 from chargehand.agents.tools.files import SandboxFiles
@@ -66,7 +66,8 @@ class Toolbox:
     `keep` stores bytes and returns their artifact id; `on_output` gets what commands print as they run; `spill` is
     the directory inside the sandbox in which long outputs are put. `seconds`
     is the time limit of every file tool, and of a command whose call gives none. Tools that `may_use` refuses by
-    name are not offered, nor is `snippet` where there are no `snippets`, nor notes for others but `in_plan`.
+    name are not offered, nor is `snippet` where there are no `snippets`, nor what only other tasks could use but
+    `in_plan`.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Toolbox:
         self._seconds = seconds
         self._snippets = snippets
         self.specs: tuple[ToolSpec, ...] = tuple(
-            relocate(spec if in_plan else without_notes(spec), sandbox.cwd)
+            relocate(spec if in_plan else without_others(spec), sandbox.cwd)
             for spec in SPECS
             if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
         )

@@ -94,7 +94,13 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
     # What it says that it will touch an ordinary mission has no place for, and others on the branch wait for.
     touches = request.apply and (only.make or only.change or only.delete or only.contracts)
     if len(plan.tasks) == 1 and not (
-        touches or plan.ambiguities or conditional or only.candidates > 1 or only.reviewers or only.needs
+        touches
+        or plan.ambiguities
+        or conditional
+        or only.candidates > 1
+        or only.reviewers
+        or only.needs
+        or only.deadline
     ):
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         duties = "".join(f"\n- {each}" for each in only.acceptance)

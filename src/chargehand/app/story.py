@@ -78,7 +78,7 @@ _OF_THE_MISSION = (
     *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
     *(m.MissionAllowed, p.PlanWanted, p.PlannerStarted, p.PlanProposed),
     *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskAllowed),
-    *(p.TaskReviewed, p.TaskNoted, p.TaskMerged, p.TaskReturned, p.TaskEnded),
+    *(p.TaskReviewed, p.TaskNoted, p.TaskDelegated, p.TaskMerged, p.TaskReturned, p.TaskEnded),
 )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from chargehand.core.amounts import LONGEST_SECONDS
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import MessageError, nearest
 from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
@@ -26,13 +27,32 @@ Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_ENTRIES)]
 EVERYONE = "everyone"
 _Reader = Annotated[str, Meta(min_length=1, max_length=100)]
 Notes = Annotated[dict[_Reader, Said], Meta(max_length=50)]
+# What a part that is handed on goes by, and the seconds that it may take.
+_Part = Annotated[str, Meta(min_length=1, max_length=100)]
+_Deadline = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
+
+
+class Delegation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part that another agent is to do: one in a `role`, or one that has all that it `needs`.
+
+    `after` names other parts of the same message that come first. `deadline` is in seconds by the clock, from when
+    it begins.
+    """
+
+    id: _Part
+    text: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    role: Annotated[str, Meta(max_length=100)] = ""
+    needs: Annotated[tuple[_Part, ...], Meta(max_length=20)] = ()
+    after: Annotated[tuple[_Part, ...], Meta(max_length=20)] = ()
+    deadline: _Deadline | None = None
 
 
 class Completion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was done, in the words of who did it.
 
     `evidence` is what was run and seen, `files` the paths that matter, `open_points` what is left to do. `notes`
-    are for other tasks of the same plan, by who may read them: the id of a task, a role, or `everyone`.
+    are for other tasks of the same plan, by who may read them: the id of a task, a role, or `everyone`. `delegate`
+    are parts for others to do, which become tasks of the same plan.
     """
 
     summary: Said
@@ -40,6 +60,7 @@ class Completion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: Texts = ()
     open_points: Texts = ()
     notes: Notes = {}
+    delegate: Annotated[tuple[Delegation, ...], Meta(max_length=50)] = ()
 
 
 class Information(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -63,7 +63,7 @@ class TaskStarted(Payload, frozen=True, kw_only=True):
     """A child mission works on a task, from `base`, a commit of the coordinator's branch.
 
     `round` counts from 1 how often the task was begun, `candidate` those that work side by side. `considered`
-    tells of each other rung why it was not taken.
+    tells of each other rung why it was not taken. `due` is the second of the plan's clock at which it is stopped.
     """
 
     task: str
@@ -75,6 +75,7 @@ class TaskStarted(Payload, frozen=True, kw_only=True):
     candidate: int = 1
     model: str | None = None
     considered: tuple[str, ...] = ()
+    due: float | None = None
 
 
 @event("task.held")
@@ -147,6 +148,19 @@ class TaskNoted(Payload, frozen=True, kw_only=True):
     notes: dict[str, str]
 
 
+@event("task.delegated")
+class TaskDelegated(Payload, frozen=True, kw_only=True):
+    """What a child mission of a task handed on to others became `tasks` of the plan, or was `refused` as a whole.
+
+    The plan that has them is made by an event that follows.
+    """
+
+    task: str
+    mission: str
+    tasks: tuple[str, ...] = ()
+    refused: Reason | None = None
+
+
 @event("task.merged")
 class TaskMerged(Payload, frozen=True, kw_only=True):
     """What a child mission promoted is on the coordinator's branch, at `commit`."""
@@ -211,6 +225,7 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
     ReviewStarted,
     TaskReviewed,
     TaskNoted,
+    TaskDelegated,
     TaskMerged,
     TaskReturned,
     TaskEnded,
@@ -220,8 +235,17 @@ PLAN_EVENTS: tuple[type[Payload], ...] = (
 
 _OF_TASKS = (
     *(TaskStarted, TaskHeld, TaskAllowed, ReviewStarted, TaskReviewed),
-    *(TaskNoted, TaskMerged, TaskReturned, TaskEnded),
+    *(TaskNoted, TaskDelegated, TaskMerged, TaskReturned, TaskEnded),
 )
+# Where a task's progress keeps all events of a type.
+_COLLECTED: dict[type[Payload], str] = {
+    ReviewStarted: "reviews",
+    TaskReviewed: "reviewed",
+    TaskNoted: "noted",
+    TaskDelegated: "delegated",
+    TaskMerged: "merged",
+    TaskReturned: "returned",
+}
 
 
 class TaskProgress(Struct, frozen=True, kw_only=True):
@@ -233,6 +257,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     reviews: tuple[ReviewStarted, ...] = ()
     reviewed: tuple[TaskReviewed, ...] = ()
     noted: tuple[TaskNoted, ...] = ()
+    delegated: tuple[TaskDelegated, ...] = ()
     held: Reason | None = None
     allowed: TaskAllowed | None = None
     end: TaskEnded | None = None
@@ -265,19 +290,10 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
                 return replace(self, held=event.reason)
             case TaskAllowed():
                 return replace(self, allowed=event)
-            case ReviewStarted():
-                return replace(self, reviews=(*self.reviews, event))
-            case TaskReviewed():
-                return replace(self, reviewed=(*self.reviewed, event))
-            case TaskNoted():
-                return replace(self, noted=(*self.noted, event))
-            case TaskMerged():
-                return replace(self, merged=(*self.merged, event))
-            case TaskReturned():
-                return replace(self, returned=(*self.returned, event))
             case TaskEnded():
                 return replace(self, end=event, held=None)
-        return self
+        name = _COLLECTED.get(type(event), "")
+        return replace(self, **{name: (*getattr(self, name), event)}) if name else self
 
 
 class PlanProgress(Struct, frozen=True, kw_only=True):

@@ -62,7 +62,9 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
     it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
     is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
-    of work; where unset, the mission's own limits hold.
+    of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
+    starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
+    agent handed it on.
     """
 
     id: str
@@ -87,10 +89,12 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reviewers: tuple[str, ...] = ()
     attempts: int | None = None
     seconds: float | None = None
+    deadline: float | None = None
     budget_usd: float | None = None
     priority: int = 0
     risk: Risk = "low"
     estimate: Estimate | None = None
+    delegated_by: str = ""
 
 
 # Who makes a plan, as a task: its role may name an agent and models of its own.

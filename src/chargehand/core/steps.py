@@ -24,6 +24,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     c.ReviewStarted: "validation",
     c.TaskReviewed: "validation",
     c.TaskNoted: "promotion",
+    c.TaskDelegated: "promotion",
     c.TaskMerged: "promotion",
     c.TaskReturned: "promotion",
     c.TaskEnded: "promotion",

@@ -285,13 +285,18 @@ def is_rolled_back(state: MissionState) -> bool:
     return state.commit is not None and state.promoted_on is not None and state.tree == state.promoted_on.tree
 
 
+def plan_seconds_used(state: MissionState, now: datetime) -> float:
+    """Return the seconds by the clock that a plan was worked on: not while only people had something to do."""
+    running = state.status == "running"
+    since = (now - datetime.fromisoformat(state.updated)).total_seconds() if running else 0.0
+    return state.plan_elapsed + max(0.0, since)
+
+
 def plan_seconds_left(state: MissionState, now: datetime) -> float | None:
     """Return the seconds that a plan with a time limit has left by the clock, `None` where it has none."""
     if state.plan is None or state.request is None or state.request.plan_seconds is None:
         return None
-    running = state.status == "running"
-    since = (now - datetime.fromisoformat(state.updated)).total_seconds() if running else 0.0
-    return state.request.plan_seconds - state.plan_elapsed - max(0.0, since)
+    return state.request.plan_seconds - plan_seconds_used(state, now)
 
 
 def is_undelivered(state: MissionState) -> bool:

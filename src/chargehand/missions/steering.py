@@ -48,7 +48,7 @@ from chargehand.missions.causes import mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
-from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_left
+from chargehand.missions.reading import MissionReader, is_rolled_back
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
@@ -228,8 +228,9 @@ class Steering(Struct, frozen=True, kw_only=True):
                 waited = (now - datetime.fromisoformat(state.updated)).total_seconds()
                 self.store.log.append(mission, MissionAdmitted(waits_for=MISSIONS, seconds=waited), epoch=epoch)
                 return True
-            left = plan_seconds_left(state, now)
-            if state.asleep and left is not None and left <= 0:
+            # The time of its plan is over, or the deadline of a task.
+            wakes = self.store.log.get(mission).wakes
+            if state.asleep and wakes and datetime.fromisoformat(wakes) <= now:
                 self.store.log.append(mission, CoordinatorWoken(mission=mission), epoch=epoch)
                 return True
             asked = state.waits_for_quota

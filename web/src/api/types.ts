@@ -2075,6 +2075,15 @@ export interface components {
             message: string;
         };
         /**
+         * DelegationDocument
+         * @description What the agent of a child mission handed on: it became `tasks` of the plan, or was `refused` as a whole.
+         */
+        DelegationDocument: {
+            mission: string;
+            tasks: string[];
+            refused: components["schemas"]["Reason"] | null;
+        };
+        /**
          * DiffDocument
          * @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given.
          *
@@ -3650,7 +3659,9 @@ export interface components {
          *         starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
          *         it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
          *         is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
-         *         of work; where unset, the mission's own limits hold.
+         *         of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
+         *         starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
+         *         agent handed it on.
          */
         Task: {
             id: string;
@@ -3696,6 +3707,8 @@ export interface components {
             /** @default null */
             seconds: number | null;
             /** @default null */
+            deadline: number | null;
+            /** @default null */
             budget_usd: number | null;
             /** @default 0 */
             priority: number;
@@ -3706,6 +3719,8 @@ export interface components {
             risk: "high" | "low" | "medium";
             /** @default null */
             estimate: components["schemas"]["Estimate"] | null;
+            /** @default  */
+            delegated_by: string;
         };
         /**
          * TaskAllowedDocument
@@ -3723,7 +3738,8 @@ export interface components {
          *         `rolled_back` where it was taken back.
          *
          *         `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
-         *         rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others.
+         *         rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others,
+         *         `delegations` what they handed on. The agent of the task `delegated_by` handed this one on.
          */
         TaskDocument: {
             id: string;
@@ -3737,6 +3753,10 @@ export interface components {
             returned: components["schemas"]["Reason"][];
             /** @default [] */
             notes: components["schemas"]["NoteDocument"][];
+            /** @default  */
+            delegated_by: string;
+            /** @default [] */
+            delegations: components["schemas"]["DelegationDocument"][];
         };
         /**
          * TaskReport

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Awaitable, Callable
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -180,15 +181,29 @@ def _repair_step(run: int, number: int) -> str:
 def _describe_form(kind: type[Message]) -> str:
     """Return one line with the form of a message, made of its class."""
     hints = get_type_hints(kind)
-    payload = hints["payload"]
-    types = get_type_hints(payload)
-    fields = ", ".join(
-        f'"{field.name}"{"" if field.required else "?"}: {"TEXT" if types[field.name] is str else "[TEXT, ...]"}'
-        for field in msgspec.structs.fields(payload)
-    )
     # "in_progress" is a status that no last message may have.
     status = " or ".join(f'"{word}"' for word in get_args(hints["status"]) if word != "in_progress")
-    return f'{{"type": "{kind.__struct_config__.tag}", "status": {status}, "payload": {{{fields}}}}}'
+    payload = _describe_value(hints["payload"])
+    return f'{{"type": "{kind.__struct_config__.tag}", "status": {status}, "payload": {payload}}}'
+
+
+def _describe_value(kind: Any) -> str:
+    """Return the form of a value of a message."""
+    if kind is str:
+        return "TEXT"
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        types = get_type_hints(kind)
+        fields = (
+            f'"{field.name}"{"" if field.required else "?"}: {_describe_value(types[field.name])}'
+            for field in msgspec.structs.fields(kind)
+        )
+        return f"{{{', '.join(fields)}}}"
+    match get_origin(kind):
+        case builtins.tuple:
+            return f"[{_describe_value(get_args(kind)[0])}, ...]"
+        case builtins.dict:
+            return "{TEXT: TEXT, ...}"
+    return "NUMBER"
 
 
 def _question_step(number: int) -> str:

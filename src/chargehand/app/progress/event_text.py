@@ -74,6 +74,7 @@ from chargehand.core.plan_events import (
     PlanWanted,
     ReviewStarted,
     TaskAllowed,
+    TaskDelegated,
     TaskEnded,
     TaskHeld,
     TaskMerged,
@@ -194,7 +195,7 @@ def _describe_plan(event: Payload) -> str | None:
             return f"waits for {tasks if event.tasks else 'its planner'}"
         case CoordinatorWoken():
             return f"news of {event.mission}"
-    return _describe_planning(event)
+    return _describe_planning(event) or _describe_review(event)
 
 
 def _describe_planning(event: Payload) -> str | None:
@@ -208,6 +209,11 @@ def _describe_planning(event: Payload) -> str | None:
             return f"the plan of {event.mission} {why}"
         case TaskAllowed():
             return f"{event.identity} let task {event.task} begin beside {', '.join(event.beside) or 'the others'}"
+    return None
+
+
+def _describe_review(event: Payload) -> str | None:
+    match event:
         case ReviewStarted():
             return f"task {event.task} is reviewed in the role {event.role}: {event.mission}"
         case TaskReviewed(decision="accepted"):
@@ -216,6 +222,10 @@ def _describe_planning(event: Payload) -> str | None:
             return f"task {event.task} did not pass its review: {event.why}"
         case TaskNoted():
             return f"task {event.task} leaves notes for {', '.join(event.notes)}"
+        case TaskDelegated():
+            if event.refused is not None:
+                return f"what task {event.task} hands on is refused: {event.refused.message}"
+            return f"task {event.task} hands on {', '.join(event.tasks)}"
     return None
 
 
@@ -266,7 +276,13 @@ def _describe_message(event: Payload) -> str | None:
         case MessageReceived():
             # Status and type only: the text comes with the attempt's end.
             message = event.message
-            return f"the agent reported {message.get('status', 'unknown')} ({message.get('type', 'message')})"
+            payload = message.get("payload")
+            parts = payload.get("delegate") if isinstance(payload, dict) else None
+            # Outside of a plan nobody acts on it.
+            more = f", and hands on: {_shorten(', '.join(str(each.get('id')) for each in parts))}" if parts else ""
+            return (
+                f"the agent reported {message.get('status', 'unknown')} ({message.get('type', 'message')}){more}"
+            )
     return None
 
 

@@ -43,12 +43,21 @@ class NoteDocument(Document, frozen=True):
     text: str
 
 
+class DelegationDocument(Document, frozen=True):
+    """What the agent of a child mission handed on: it became `tasks` of the plan, or was `refused` as a whole."""
+
+    mission: str
+    tasks: tuple[str, ...]
+    refused: Reason | None
+
+
 class TaskDocument(Document, frozen=True):
     """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
     `rolled_back` where it was taken back.
 
     `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
-    rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others.
+    rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others,
+    `delegations` what they handed on. The agent of the task `delegated_by` handed this one on.
     """
 
     id: str
@@ -60,6 +69,8 @@ class TaskDocument(Document, frozen=True):
     reason: Reason | None
     returned: tuple[Reason, ...] = ()
     notes: tuple[NoteDocument, ...] = ()
+    delegated_by: str = ""
+    delegations: tuple[DelegationDocument, ...] = ()
 
 
 class CollisionDocument(Document, frozen=True):
@@ -125,6 +136,11 @@ def plan_tree(plan: PlanDocument) -> list[PlanRow]:
         for note in task.notes:
             name = f"{indent}  note for {printable(note.reader)}"
             rows.append(PlanRow(name=name, status="", mission="", why=printable(note.text)))
+        for handed in task.delegations:
+            name = f"{indent}  handed on"
+            status = "refused" if handed.refused is not None else ""
+            why = handed.refused.message if handed.refused is not None else ", ".join(handed.tasks)
+            rows.append(PlanRow(name=name, status=status, mission="", why=why))
         open_ += [(depth + 1, each) for each in reversed(below.get(task.id, []))]
     return rows
 
@@ -201,6 +217,11 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
                     NoteDocument(mission=each.mission, reader=reader, text=text)
                     for each in known.noted
                     for reader, text in each.notes.items()
+                ),
+                delegated_by=task.delegated_by,
+                delegations=tuple(
+                    DelegationDocument(mission=each.mission, tasks=each.tasks, refused=each.refused)
+                    for each in known.delegated
                 ),
             )
         )

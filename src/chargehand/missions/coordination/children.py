@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from chargehand.core.amounts import format_seconds
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, UsageError
@@ -13,7 +14,7 @@ from chargehand.core.ids import keyed_id
 from chargehand.core.messages import EVERYONE
 from chargehand.core.mission_events import MissionContinued, MissionCreated
 from chargehand.core.plan_events import PLAN_QUESTION, PlanProgress, TaskProgress, TaskReturned
-from chargehand.core.plans import Task
+from chargehand.core.plans import Plan, Task
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
@@ -254,8 +255,7 @@ def _child_text(
     duties = [each.text for each in plan.obligations if each.id in task.covers] + list(task.acceptance)
     if duties:
         parts.append("It is done when:\n" + "\n".join(f"- {each}" for each in duties))
-    if task.contracts:
-        parts.append(f"It touches what others rely on: {', '.join(task.contracts)}.")
+    parts += _place_in_plan(plan, task)
     decided = [
         f"- {asked.text} {asked.answer}"
         for name, asked in coordinator.questions.items()
@@ -287,6 +287,21 @@ def _child_text(
     if whole != task.text.strip():
         parts.append(f"This is one task of a larger request; others do the rest. The whole request:\n{whole}")
     return "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
+
+
+def _place_in_plan(plan: Plan, task: Task) -> list[str]:
+    """Return the parts of a request that say what others of its plan have to do with a task."""
+    parts = []
+    if task.contracts:
+        parts.append(f"It touches what others rely on: {', '.join(task.contracts)}.")
+    if task.delegated_by:
+        parts.append(f"The agent of task {task.delegated_by} handed this on; your workspace has what it did.")
+    if task.deadline is not None:
+        parts.append(f"It has to be done within {format_seconds(task.deadline)}.")
+    roles = dict.fromkeys(each.role for each in plan.team)
+    if roles:
+        parts.append(f"Parts of it can be handed on to these roles, where it needs them: {', '.join(roles)}.")
+    return parts
 
 
 def _notes_for(progress: PlanProgress, *readers: str) -> list[str]:

@@ -27,7 +27,6 @@ from chargehand.core.plan_events import (
     TaskEnded,
     TaskHeld,
     TaskMerged,
-    TaskNoted,
     TaskOutcome,
     TaskProgress,
     TaskReturned,
@@ -44,11 +43,11 @@ from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
 from chargehand.missions.coordination.contract import TreeJudge
+from chargehand.missions.coordination.delegating import add_delegations, read_notes
 from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
     OBJECTED,
-    last_completion,
     objection,
     objections_report,
     read_vote,
@@ -57,7 +56,7 @@ from chargehand.missions.coordination.reviews import (
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
-from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left
+from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
 from chargehand.missions.services import Services
 
 
@@ -156,26 +155,9 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission)
             case d.EndTask():
-                runs = self._progress.tasks.get(move.task, TaskProgress()).current
-                notes = await asyncio.to_thread(self._notes_of, move.task, *(run.mission for run in runs))
-                self._journal.record(*notes, self._end_of(move.task, move.outcome, move.reason))
+                await self._end_task(move)
             case d.Ask():
-                text = (
-                    f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
-                )
-                if d.ACCEPT in move.options:
-                    text = (
-                        f"Reviewers dispute the result of task {move.task}. Merge it all the same, or what else?"
-                    )
-                asked = QuestionAsked(
-                    question=move.question,
-                    tree=self._tip().tree,
-                    reasons=move.reasons,
-                    text=text,
-                    options=move.options,
-                    kind="decision",
-                )
-                self._journal.record(self._journal.limited(asked), durable=True)
+                self._ask_about_task(move)
 
     # --- looking
 
@@ -248,6 +230,7 @@ class Coordinator:
             answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
             at_once=self._progress.plan.at_once or self._services.attempts_at_once,
             is_strict=self._progress.plan.at_once > 0,
+            elapsed=plan_seconds_used(self._journal.state, self._services.clock.now()),
             ladders=self._ladder,
             collides=lambda task, other: (
                 None
@@ -330,9 +313,30 @@ class Coordinator:
                     candidate=number,
                     model=model,
                     considered=move.considered,
+                    due=move.due,
                 )
             )
         self._journal.record(*started)
+
+    def _ask_about_task(self, move: d.Ask) -> None:
+        """Ask a person what becomes of a task."""
+        text = f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
+        if d.ACCEPT in move.options:
+            text = f"Reviewers dispute the result of task {move.task}. Merge it all the same, or what else?"
+        elif move.reasons and move.reasons[0].code == "deadline":
+            text = (
+                f"Task {move.task} is stopped: {move.reasons[0].message}. Begin it again with as much time"
+                " (retry), go on without it (skip), or stop everything?"
+            )
+        asked = QuestionAsked(
+            question=move.question,
+            tree=self._tip().tree,
+            reasons=move.reasons,
+            text=text,
+            options=move.options,
+            kind="decision",
+        )
+        self._journal.record(self._journal.limited(asked), durable=True)
 
     def _ask_about_tests(self, move: d.Start, error: RefusedError) -> None:
         """Ask a person about a task whose failing tests it cannot be given."""
@@ -400,7 +404,7 @@ class Coordinator:
         decision, why = weigh(votes, revisions=before)
         events: list[Payload] = [
             TaskReviewed(task=move.task, of=move.mission, decision=decision, why=why, votes=votes),
-            *self._notes_of(move.task, *(vote.mission for vote in votes)),
+            *read_notes(self._look, move.task, *(vote.mission for vote in votes)),
         ]
         if decision == "revise":
             evidence = objections_report(votes).encode()
@@ -427,21 +431,34 @@ class Coordinator:
         if isinstance(merged, TaskReturned):
             self._journal.record(merged, durable=True)
             return
-        ended, notes = self._end_of(task.id, "merged"), await asyncio.to_thread(self._notes_of, task.id, child.id)
-        goes_on = await self._loop_goes_on(task, merged)
-        self._journal.record(merged, *notes, *(() if goes_on else (ended,)), durable=True)
+        notes = await asyncio.to_thread(read_notes, self._look, task.id, child.id)
+        ended = () if await self._loop_goes_on(task, merged) else (self._end_of(task.id, "merged"),)
+        added = await self._add_delegations(task.id, child.id)
+        # All at once: whoever takes over finds all of it, or merges and adds again what it finds there.
+        self._journal.record(merged, *notes, *added, *ended, durable=True)
 
     def _next_result(self, move: d.Merge) -> str | None:
         """Return the mission whose result will be merged after this one, as far as that is known; may block."""
         found = self._next or [each for each in d.decide(self._situation()) if isinstance(each, d.Merge)]
         return next((each.mission for each in found if each != move), None)
 
-    def _notes_of(self, task: str, *missions: str) -> list[TaskNoted]:
-        """Return what child missions of a task, or of its review, left for others in their last messages."""
-        notes = ((name, last_completion(self._look.at_rest(name))) for name in missions)
-        return [
-            TaskNoted(task=task, mission=name, notes=each.notes) for name, each in notes if each and each.notes
-        ]
+    async def _end_task(self, move: d.EndTask) -> None:
+        """Record the end of a task of which nothing was merged; one that is done may still hand parts on."""
+        missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
+        notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
+        added = await self._add_delegations(move.task, *(missions if move.outcome == "done" else ()))
+        self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
+
+    async def _add_delegations(self, task: str, *missions: str) -> list[Payload]:
+        """Return the events with which what agents of a task hand on joins the plan, to be recorded at once."""
+        while True:
+            now, look = self._progress, self._look
+            added = await asyncio.to_thread(
+                add_delegations, self._services, look, self._request, now, task, missions
+            )
+            if self._progress.plan is now.plan:  # else a person set another one meanwhile
+                self._control.changes += bool(added)  # what was decided on the plan as it was is decided again
+                return added
 
     def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
         """Return the end of a task with what all its missions cost."""
@@ -487,9 +504,9 @@ class Coordinator:
         else:
             now = self._services.clock.now()
             left = plan_seconds_left(self._journal.state, now)
-            moments = [next_expiry(self._journal.state)]
-            if left is not None:
-                moments.append((now + timedelta(seconds=max(0.0, left) + 1)).isoformat(timespec="seconds"))
+            due = None if move.due is None else move.due - plan_seconds_used(self._journal.state, now)
+            later = (now + timedelta(seconds=max(0.0, each) + 1) for each in (left, due) if each is not None)
+            moments = [next_expiry(self._journal.state), *(each.isoformat(timespec="seconds") for each in later)]
             wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from chargehand.core.amounts import format_seconds
 from chargehand.core.plan_events import TASK_QUESTION, PlanProgress, Rung, TaskOutcome, TaskProgress
 from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
@@ -53,7 +54,10 @@ class Ladder(Struct, frozen=True, kw_only=True):
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """Begin a round of a task: one child mission for each of `models`, `None` for the one it has anyway."""
+    """Begin a round of a task: one child mission for each of `models`, `None` for the one it has anyway.
+
+    It is stopped at second `due` of the plan's clock, `None` for never.
+    """
 
     task: str
     round: int
@@ -61,6 +65,7 @@ class Start(Struct, frozen=True, kw_only=True):
     why: str
     models: tuple[str | None, ...] = (None,)
     considered: tuple[str, ...] = ()
+    due: float | None = None
 
 
 class Hold(Struct, frozen=True, kw_only=True):
@@ -123,10 +128,14 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """Do nothing until there is news: of children, or of a person where only people have something to do."""
+    """Do nothing until there is news: of children, or of a person where only people have something to do.
+
+    At second `due` of the plan's clock the deadline of a task is over, `None` for none.
+    """
 
     tasks: tuple[str, ...]
     people: tuple[Reason, ...] = ()
+    due: float | None = None
 
 
 _MOVES_OF_TASKS = (Start, Merge, Review, Weigh)
@@ -139,6 +148,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
 
     Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
+    `elapsed` is what the plan's clock has: seconds that it was worked on.
     """
 
     progress: PlanProgress
@@ -148,6 +158,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     ladders: Callable[[Task], Ladder]
     collides: Collides
     is_strict: bool = True
+    elapsed: float = 0.0
 
     def of(self, task: str) -> TaskProgress:
         """Return what was decided about a task."""
@@ -173,6 +184,18 @@ class Situation(Struct, frozen=True, kw_only=True):
             run.is_open and run.status not in ("waiting", "paused")
             for run in (*self.runs(task), *self.reviews(task))
         )
+
+    def overdue(self, task: Task) -> Reason | None:
+        """Return why a task that has no good result goes on no longer, `None` where its deadline is not over."""
+        known = self.of(task.id)
+        due = known.current[-1].due if known.current else None
+        if due is None or task.deadline is None or due > self.elapsed:
+            return None
+        return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
+
+    def due(self, task: Task) -> float | None:
+        """Return when a task is overdue that begins now, or that a person has begun again."""
+        return None if task.deadline is None else self.elapsed + task.deadline
 
     def _child(self, mission: str) -> ChildMission:
         return self.children.get(mission) or ChildMission(id=mission, status="planned")
@@ -211,7 +234,8 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            return Wait(tasks=tuple(working))
+            dues = (run.due for name in working for run in now.of(name).current if run.due is not None)
+            return Wait(tasks=tuple(working), due=min((due for due in dues if due > now.elapsed), default=None))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
         for run in waiting:
@@ -251,7 +275,10 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
         message = f"{chosen.id} ended well and changed nothing"
         reason = handed or Reason(code="report", message=message)
         return [*others, EndTask(task=task.id, outcome="done", reason=reason)]
-    return [] if any(run.is_open for run in runs) else _climb(now, task, runs)
+    going = [run for run in runs if run.is_open]
+    if going and (late := now.overdue(task)) is not None:
+        return [StopChild(mission=run.id, why=f"task {task.id}: {late.message}") for run in going]
+    return [] if going else _climb(now, task, runs)
 
 
 def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
@@ -275,12 +302,15 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
     known = now.of(task.id)
     if question_about(task.id, known.round) in now.answers:
         return _ask(now, task, ())
+    if (late := now.overdue(task)) is not None:
+        return _ask(now, task, (late,))
+    due = known.current[-1].due
     if known.returned and known.returned[-1].mission in {run.mission for run in known.current}:
         back = known.returned[-1]
         if len(known.returned) > MOST_RETURNS:
             return _ask(now, task, (back.reason,))
-        return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message)]
-    return [Start(task=task.id, round=known.round + 1, rung="loop", why="its loop goes on")]
+        return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message, due=due)]
+    return [Start(task=task.id, round=known.round + 1, rung="loop", why="its loop goes on", due=due)]
 
 
 def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Move]:
@@ -288,6 +318,8 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     known, ladder = now.of(task.id), now.ladders(task)
     if question_about(task.id, known.round) in now.answers:
         return _ask(now, task, ())
+    if (late := now.overdue(task)) is not None:
+        return _ask(now, task, (late,))
     reasons = tuple(dict.fromkeys(reason for run in runs for reason in run.reasons))
     causes = {run.cause for run in runs}
     why = "; ".join(reason.message for reason in reasons[:3]) or f"it ended {runs[0].status}"
@@ -323,6 +355,7 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
                     why=why,
                     models=chosen,
                     considered=tuple(considered),
+                    due=known.current[-1].due,
                 )
             ]
     return _ask(now, task, reasons)
@@ -354,7 +387,7 @@ def _ask(
         stopped = Reason(code="task_failed", message=f"a person stopped the mission over task {task.id}")
         return [EndTask(task=task.id, outcome="failed", reason=stopped)]
     why = "a person had it tried again" if answer.strip().lower() == RETRY else f"a person said: {answer}"
-    return [Start(task=task.id, round=known.round + 1, rung="person", why=why)]
+    return [Start(task=task.id, round=known.round + 1, rung="person", why=why, due=now.due(task))]
 
 
 def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
@@ -387,7 +420,8 @@ def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
                 models[each % len(models)] if models else None for each in range(task.candidates)
             )
             turn = "what it comes after is done" if task.after else "nothing comes before it"
-            moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first))
+            due = now.due(task)
+            moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first, due=due))
             working.append(task)
         elif now.of(task.id).held != held:
             moves.append(Hold(task=task.id, reason=held))

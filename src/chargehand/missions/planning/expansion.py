@@ -1,4 +1,4 @@
-"""Control flow of a plan file written out: `sequence`, `parallel`, `each` and `decide` become plain tasks."""
+"""Control flow of a plan file written out: `sequence`, `each`, `decide`, `delegate` … become plain tasks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from chargehand.missions.planning.problems import PlanProblems, quote_value
 GROUPS = ("sequence", "parallel", "each", "decide")
 _EACH_KEYS = ("in", "as", "do")
 _DECIDE_KEYS = ("if", "then", "else")
+# What `delegate` says, and what a task calls it.
+_DELEGATE_KEYS = {"to": "role", "needs": "needs", "deadline": "deadline", "text": "text"}
 _NAME = late_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _DEFAULT_NAME = "item"
 # Of a value of `each`, and of all texts that values are filled into: a file of 1 MB could stand for gigabytes.
@@ -64,6 +66,8 @@ class PlanExpansion:
         if not isinstance(item, PlanTable):
             self._problems.add(where, f"a task must be a table, got {quote_value(item)}", _TASK_FORM)
             return after
+        if "delegate" in item:
+            item = self._read_delegate(item, where)
         form = next((each for each in GROUPS if each in item), None)
         if form is None:
             return self._add_draft(item, where, after, when)
@@ -147,6 +151,27 @@ class PlanExpansion:
             negated = f"! ${{BASH:-sh}} -e${{BASH:+o pipefail}} -c {shlex.quote(command)}"
             ends += self._expand_item(body["else"], f"{where}.else", after, negated)
         return ends
+
+    def _read_delegate(self, item: PlanTable, where: str) -> PlanTable:
+        """Return the table of the task that `delegate` is: who does it, by when, and what; a text is the role."""
+        body = item["delegate"]
+        body = {"to": body} if isinstance(body, str) else body
+        made = PlanTable({key: value for key, value in item.items() if key != "delegate"})
+        made.line = item.line
+        if not isinstance(body, dict) or not (body.get("to") or body.get("needs")):
+            hint = "write delegate: {to: tester, deadline: 10m, text: …}, or `needs` in place of `to`"
+            self._problems.add(where, f"`delegate` names nobody: {quote_value(body)}", hint, line=item.line)
+            return made
+        for key, value in body.items():
+            name = _DELEGATE_KEYS.get(key)
+            if name is None:
+                self._problems.add(where, f"unknown key {key!r}", nearest(key, _DELEGATE_KEYS), line=item.line)
+                continue
+            if name in made:
+                hint = "keep one of the two"
+                self._problems.add(where, f"{name!r} stands beside `delegate` too", hint, line=item.line)
+            made[name] = value
+        return made
 
     def _add_draft(self, table: PlanTable, where: str, after: tuple[str, ...], when: str) -> tuple[str, ...]:
         name = table.get("id")

@@ -136,10 +136,12 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
         reviewers=_read_reviewers(fields),
         attempts=fields.read_count("attempts", least=1, most=LARGEST_AMOUNT, default=None),
         seconds=fields.read_seconds("seconds") or fields.read_seconds("timeout"),
+        deadline=fields.read_seconds("deadline"),
         budget_usd=fields.read_usd("budget_usd") or fields.read_usd("budget"),
         priority=fields.read_count("priority", least=-_MOST_PRIORITY, most=_MOST_PRIORITY, default=0),
         risk=fields.read_choice("risk", RISKS),
         estimate=_read_estimate(fields),
+        delegated_by=fields.read_line("delegated_by"),
     )
 
 

@@ -54,7 +54,7 @@ def _table(record: type[Struct], *more: str, also: dict[str, Any] | None = None)
     for name, kind in [(field.encode_name, field.type) for field in fields] + [(name, str) for name in more]:
         if name in _COUNTS:
             properties[name] = _COUNTS[name]
-        elif name in (*SUGAR, *SUGAR.values(), "usd"):
+        elif name in (*SUGAR, *SUGAR.values(), "usd", "deadline"):
             properties[name] = _NUMBER
         else:
             properties[name] = _TEXTS if "tuple" in str(kind) else _TEXT
@@ -103,6 +103,9 @@ def render_schema() -> str:
         *(*SUGAR, "repeat", "while", "until", "most"),
         also={"loop": _body(_table(Loop)["properties"]), "estimate": _table(Estimate)},
     )
+    to_whom = _body({"to": _TEXT, "needs": _TEXTS, "deadline": _NUMBER, "text": _TEXT})
+    task["properties"]["delegate"] = {"anyOf": [_TEXT, to_whom]}
+    task |= {"required": ["id"], "anyOf": [{"required": ["text"]}, {"required": ["delegate"]}]}
     whole = _table(Plan)
     tasks = {"anyOf": [_ITEMS, {"type": "object"}]}
     whole["properties"] |= {

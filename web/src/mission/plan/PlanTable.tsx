@@ -30,7 +30,8 @@ export function PlanTable({ plan }: { plan: PlanDocument }) {
 }
 
 function Row({ task }: { task: TaskDocument }) {
-  const why = [...task.returned, ...(task.reason ? [task.reason] : [])];
+  const refused = task.delegations.flatMap((each) => (each.refused ? [each.refused] : []));
+  const why = [...refused, ...task.returned, ...(task.reason ? [task.reason] : [])];
   return (
     <tr>
       <th scope="row" className="mono">
@@ -41,6 +42,7 @@ function Row({ task }: { task: TaskDocument }) {
       </td>
       <td className="wrap plan-text">
         {plainText(task.text)}
+        {task.delegated_by && <p className="soft small">Handed on by {task.delegated_by}</p>}
         {why.map(({ code, message }, index) => (
           <p key={`${index} ${code}`} className="soft small">
             {plainText(message)}

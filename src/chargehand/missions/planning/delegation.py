@@ -1,0 +1,101 @@
+"""Parts of a task that its agent hands on to others: they become tasks of the plan, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from chargehand.core.errors import UsageError
+from chargehand.core.events import encode_json
+from chargehand.core.messages import Delegation
+from chargehand.core.plan_events import PlanProgress, TaskProgress
+from chargehand.core.plans import MOST_TASKS, Plan, Task
+from chargehand.missions.planning.expansion import TaskDraft
+from chargehand.missions.planning.loading import LARGEST_PLAN, PlanTable, load_plan
+from chargehand.missions.planning.problems import PlanProblems
+from chargehand.missions.planning.reading import DraftPlan, read_plan
+from chargehand.missions.planning.teams import fill_task
+from chargehand.missions.planning.validation import check_plan
+
+# How many parts the agents of one task hand on, in all its rounds, and how often a part is handed on again.
+MOST_DELEGATED = 3
+DEEPEST_DELEGATION = 2
+
+
+def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Delegation]) -> Plan:
+    """Return the plan in which parts of a task are tasks of their own, named after it, that come after it.
+
+    What was to come after it, and has not begun, comes after them too. They have no more than it: its areas,
+    checks, limits and, where their role has none, its reviewers; they share its budget. Their agents and models
+    are those of their role or of the whole. Raises `UsageError`: `delegation_refused` for what is out of bounds,
+    `plan_invalid` as for a file.
+    """
+    plan, whole = progress.plan, progress.plan.task(task)
+    if whole is None:
+        raise _refuse(f"task {task!r} is not part of the plan any more")
+    count = len(asked) + sum(len(each.tasks) for each in progress.tasks[task].delegated)
+    if count > MOST_DELEGATED:
+        raise _refuse(f"task {task!r} hands on {count} parts, more than {MOST_DELEGATED}")
+    if _depth(plan, whole) >= DEEPEST_DELEGATION:
+        raise _refuse(f"task {task!r} was handed on {DEEPEST_DELEGATION} times already, and does not hand on more")
+    nobody = next((each.id for each in asked if not each.role and not each.needs), None)
+    if nobody is not None:
+        raise _refuse(f"part {nobody!r} says neither in which role nor what its agent needs")
+    names = {each.id: f"{task}.{each.id}" for each in asked}
+    parts = [_make_task(plan, whole, each, names, share=len(asked)) for each in asked]
+    problems = PlanProblems("delegation")
+    draft = read_plan(load_plan(encode_json({"tasks": parts}), "delegation.json"), problems)
+    following = [_let_follow(each, progress, whole, names) for each in plan.tasks]
+    at = next(number for number, each in enumerate(following) if each.id == task) + 1
+    made = replace(plan, tasks=(*following[:at], *draft.plan.tasks, *following[at:]))
+    rest = [TaskDraft(table=PlanTable(), id=each.id, where="") for each in plan.tasks]
+    check_plan(DraftPlan(plan=made, drafts=[*draft.drafts, *rest], groups={}), problems)
+    problems.raise_first()
+    if len(made.tasks) > MOST_TASKS or len(encode_json(made)) > LARGEST_PLAN:
+        raise _refuse(f"a plan has at most {MOST_TASKS} tasks and {LARGEST_PLAN} bytes")
+    return made
+
+
+def _make_task(plan: Plan, whole: Task, asked: Delegation, names: dict[str, str], *, share: int) -> Task:
+    made = Task(
+        id=names[asked.id],
+        text=asked.text,
+        after=(whole.id, *(names.get(name, name) for name in asked.after)),
+        role=asked.role,
+        needs=asked.needs,
+        areas=whole.areas,
+        checks=whole.checks,
+        attempts=whole.attempts,
+        seconds=whole.seconds,
+        deadline=asked.deadline,
+        budget_usd=None if whole.budget_usd is None else whole.budget_usd / share,
+        priority=whole.priority,
+        risk=whole.risk,
+        delegated_by=whole.id,
+    )
+    # Handing on is no way around a review.
+    made = fill_task(made, plan)
+    return replace(made, reviewers=made.reviewers or whole.reviewers)
+
+
+def _let_follow(task: Task, progress: PlanProgress, whole: Task, names: dict[str, str]) -> Task:
+    """Return a task of the plan as it is once parts of another are tasks too."""
+    known = progress.tasks.get(task.id, TaskProgress())
+    if whole.id not in task.after or task.delegated_by == whole.id or known.runs or known.end is not None:
+        return task
+    return replace(task, after=tuple(dict.fromkeys((*task.after, *names.values()))))
+
+
+def _depth(plan: Plan, task: Task) -> int:
+    """Return how often what a task does was handed on: not at all where a person or a planner wrote it."""
+    depth, above = 0, plan.task(task.id)
+    # No further than it matters: a file may name what it likes, itself too.
+    while above is not None and above.delegated_by and depth < DEEPEST_DELEGATION:
+        depth, above = depth + 1, plan.task(above.delegated_by)
+    return depth
+
+
+def _refuse(problem: str) -> UsageError:
+    hint = "`chargehand mission plan MISSION --set FILE` adds tasks as a person wants them"
+    return UsageError(problem, code="delegation_refused", hint=hint)
