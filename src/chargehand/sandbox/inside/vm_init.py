@@ -51,8 +51,8 @@ def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None
     _mount("none", "/dev", "", _MS_BIND | _MS_REMOUNT | _LOCKED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # Python handles the first, and so any child could end process 1
-    # As a user without capabilities or a way back, below a filter of system calls; see seccomp(2).
-    # Also those that a program with a set-uid bit could otherwise regain.
+    # From here on a user without capabilities or a way back, below a filter of system calls; see seccomp(2). Also
+    # those capabilities go that a program with a set-uid bit could otherwise regain.
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel has no more of them
