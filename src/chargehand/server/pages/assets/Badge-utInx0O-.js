@@ -1,1 +1,0 @@
-import{t as e}from"./Icon-Bsa7ceug.js";import{a as t}from"./react-DX0dg-6H.js";var n=t();function r({tone:t,icon:r,children:i}){return(0,n.jsxs)(`span`,{className:`badge ${t}`,children:[(0,n.jsx)(e,{name:r,spin:r===`running`}),i]})}function i({children:e}){return(0,n.jsx)(`kbd`,{className:`kbd`,children:e})}export{i as n,r as t};
