@@ -13,7 +13,6 @@ from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.config.values import format_value, parse_text, parse_value
 from chargehand.core.config import AgentConfig, Config
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
-from chargehand.core.ports import DriverName
 from chargehand.core.records import MissionRequest
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.probe import scratch_plan
@@ -125,15 +124,13 @@ def requested_agent(resolved: ResolvedConfig, request: MissionRequest) -> Agent:
 _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
 
 
-async def probe_agent(
-    config: AgentConfig, toolchain: Toolchain, *, scratch: Path, driver: DriverName = "worktree"
-) -> AgentIdentity:
+async def probe_agent(config: AgentConfig, toolchain: Toolchain, *, scratch: Path) -> AgentIdentity:
     """Look at a `cli` or `acp` agent inside a sandbox below `scratch`; nothing of it reaches a model.
 
     Raises `TierUnavailableError` where no sandbox can be had.
     """
     async with ProcessTier(toolchain) as tier:
-        with scratch_plan(scratch, driver) as plan:
+        with scratch_plan(scratch, "worktree") as plan:
             sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
             try:
                 return await identify_agent(config, sandbox)

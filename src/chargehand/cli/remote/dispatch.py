@@ -165,10 +165,6 @@ def _write(request: RemoteRequest, output: Path, pieces: Any, *, missions: tuple
     if not missions:  # its first line names them
         with output.open("rb") as file:
             missions = tuple(json.loads(file.readline())["missions"])
-    elif request.command == "mission report":
-        missions = (
-            str(request.ask_route("get_missions_mission_outcome", mission=missions[0]).document["mission"]),
-        )
     request.out.document(AuditExport(output=str(output), missions=missions, bytes=size))
     request.out.text(f"Wrote {output} ({size} bytes).")
     return 0
@@ -180,7 +176,7 @@ def _verify(request: RemoteRequest) -> int:
 
 
 def _show_judgements(request: RemoteRequest) -> int:
-    for page in request.pages("next"):
+    for page in request.pages():
         for logged in page["judgements"]:
             request.out.document(logged)
             judged = logged["judged"]
@@ -220,7 +216,7 @@ def _with_password(request: RemoteRequest) -> int:
 
 
 def _show_project_log(request: RemoteRequest) -> int:
-    for page in request.pages("next"):
+    for page in request.pages():
         for event in page["events"]:
             request.out.document(event)
             request.out.text(f"{event['seq']:>4}  {event['time']}  {event['type']}")

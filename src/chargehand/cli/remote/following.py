@@ -71,7 +71,7 @@ def show_log(request: RemoteRequest) -> int:
     """Print a mission's log, or the conversation behind it, and with --follow what comes."""
     out, options = request.out, request.parameters
     if options["transcript"]:
-        for page in request.pages("next"):
+        for page in request.pages():
             for entry in page["lines"]:
                 out.document(entry)
                 by = " ".join(filter(None, (entry["speaker"], entry["model"], entry["tool"])))

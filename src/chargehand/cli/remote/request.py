@@ -49,13 +49,13 @@ class RemoteRequest:
         self._check(())
         return self.connection.stream(self.route, self.arguments)
 
-    def pages(self, following: str, *, cursor: str = "after", after: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield pages up to the last one, which names none by its `following`."""
-        place: int | None = after
+    def pages(self) -> Iterator[dict[str, Any]]:
+        """Yield pages up to the last one, which names no next one."""
+        place: int | None = 0
         while place is not None:
-            page = self.ask(**{cursor: place, "limit": _PAGE}).document
+            page = self.ask(after=place, limit=_PAGE).document
             yield page
-            place = page[following]
+            place = page["next"]
 
     def _check(self, worked_out: Collection[str]) -> None:
         own = sorted(self._own - set(worked_out))
