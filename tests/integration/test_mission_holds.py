@@ -21,6 +21,7 @@ from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import MissionAllowed, MissionQueued
+from chargehand.core.records import Reason
 from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
@@ -235,3 +236,20 @@ def test_who_was_killed_holds_until_it_was_taken_up_and_ended(branch: Branch) ->
     branch.work()
     branch.landed(first, second)
     assert git(branch.repo, "show", "main:seen-b.txt").split() == ["a"]
+
+
+def test_for_whom_no_worker_takes_up_nobody_waits(branch: Branch) -> None:
+    first = branch.ask("echo a > f.txt", change=["f.txt"])
+    second = branch.ask("echo b > f.txt", change=["f.txt"])
+    with branch.opened() as app:
+        log, now = app.store.log, app.clock.now()
+        reason = Reason(code="collision_file", message="f.txt")
+        waits = MissionQueued(
+            waits_for="missions", before=0, places=1, reason=reason, mission=first, seen=log.last_seq(first)
+        )
+        log.append(second, waits)
+        assert list(app.mission_reader.sleepers()) == [second]
+        assert not app.steering.wake(second, now=now)
+        log.set_aside(first)
+        assert app.steering.wake(second, now=now)
+        assert log.get(second).runnable

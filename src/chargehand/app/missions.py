@@ -296,7 +296,8 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         raise UsageError("--step and --to-end were both given", hint="give one of them")
     mission = app.find_mission(name)
     more = {name: "yes" for name, wanted in (("step", step), ("to_end", to_end)) if wanted}
-    is_held = app.order(mission, "resume", **more)
+    # A worker that just lets go of it, for an earlier mission, would take the word for nothing.
+    is_held = app.order(mission, "resume", **more) and app.mission_reader.state(mission).held is None
     if not is_held:
         before = app.mission_reader.state(mission)
         # One whose agent did its work goes on with its verdict, and needs no agent for that.

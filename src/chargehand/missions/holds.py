@@ -30,6 +30,7 @@ from chargehand.missions.planning.collisions import Footprint, collision, footpr
 from chargehand.missions.planning.patterns import pattern_problem
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.waiting import goes_on_by_itself
+from chargehand.store.rows import MissionListing
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:  # a person's command looks at holds without what runs missions
@@ -69,7 +70,7 @@ def has_begun(state: MissionState) -> bool:
 def is_still_held(look: MissionReader, held: MissionQueued) -> bool:
     """Tell whether nothing happened since by which a mission that waits for another one could begin."""
     try:
-        other = look.store.log.summary(held.mission, look.workers.live).summary
+        other = look.store.log.summary(held.mission, look.workers.live)
     except NotFoundError:
         return False
     news = look.store.log.read(held.mission, after=held.seen, types=(PlanMade.type, TaskEnded.type), limit=1)
@@ -120,9 +121,12 @@ def _is_to_be_applied(state: MissionSummary) -> bool:
     return applies and state.base is not None and state.base.branch is not None
 
 
-def _holds_others(state: MissionSummary) -> bool:
+def _holds_others(listing: MissionListing) -> bool:
     """Tell whether others wait for a mission: it goes on by itself, so that nobody waits for a person's word."""
-    return state.status in ("planned", "running") or goes_on_by_itself(state)
+    state, row = listing.summary, listing.row
+    # Not one that was set aside, since its log is damaged: no worker takes that up.
+    is_looked_at = row.runnable or row.owner is not None or row.wakes is not None or state.asleep
+    return is_looked_at and (state.status in ("planned", "running") or goes_on_by_itself(state))
 
 
 def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[MissionSummary]:
@@ -133,8 +137,9 @@ def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[Miss
         statuses=("planned", "running", "waiting", "paused"),
         before=state.id,
     )
-    for each in (listing.summary for listing in listed):
-        if not _is_to_be_applied(each) or not _holds_others(each) or each.repository != state.repository:
+    for listing in listed:
+        each = listing.summary
+        if not _is_to_be_applied(each) or not _holds_others(listing) or each.repository != state.repository:
             continue
         if each.base is not None and state.base is not None and each.base.branch == state.base.branch:
             yield each
