@@ -290,6 +290,7 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
         *(
             "mission.queued",
             "mission.admitted",
+            "mission.allowed",
             "mission.interrupted",
             "message.sent",
             "question.answered",

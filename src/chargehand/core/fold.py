@@ -506,14 +506,9 @@ def _send(state: MissionState, event: m.MessageSent) -> None:
         state.messages.append(replace(event, message=event.message or f"message-{len(state.messages) + 1}"))
 
 
-@_on(_STATE, a.MessageDelivered)
-def _deliver(state: MissionState, event: a.MessageDelivered) -> None:
-    state.delivered.add(event.message)
-
-
-@_on(_STATE, a.MessageAcknowledged)
-def _acknowledge(state: MissionState, event: a.MessageAcknowledged) -> None:
-    state.acknowledged.add(event.message)
+@_on(_STATE, a.MessageDelivered, a.MessageAcknowledged)
+def _deliver(state: MissionState, event: a.MessageDelivered | a.MessageAcknowledged) -> None:
+    (state.delivered if isinstance(event, a.MessageDelivered) else state.acknowledged).add(event.message)
 
 
 @_on(_STATE, a.MessageReceived)
