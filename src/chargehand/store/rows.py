@@ -222,11 +222,12 @@ class Listings:
         `fits` depends on nothing but the condition and its values. Raises `StoreError`.
         """
         key = (where, tuple(sorted(values.items())), limit, measures)
-        kept, alive = self._kept.pop(key, None), OwnerLiveness(is_live)
+        kept, alive = self._kept.get(key), OwnerLiveness(is_live)
         # Before anything is read: a list is of this version or of a later one, and then it is read once more.
         version = None if kept is None else self._database.version()
         if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
             kept = self._read(key, version, alive, fits)
+        self._kept.pop(key, None)  # the one that was asked for last stands last
         if len(kept.listings) <= _MOST_KNOWN:
             self._kept[key] = kept
         while len(self._kept) > _MOST_LISTS:
