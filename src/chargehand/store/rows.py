@@ -42,8 +42,8 @@ ROW_COLUMNS = (
 )
 # Rows that are kept decoded, some kilobytes each.
 _MOST_KNOWN = 5_000
-# Lists that are kept whole, each with what one server's pages ask for again and again.
-_MOST_LISTS = 8
+# Lists that are kept whole: those of the pages that are open, and of the tasks of the missions they show.
+_MOST_LISTS = 32
 _OWNERS = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
 _TEXT, _MAYBE = (str,), (str, type(None))
 # The types of the columns as programs of ours write them.
