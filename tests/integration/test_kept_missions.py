@@ -14,7 +14,7 @@ import pytest
 from tests.server_kit import API, Served, environment, record_missions, serving
 
 from chargehand.app.reading import StateReader
-from chargehand.core.events import Event
+from chargehand.core.events import Event, decode
 from chargehand.core.mission_events import MessageSent
 from chargehand.missions.reading import FoldedMissions
 from chargehand.store.heads import LogHead
@@ -146,15 +146,16 @@ def test_who_asks_at_once_gets_each_a_moment_of_the_log(served: Served, client: 
 
 
 class CountedLog(EventLog):
-    """Notes from which line on each mission is read."""
+    """Counts the lines that are read of missions that are kept."""
 
     def __init__(self, reader: StateReader) -> None:
         super().__init__(reader.store.database, clock=reader.clock)
-        self.asked: list[tuple[str, int]] = []
+        self.lines = 0
 
-    def lines_behind(self, mission: str, head: LogHead) -> tuple[Event, ...] | None:
-        self.asked.append((mission, head.seq))
-        return super().lines_behind(mission, head)
+    def lines_behind(self, mission: str, head: LogHead, *, limit: int) -> tuple[Event, ...] | None:
+        found = super().lines_behind(mission, head, limit=limit)
+        self.lines += len(found or ())
+        return found
 
 
 def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path: Path) -> None:
@@ -164,24 +165,35 @@ def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path
         log = CountedLog(reader)
         kept = FoldedMissions(log, lines=3, seconds=60, now=lambda: moment)
 
-        def asked(mission: str) -> list[tuple[str, int]]:
-            log.asked.clear()
-            found = kept.get(mission)
+        def lines_of(mission: str) -> int:
+            before, found = log.lines, kept.get(mission)
             assert found is not None
             assert found.state == reader.mission_reader.at_rest(mission)
-            return list(log.asked)
+            return log.lines - before
 
-        assert asked(one) == [(one, 0)]
+        assert lines_of(one) == 1
         log.append(one, MessageSent(message="s", text="a", identity="os:ada"))
-        assert asked(one) == [(one, 1)]
-        assert asked(two) == [(two, 0)]
-        assert asked(one) == [(one, 2)]  # three lines: both have room
+        assert [lines_of(one), lines_of(two)] == [1, 1]
+        assert [lines_of(one), lines_of(two)] == [0, 0]  # three lines: both have room
         log.append(two, MessageSent(message="s", text="a", identity="os:ada"))
-        assert asked(two) == [(two, 1)]  # now there is no room for the other one
-        assert asked(one) == [(one, 0)]
+        assert lines_of(two) == 1  # now there is no room for the other one
+        assert [lines_of(one), lines_of(one)] == [2, 0]
         moment += 61
-        assert asked(one) == [(one, 0)]  # lines that were read long ago are verified again
-        assert asked(one) == [(one, 2)]
+        assert [lines_of(one), lines_of(one)] == [2, 0]  # what was read long ago is verified again
+
+
+def test_a_long_log_is_read_in_pieces_that_follow_each_other(served: Served, client: httpx.Client) -> None:
+    with served.reader() as reader:
+        said = [MessageSent(message=f"s-{number}", text=str(number), identity="os:ada") for number in range(5001)]
+        created = reader.store.log.read(OTHER, limit=1)[0]
+        reader.store.log.append("m-long", decode(created.type, created.payload or b""), *said)
+    assert texts_of(client, "m-long") == [str(number) for number in range(5001)]
+    with database(served) as raw:
+        raw.execute("UPDATE events SET payload = x'7b' WHERE mission = 'm-long' AND seq = 5001")
+    say(served, "m-long", "more")
+    assert shown(client, "m-long")["damaged"] == []
+    with served.reader() as reader:
+        assert FoldedMissions(reader.store.log).get("m-long") is None
 
 
 def test_lists_show_each_mission_as_it_is_now(served: Served, client: httpx.Client) -> None:

@@ -17,6 +17,7 @@ from chargehand.missions.reading import already_rolled_back_error, find_checkpoi
 from chargehand.missions.task_rollback import check_whole, plan_task_rollback
 from chargehand.workspace.depot import Depot, LineCount, PathEntry
 from chargehand.workspace.hunks import LineRange
+from chargehand.workspace.repository import find_repository
 from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
 
 if TYPE_CHECKING:
@@ -340,7 +341,9 @@ def named_tree(state: MissionState, name: str) -> str:
 
 def mission_depot(reader: StateReader, state: MissionState) -> Depot:
     """Return the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
-    return reader.depot(reader.project(repository_of(state)))
+    # Once for both: each look asks a git of its own, which takes longer than all else of a small change.
+    found = find_repository(repository_of(state))
+    return reader.depot(reader.store.projects.identify(found.path), repository=found)
 
 
 def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:

@@ -26,7 +26,7 @@ from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
-from chargehand.workspace.repository import find_repository
+from chargehand.workspace.repository import Repository, find_repository
 
 if TYPE_CHECKING:
     from typing import Self
@@ -229,13 +229,14 @@ class StateReader:
         """Return how the mission stands that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""
         return self.mission_reader.state(self.find_mission(name))
 
-    def depot(self, project: ProjectRow) -> Depot:
-        """Open the depot of a project."""
+    def depot(self, project: ProjectRow, *, repository: Repository | None = None) -> Depot:
+        """Open the depot of a project; `repository` is its own, where it was looked at already."""
         from chargehand.missions.services import system_errors
         from chargehand.workspace.depot import Depot
 
         with system_errors():
-            return Depot.open(self.home / "projects" / project.id, repository=project.path, room=self.room)
+            home = self.home / "projects" / project.id
+            return Depot.open(home, repository=repository or project.path, room=self.room)
 
     @cached_property
     def room(self) -> StateQuota:

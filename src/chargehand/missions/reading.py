@@ -24,6 +24,9 @@ from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
+# Of a long log no more is in memory at once than so many lines.
+_LINES_AT_ONCE = 5_000
+
 
 class QueuePosition(Struct, frozen=True, kw_only=True):
     """A mission that should go on and that nobody alive holds; `before` so many others were asked for before it.
@@ -158,16 +161,14 @@ class FoldedMissions:
                 known = FoldedMission(state=MissionState(), head=LogHead(seq=0, hash=GENESIS), since=now)
             if now - known.since > self._seconds:
                 continue
-            lines = self._log.lines_behind(mission, known.head)
-            if lines == ():
-                return known
-            if lines is None:
-                continue
-            state = independent_copy(known.state)
-            for line in lines:
-                apply(state, line)
-            head = LogHead(seq=lines[-1].seq, hash=lines[-1].hash)
-            return FoldedMission(state=state, head=head, since=known.since)
+            state, head = known.state, known.head
+            while lines := self._log.lines_behind(mission, head, limit=_LINES_AT_ONCE):
+                state = independent_copy(state) if state is known.state else state
+                for line in lines:
+                    apply(state, line)
+                head = LogHead(seq=lines[-1].seq, hash=lines[-1].hash)
+            if lines is not None:
+                return FoldedMission(state=state, head=head, since=known.since)
         return None
 
 

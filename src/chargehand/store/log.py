@@ -168,18 +168,18 @@ class EventLog:
             erased = {(name, seq) for name, seq in erasures}
         return tuple(line_problems(mission, lines, hashes={}, erased=erased))
 
-    def lines_behind(self, mission: str, head: LogHead) -> tuple[Event, ...] | None:
+    def lines_behind(self, mission: str, head: LogHead, *, limit: int) -> tuple[Event, ...] | None:
         """Return the lines behind one that was read before, `None` where they cannot be trusted to go on from it.
 
         That is where this line is not there any more, where a line behind it is not what was written, and where
         anything of the mission was erased: then what was made of the log before is not what it tells now.
-        From `seq` 0 on it is the whole log. Raises `StoreError`.
+        At most `limit` of them; from `seq` 0 on they are those from the first one. Raises `StoreError`.
         """
-        query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq >= ? ORDER BY seq"
+        query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq >= ? ORDER BY seq LIMIT ?"
         with self._database.read() as connection:
             if connection.execute("SELECT 1 FROM erasures WHERE mission = ? LIMIT 1", (mission,)).fetchone():
                 return None
-            rows = connection.execute(query, (mission, head.seq)).fetchall()
+            rows = connection.execute(query, (mission, head.seq, limit + bool(head.seq))).fetchall()
         if head.seq:
             # Each hash covers the one before: the same one is the end of the same lines.
             if not rows or (rows[0][1], rows[0][-1]) != (head.seq, head.hash):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct
@@ -45,8 +46,8 @@ ROW_COLUMNS = (
 )
 # Rows that are kept decoded, some kilobytes each.
 _MOST_KNOWN = 5_000
-# Lists that are kept whole, each with what one server's pages ask for again and again.
-_MOST_LISTS = 8
+# Lists that are kept whole: those of the pages that are open, and of the tasks of the missions they show.
+_MOST_LISTS = 32
 _OWNERS = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
 _TEXT, _MAYBE = (str,), (str, type(None))
 # The types of the columns as programs of ours write them.
@@ -185,7 +186,7 @@ def read_row(row: Sequence[Any]) -> MissionRow:
 
 
 class _KeptList(Struct, frozen=True, kw_only=True):
-    """A list as of one version of the database (none where it was asked for once), and who was alive then."""
+    """A list as of one version of the database (none for the first of all), and who was alive then."""
 
     version: int | None
     alive: Mapping[str, bool]
@@ -199,6 +200,7 @@ class Listings:
         self._database = database
         self._known: dict[object, KnownListing] = {}
         self._kept: dict[object, _KeptList] = {}
+        self._lock = Lock()
 
     def refresh(self) -> bool:
         """Make stale rows anew; tell whether some are left, as where this program may not write."""
@@ -225,15 +227,17 @@ class Listings:
         `fits` depends on nothing but the condition and its values. Raises `StoreError`.
         """
         key = (where, tuple(sorted(values.items())), limit, measures)
-        kept, alive = self._kept.pop(key, None), OwnerLiveness(is_live)
+        kept, alive = self._kept.get(key), OwnerLiveness(is_live)
         # Before anything is read: a list is of this version or of a later one, and then it is read once more.
-        version = None if kept is None else self._database.version()
+        version = self._database.version() if self._kept else None
         if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
             kept = self._read(key, version, alive, fits)
-        if len(kept.listings) <= _MOST_KNOWN:
-            self._kept[key] = kept
-        while len(self._kept) > _MOST_LISTS:
-            self._kept.pop(next(iter(self._kept)), None)
+        with self._lock:
+            self._kept.pop(key, None)  # the one that was asked for last stands last
+            if len(kept.listings) <= _MOST_KNOWN:
+                self._kept[key] = kept
+            while len(self._kept) > _MOST_LISTS:
+                del self._kept[next(iter(self._kept))]
         return kept.listings
 
     def _read(
