@@ -15,7 +15,7 @@ from tests.workspace_kit import Yard, operate, write
 from chargehand.workspace.environment import EnvironmentLayers
 from chargehand.workspace.host.files import hold_lock, remove_tree, tree_bytes
 from chargehand.workspace.space import ProjectGc, depot_bytes, gc, list_items, total_bytes
-from chargehand.workspace.workspace import Workspace
+from chargehand.workspace.workspace import Workspace, discard_workspaces
 
 NEVER = 10**12
 
@@ -274,6 +274,15 @@ def test_what_crashes_left_is_swept(yard: Yard) -> None:
     assert collect(yard, now=None, max_age=0, shared_age=9e9).litter == (".trash-x",), "one may be in the making"
     collect(yard)
     assert list((yard.root / "workspaces").iterdir()) == []
+
+
+def test_what_is_discarded_leaves_nothing_of_a_discarding_that_was_killed(yard: Yard) -> None:
+    workspace = yard.workspace("overlay")
+    place = yard.root / "workspaces"
+    for name in (f".trash-{workspace.id}-0a", f".new-{workspace.id}", ".trash-w-other-0a"):
+        (place / name / "work").mkdir(parents=True, mode=0)
+    discard_workspaces(yard.depot(), f"{workspace.id}*")
+    assert [path.name for path in place.iterdir()] == [".trash-w-other-0a"]
 
 
 def test_the_key_of_an_environment_follows_its_inputs(yard: Yard) -> None:

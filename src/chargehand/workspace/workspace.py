@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -384,6 +384,20 @@ def _directory(depot: Depot, id: str) -> Path:
     if not id or "/" in id or id.startswith("."):
         raise NotFoundError(f"no workspace {id!r}", code="workspace_not_found")
     return depot.root / "workspaces" / id
+
+
+def discard_workspaces(depot: Depot, pattern: str) -> None:
+    """Remove the files of the workspaces whose names match, those half made or half removed included.
+
+    Their checkpoints stay in the depot.
+    """
+    directory = depot.root / "workspaces"
+    for path in directory.glob(pattern):
+        with suppress(NotFoundError):
+            Workspace.load(depot, path.name).discard()
+    for path in (*directory.glob(f".new-{pattern}"), *directory.glob(f".trash-{pattern}")):
+        with suppress(InfrastructureError):  # a worker that was given up may still write there: `gc` comes later
+            remove_tree(path)
 
 
 def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> None:

@@ -37,7 +37,7 @@ from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota, require_room
-from chargehand.workspace.workspace import Workspace
+from chargehand.workspace.workspace import Workspace, discard_workspaces
 
 # What the sandbox of a candidate's setup is opened for, as its events name it.
 OFFLINE = "setup without network"
@@ -118,7 +118,7 @@ class SandboxProvisioner:
             if mission is None:
                 return self._create(environment, tree, caches=caches)
             # Under any epoch: an earlier claim's files carry another name.
-            _remove(self.services, mission, f"{purpose}-*")
+            discard_workspaces(self.services.depot, f"{workspace_prefix(mission)}{purpose}-*")
             name = f"{workspace_prefix(mission)}{purpose}-{epoch or 0}"
             return self._create(environment, tree, id=name, caches=caches)
 
@@ -346,7 +346,7 @@ async def _open_quota(
 def remove_leftovers(services: Services, state: MissionState) -> None:
     """Remove what dead workers left of a settled mission; its checkpoints stay in the depot."""
     with contextlib.suppress(ChargehandError, OSError):  # how the mission ended matters more; `gc` comes later
-        _remove(services, state.id, "*")
+        discard_workspaces(services.depot, f"{workspace_prefix(state.id)}*")
     for path in services.home.glob(f"acceptance-{state.id}-*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -364,16 +364,6 @@ def acceptance_directory(services: Services, journal: Journal) -> Path:
 def workspace_prefix(mission: str) -> str:
     """Return what the names of a mission's workspaces begin with."""
     return f"w-{mission.removeprefix('m-')}-"
-
-
-def _remove(services: Services, mission: str, which: str) -> None:
-    """Remove the files of a mission's workspaces, those half made included."""
-    directory = services.depot.root / "workspaces"
-    for path in directory.glob(f"{workspace_prefix(mission)}{which}"):
-        with contextlib.suppress(NotFoundError):
-            Workspace.load(services.depot, path.name).discard()
-    for path in directory.glob(f".new-{workspace_prefix(mission)}{which}"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 # --- requests of a sandbox to hosts
