@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from desk import repository, shell
+from tests import forked
 from tests.conftest import git
+from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.integration.test_coordinator import Crew, branch, task
 from tests.integration.test_slots_attempts import LIMIT, until
 
@@ -115,3 +117,37 @@ def test_with_one_place_no_two_run_at_once(crew: Crew) -> None:
     # Where the place is free again before a result is merged, the next one's checks may take it.
     turns = [type(each) for each in crew.events(mission, SandboxOpened, SandboxClosed)]
     assert turns == [SandboxOpened, SandboxClosed] * (len(turns) // 2)
+
+
+def test_a_pause_and_a_death_while_checks_run_ahead_leave_nothing_and_change_nothing(crew: Crew) -> None:
+    # Once two results are merged the check waits to be woken: beside it the same one runs ahead on all three.
+    waits = f"cat sub/* > /dev/null; if test $(ls sub | grep -c '^[abc].txt') -gt 1; then sleep {MARK} || true; fi"
+    mission = queued_up(crew, [task(name) for name in "abc"], waits)
+
+    def worker() -> forked.ForkedProcess:
+        words = ("worker", "--until-idle")
+        return forked.ForkedProcess(words, cwd=crew.repo, environ=crew.environ, session=True)
+
+    killed = worker()
+    try:
+        wait_until(lambda: len(sleepers()) == 2)
+        with crew.opened() as app:
+            pause_mission(app, mission, reason="")
+            frozen = sleepers()
+            wake()  # who is frozen hears of it once it goes on
+            assert app.mission_reader.state(mission).status == "paused"
+            assert sleepers() == frozen
+    finally:
+        killed.kill()
+        killed.wait(LIMIT)
+    wait_until(lambda: not sleepers())
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+        resume_mission(app, mission)
+    last = worker()
+    wait_until(lambda: (wake(), last.poll())[1] is not None)
+    state = finished(crew, mission)
+    assert [each.task for each in crew.events(mission, TaskMerged)] == ["a", "b", "c"]
+    assert crew.events(mission, TaskMerged)[-1].tree == git(
+        crew.repo, "rev-parse", f"{branch(crew, state)}^{{tree}}"
+    )
+    assert [each.verdict.status for each in judged(crew, mission)] == ["green"] * 2

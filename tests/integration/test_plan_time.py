@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from desk import repository, shell
+from tests import forked
 from tests.integration.test_coordinator import Crew, task
+
+from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.runs import RunRequest
+from chargehand.core.mission_events import MissionFinished
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -35,3 +41,34 @@ def test_without_a_word_of_a_person_each_task_has_a_limit_of_its_own(crew: Crew)
     state = crew.work(mission)
     assert state.request is not None
     assert (state.status, state.request.plan_seconds) == ("promoted", None)
+
+
+def test_a_worker_that_dies_when_the_time_is_over_leaves_a_plan_that_ends_so(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b", shell("sleep 600"))], time="4s")
+
+    def work(*plan: str) -> int:
+        module = "tests.dying" if plan else "chargehand"
+        words = (*plan, "worker", "--until-idle")
+        return forked.ForkedProcess(words, cwd=crew.repo, environ=crew.environ, module=module, session=True).wait()
+
+    # Usually the first that ends is `a`; then the time is over, and `b` or the plan is about to.
+    assert work("before mission.finished#2") == -signal.SIGKILL
+    assert work() == 0
+    with crew.opened() as app:
+        state = app.mission_reader.state(mission)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
+    assert len(crew.events(mission, MissionFinished)) == 1
+    assert not set(crew.children(mission).values()) - {"promoted", "cancelled", "exhausted"}
+
+
+def test_the_time_of_a_plan_counts_while_a_planner_makes_it(crew: Crew) -> None:
+    asked = RunRequest(
+        text="Write files", plan="auto", agent=shell("sleep 600"), only_checks=("true",), yes=True, time="3s"
+    )
+    with crew.opened() as app:
+        request, plan = plan_request(app, asked)
+        mission = record_mission(app, request, plan=plan)
+    state = crew.work(mission)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
+    assert "nothing was merged" in state.reasons[0].message
+    assert not set(crew.children(mission).values()) - {"cancelled", "exhausted"}
