@@ -25,8 +25,8 @@ export function AlertsCard() {
 function Alerts({ alerts }: { alerts: AlertsDocument }) {
   const now = useNow();
   const notice = watchNotice(alerts, now);
+  const canAct = useCanAct();
   return (
-    <>
       <DataTable
         caption="Alerts"
         heads={["What", "State", "When", "Times #"]}
@@ -39,10 +39,10 @@ function Alerts({ alerts }: { alerts: AlertsDocument }) {
           row.count,
         ])}
         none="No alert is raised, and none was."
-      />
-      {notice && <p className="soft small wrap">{notice}</p>}
-      {useCanAct() && <Trial />}
-    </>
+      >
+        {notice && <p className="soft small wrap">{notice}</p>}
+        {canAct && <Trial />}
+      </DataTable>
   );
 }
 

@@ -18,10 +18,11 @@ interface TableProps {
   heads: readonly string[];
   rows: readonly (readonly ReactNode[])[];
   none: string;
+  children?: ReactNode;
 }
 
 /** A table whose first column names the row; columns whose head ends in `#` hold numbers. */
-export function DataTable({ caption, heads, rows, none }: TableProps) {
+export function DataTable({ caption, heads, rows, none, children }: TableProps) {
   const numeric = heads.map((head) => (head.endsWith("#") ? "number" : "wrap"));
   return (
     <section className="card stack">
@@ -61,6 +62,7 @@ export function DataTable({ caption, heads, rows, none }: TableProps) {
           </table>
         </Scroll>
       )}
+      {children}
     </section>
   );
 }
