@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from desk import MEND, PASSES, Desk, repository
+from tests.crash_kit import wait_until
 from tests.postgres import cluster, free_port
+
+from chargehand.app.composition import App
 
 RUN = ("run", "mend", "--agent", MEND, *PASSES, "--detach")
 
@@ -50,6 +55,34 @@ def test_a_key_stands_for_one_request(tmp_path: Path, url: str) -> None:
     assert desk.say(*RUN, "--idempotency-key", "other", cwd=repo).document["mission"] != first.document["mission"]
     desk.refused("key_reused", 1, *RUN, "--allow", "src/**", "--idempotency-key", "k", cwd=repo)
     desk.refused("usage", 2, *RUN[:-1], "--idempotency-key", "k", cwd=repo)
+
+
+def test_up_waits_for_a_database_that_starts_later_and_says_so_once(tmp_path: Path) -> None:
+    with cluster() as server:
+        desk = Desk(tmp_path, CHARGEHAND_ENGINE_URL=server.database())
+        server.stop()
+        process = desk.start("up", "--port", "0", cwd=tmp_path)
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert "Connection refused" in said
+        assert "it is tried again for 120 s" in said
+        server.start()
+        with App.open(environ=desk.environ, cwd=tmp_path) as app:
+            wait_until(lambda: "worker" in [member.role for member in app.workers.members()])
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        assert (process.returncode, stderr) == (0, "")
+
+
+def test_up_waits_for_no_database_that_there_is_not(tmp_path: Path) -> None:
+    with cluster() as server:
+        desk = Desk(tmp_path, CHARGEHAND_ENGINE_URL=f"{server.database()}_other")
+        process = desk.start("up", "--port", "0", cwd=tmp_path)
+        _, stderr = process.communicate(timeout=100)
+    assert process.returncode == 6
+    error = json.loads(stderr)["error"]  # nothing else is told
+    assert error["code"] == "worker_failed"
+    assert "does not exist" in error["message"]
 
 
 @pytest.mark.needs_bwrap

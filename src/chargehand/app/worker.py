@@ -42,7 +42,7 @@ _AHEAD = 2
 _TRIES = 1000
 # How long a worker that was alive is taken to be so, where asking is a query.
 _ASK_SECONDS = 0.5
-_AWAY = "engine_database"
+AWAY = "engine_database"
 _DAMAGED = "mission_damaged"
 # Missions that one worker runs at once, where nobody says otherwise.
 SLOTS = 5
@@ -159,7 +159,7 @@ class Worker:
                     self._handed[row.id] = turn
             found = bool(rows)
         except InfrastructureError as error:
-            if error.code != _AWAY:
+            if error.code != AWAY:
                 raise
             if not self._away:
                 _LOG.warning("%s", error)
@@ -212,7 +212,7 @@ class Worker:
             except FencedError as error:
                 _LOG.warning("%s", error)
             except ChargehandError as error:
-                if error.code == _AWAY:
+                if error.code == AWAY:
                     raise asyncio.CancelledError from error  # says nothing of the mission: later, or by another
                 if error.code != "mission_held":
                     self._give_up(mission, error.code, error.message)
@@ -279,6 +279,18 @@ def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
             # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the worker.
             start_new_session=True,
         )
+
+
+def engine_answers(reader: StateReader) -> bool | None:
+    """Tell whether the server of the engine's database takes connections now, `None` where it is a file.
+
+    May take seconds. Raises `ConfigError`.
+    """
+    if reader.engine.url is None:
+        return None
+    from chargehand.durable.leases import server_answers
+
+    return server_answers(reader.engine.url)
 
 
 def _has_worker(app: StateReader) -> bool:

@@ -47,6 +47,18 @@ _ALL = (
 _ONE = "SELECT place, until > clock_timestamp() AS valid FROM chargehand.workers WHERE id = :id"
 
 
+def server_answers(url: str) -> bool:
+    """Tell whether the server of a PostgreSQL URL takes connections now, whoever asks; may take seconds.
+
+    One that starts or stops does not, nor one that cannot be reached. Whether it lets us in is another question.
+    """
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import PGconn, Ping
+
+    found = PGconn.ping(make_conninfo(url, connect_timeout=5).encode())
+    return found not in (Ping.REJECT, Ping.NO_RESPONSE)
+
+
 class LeasedWorkers:
     """The workers of all machines that share a database; those of this directory are also known by their locks."""
 

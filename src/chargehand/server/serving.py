@@ -25,6 +25,7 @@ from msgspec import Struct
 from chargehand.app.accounts import require_accounts
 from chargehand.app.reading import StateReader, state_home
 from chargehand.app.statistics import export_traces, watch_alerts
+from chargehand.app.worker import AWAY, engine_answers
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, UsageError
 from chargehand.server._guard import Hosts
@@ -35,6 +36,8 @@ _BACKLOG, _REQUESTS = 512, 2000
 # A worker that ends is started again, later each time it ended soon.
 _FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.5, 30.0, 60.0
 _STOP_SECONDS = 30.0
+# How long a database may be away when the server starts, as one that starts with it or is started anew.
+_AWAY_SECONDS = 120.0
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?(:[0-9]{1,5})?|\[[0-9a-f:.]+\](:[0-9]{1,5})?", re.I)
 
 
@@ -180,7 +183,7 @@ async def serve(
         for name, work in (("alerts", watch_alerts), ("traces", export_traces))
     ]
     # A worker that cannot start ends the server, too: it would serve missions that nobody runs.
-    keeping = [asyncio.create_task(_keep_worker(environ, options.slots))] if options.worker else []
+    keeping = [asyncio.create_task(_keep_worker(environ, cwd, options.slots))] if options.worker else []
     try:
         # A server that fails to start, and a signal that comes before it has, end this as well.
         ends = {waiting, serving, *keeping}
@@ -230,13 +233,15 @@ async def _supervise(
         await asyncio.sleep(_LONGEST_DELAY)
 
 
-async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:
+async def _keep_worker(environ: Mapping[str, str], cwd: Path, slots: int) -> None:
     """Run a worker as long as the server runs, started again when it ends; it releases its missions at the end.
 
-    Raises `InfrastructureError` (`worker_failed`) where the first one says soon that it cannot run.
+    Raises `InfrastructureError` (`worker_failed`) where the first one says soon that it cannot run; a database
+    that is away is waited for, for a while.
     """
     log = state_home(environ) / "logs" / "worker.log"
     delay, has_run = _FIRST_DELAY, False
+    away = _AwayDatabase(environ, cwd)
     while True:
         began = asyncio.get_running_loop().time()
         process, told = await _start_worker(environ, slots, log)
@@ -250,13 +255,40 @@ async def _keep_worker(environ: Mapping[str, str], slots: int) -> None:
                     await process.wait()
             raise
         lived = asyncio.get_running_loop().time() - began
+        delay = _FIRST_DELAY if lived > _STEADY_SECONDS else min(delay * 2, _LONGEST_DELAY)
         # Not one that was killed: that says nothing of the next one.
         if code > 0 and lived < _STEADY_SECONDS and not has_run:
-            raise _worker_failed(log, told, code)
-        has_run = True
-        delay = _FIRST_DELAY if lived > _STEADY_SECONDS else min(delay * 2, _LONGEST_DELAY)
-        _LOG.warning("the worker ended (exit %s); another one starts in %.1f s", code, delay)
+            cause, failed = _worker_failed(log, told, code)
+            if cause != AWAY or not await away.may_come_back(failed.message):
+                raise failed
+        else:
+            has_run = True
+            _LOG.warning("the worker ended (exit %s); another one starts in %.1f s", code, delay)
         await asyncio.sleep(delay)
+
+
+class _AwayDatabase:
+    """Whether a first worker that does without its database is worth another try."""
+
+    def __init__(self, environ: Mapping[str, str], cwd: Path) -> None:
+        self._environ, self._cwd = environ, cwd
+        self._until = asyncio.get_running_loop().time() + _AWAY_SECONDS
+        self._answered, self._told = 0, False
+
+    async def may_come_back(self, problem: str) -> bool:
+        """Tell whether to try again, and log the problem once; one that answers may have come back only now."""
+        answers = await asyncio.to_thread(self._ask)
+        self._answered = self._answered + 1 if answers else 0
+        if answers is None or self._answered > 1 or asyncio.get_running_loop().time() > self._until:
+            return False
+        if not answers and not self._told:
+            self._told = True
+            _LOG.warning("%s; it is tried again for %.0f s", problem, _AWAY_SECONDS)
+        return True
+
+    def _ask(self) -> bool | None:
+        with StateReader.open(environ=self._environ, cwd=self._cwd) as reader:
+            return engine_answers(reader)
 
 
 async def _start_worker(
@@ -284,16 +316,16 @@ async def _start_worker(
         ) from error
 
 
-def _worker_failed(log: Path, begin: int, code: int) -> InfrastructureError:
-    """Return why a worker could not start, by what it wrote to its log from there on."""
+def _worker_failed(log: Path, begin: int, code: int) -> tuple[str, InfrastructureError]:
+    """Return the code of why a worker could not start, and an error that says it, by its log from there on."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().splitlines()
-    said, hint = f"exit {code}", f"see {log}"
+    cause, said, hint = "", f"exit {code}", f"see {log}"
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, IndexError):
         error = decode_as(lines[-1], dict[str, dict[str, str]])["error"]
-        said, hint = error["message"], error["hint"]
-    return InfrastructureError(
+        cause, said, hint = error["code"], error["message"], error["hint"]
+    return cause, InfrastructureError(
         f"the worker cannot start: {said}",
         code="worker_failed",
         hint="\n".join(filter(None, (hint, "--no-worker serves without a worker"))),

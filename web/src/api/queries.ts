@@ -6,7 +6,6 @@ import type {
   ChangeReview,
   CheckpointsDocument,
   DiffDocument,
-  EventPage,
   FileDifference,
   MissionDetails,
   MissionPage,
@@ -15,7 +14,6 @@ import type {
   PlanDocument,
   RollbackPreview,
   Session,
-  TranscriptPage,
 } from "./contract";
 
 export interface MissionFilter {
@@ -27,9 +25,8 @@ export interface MissionFilter {
 }
 
 const PAGE = 50;
-const LOG_PAGE = 500;
 
-function search(fields: Record<string, string | number | null | undefined>): string {
+export function search(fields: Record<string, string | number | null | undefined>): string {
   const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
 }
@@ -109,27 +106,6 @@ export const rollbackQuery = (mission: string) =>
     queryKey: ["mission", mission, "rollback"],
     queryFn: ({ signal }) => get<RollbackPreview>(`${missionPath(mission)}/rollback`, signal),
     retry: false,
-  });
-
-// A log only grows: its pages are kept, and what is new comes as one more page.
-export const eventsQuery = (mission: string) =>
-  infiniteQueryOptions({
-    queryKey: ["log", mission, "events"],
-    queryFn: ({ pageParam, signal }) =>
-      get<EventPage>(`${missionPath(mission)}/events?${search({ after: pageParam, limit: LOG_PAGE })}`, signal),
-    initialPageParam: 0,
-    getNextPageParam: (last, _pages, after) => last.next ?? last.events.at(-1)?.seq ?? after,
-    staleTime: Infinity,
-  });
-
-export const transcriptQuery = (mission: string) =>
-  infiniteQueryOptions({
-    queryKey: ["log", mission, "transcript"],
-    queryFn: ({ pageParam, signal }) =>
-      get<TranscriptPage>(`${missionPath(mission)}/transcript?${search({ after: pageParam, limit: LOG_PAGE })}`, signal),
-    initialPageParam: 0,
-    getNextPageParam: (last) => last.next ?? last.end,
-    staleTime: Infinity,
   });
 
 export const accessQuery = infiniteQueryOptions({

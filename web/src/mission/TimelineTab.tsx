@@ -1,7 +1,7 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
-import type { EventLine, MissionDetails } from "../api/contract";
-import { eventsQuery } from "../api/queries";
+import type { MissionDetails } from "../api/contract";
+import { eventContentQuery, eventsQuery, type TimelineLine } from "../api/logQueries";
 import { Button } from "../design/Button";
 import { Select } from "../design/Field";
 import { EmptyState, Loaded } from "../design/states";
@@ -43,7 +43,7 @@ export default function TimelineTab({ mission }: { mission: MissionDetails }) {
             <EmptyState title="Nothing has happened yet." />
           ) : (
             <VirtualList label="Events" className="timeline" items={shown} keyOf={seqOf} height={34} measured>
-              {(event) => <Line event={event} />}
+              {(event) => <Line mission={mission.mission} event={event} />}
             </VirtualList>
           )}
         </div>
@@ -52,12 +52,13 @@ export default function TimelineTab({ mission }: { mission: MissionDetails }) {
   );
 }
 
-const seqOf = (event: EventLine) => String(event.seq);
+const seqOf = (event: TimelineLine) => String(event.seq);
 
-function Line({ event }: { event: EventLine }) {
+function Line({ mission, event }: { mission: string; event: TimelineLine }) {
   const now = useNow();
+  const [open, setOpen] = useState(false);
   return (
-    <details className="timeline-line">
+    <details className="timeline-line" onToggle={({ currentTarget }) => setOpen(currentTarget.open)}>
       <summary data-row>
         <time className="numbers soft" dateTime={event.time} title={event.time}>
           {clock(event.time, now)}
@@ -65,11 +66,21 @@ function Line({ event }: { event: EventLine }) {
         <span className="wrap">{plainText(event.text) || <span className="soft">{QUIET}</span>}</span>
         <span className="mono soft small">{event.type}</span>
       </summary>
-      {event.payload === null ? (
-        <p className="soft">Its content is too long for this page, or was erased: chargehand mission log {event.mission} --json has what is kept.</p>
-      ) : (
-        <pre className="code">{plainText(JSON.stringify(event.payload, null, 2))}</pre>
-      )}
+      {open && <Content mission={mission} seq={event.seq} />}
     </details>
+  );
+}
+
+function Content({ mission, seq }: { mission: string; seq: number }) {
+  return (
+    <Loaded query={useQuery(eventContentQuery(mission, seq))} label="Loading the event">
+      {(payload) =>
+        payload === null ? (
+          <p className="soft">Its content is too long for this page, or was erased: chargehand mission log {mission} --json has what is kept.</p>
+        ) : (
+          <pre className="code">{plainText(JSON.stringify(payload, null, 2))}</pre>
+        )
+      }
+    </Loaded>
   );
 }

@@ -1,7 +1,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import type { MissionDetails, TranscriptLine } from "../api/contract";
-import { transcriptQuery } from "../api/queries";
+import { transcriptQuery } from "../api/logQueries";
 import { Button } from "../design/Button";
 import { EmptyState, Loaded } from "../design/states";
 import { VirtualList } from "../design/VirtualList";
