@@ -142,8 +142,10 @@ def start_worker(environ: Mapping[str, str]) -> Iterator[None]:
     with ForkedPopen(
         words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     ) as worker:
-        yield
-        worker.terminate()
+        try:
+            yield
+        finally:
+            worker.terminate()
 
 
 def environment(place: Path) -> dict[str, str]:

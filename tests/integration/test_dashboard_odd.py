@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import test_dashboard
-from axe_playwright_python.sync_playwright import Axe
 from desk import Desk, repository, shell
 from playwright.sync_api import Page, expect
 from tests.server_kit import Served, environment, record_missions, serving
@@ -185,11 +184,9 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
                 expect(changed.locator(".code-string")).to_have_text(f"def {word}():")
                 expect(changed.locator(".code-keyword")).to_have_count(0)
             expect(page.locator(".code-name").first).to_have_text("after")
-            for theme in ("light", "dark"):
+            for theme in test_dashboard.THEMES:
                 page.emulate_media(color_scheme=theme)
-                found = Axe().run(page).response["violations"]
-                grave = [each for each in found if each["impact"] in ("serious", "critical")]
-                assert not grave, (tab, theme, [(each["id"], each["nodes"][0]["html"]) for each in grave])
+                assert not test_dashboard.grave_violations(page, theme), (tab, theme)
         page.goto(f"{served.url}/missions/{mission}/changes?file=big.py")
         # It is remembered, but not where there is no room for it.
         page.reload()
