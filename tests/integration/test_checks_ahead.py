@@ -45,6 +45,12 @@ def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
 
     with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
         asyncio.run(work(app))
+        # Who pauses a coordinator pauses its tasks: those that had not ended go on, and it does not.
+        for row in app.store.log.children(mission):
+            if app.mission_reader.state(row.id).status == "paused":
+                resume_mission(app, row.id)
+        asyncio.run(Worker(app, slots=4).work(until_idle=True))
+        assert set(crew.children(mission).values()) == {"promoted"}
         assert app.mission_reader.state(mission).status == "paused"
         assert not crew.events(mission, TaskMerged)
         resume_mission(app, mission)

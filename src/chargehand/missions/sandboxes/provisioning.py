@@ -28,7 +28,7 @@ from chargehand.core.errors import (
 )
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import Base
-from chargehand.core.state import MissionState
+from chargehand.core.state import ENDED, MissionState
 from chargehand.missions._messages import FULL_DISK
 from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
@@ -344,11 +344,16 @@ async def _open_quota(
 
 
 def remove_leftovers(services: Services, state: MissionState) -> None:
-    """Remove what dead workers left of a settled mission; its checkpoints stay in the depot."""
-    with contextlib.suppress(ChargehandError, OSError):  # how the mission ended matters more; `gc` comes later
-        discard_workspaces(services.depot, f"{workspace_prefix(state.id)}*")
-    for path in services.home.glob(f"acceptance-{state.id}-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove what dead workers left of a settled mission and its tasks; their checkpoints stay in the depot."""
+    missions = [state.id]
+    if state.plan is not None:  # a task that was stopped while nobody worked on it was settled without this
+        tasks = services.store.log.summaries(services.workers.live, parent=state.id)
+        missions += [each.summary.id for each in tasks if each.summary.status in ENDED]
+    for mission in missions:
+        with contextlib.suppress(ChargehandError, OSError):  # how it ended matters more; `gc` comes later
+            discard_workspaces(services.depot, f"{workspace_prefix(mission)}*")
+        for path in services.home.glob(f"acceptance-{mission}-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def attempt_purpose(number: int) -> str:
