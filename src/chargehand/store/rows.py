@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct
@@ -30,7 +31,7 @@ from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
-from chargehand.store.database.connection import Database, Transaction
+from chargehand.store.database.connection import Database, Transaction, Version
 
 NO_TIME = "1970-01-01T00:00:00+00:00"
 LIST_HINT = "`chargehand mission list` shows them"
@@ -187,7 +188,7 @@ def read_row(row: Sequence[Any]) -> MissionRow:
 class _KeptList(Struct, frozen=True, kw_only=True):
     """A list as of one version of the database (none where it was asked for once), and who was alive then."""
 
-    version: int | None
+    version: Version | None
     alive: Mapping[str, bool]
     listings: tuple[MissionListing, ...]
 
@@ -199,6 +200,7 @@ class Listings:
         self._database = database
         self._known: dict[object, KnownListing] = {}
         self._kept: dict[object, _KeptList] = {}
+        self._turn = Lock()
 
     def refresh(self) -> bool:
         """Make stale rows anew; tell whether some are left, as where this program may not write."""
@@ -225,19 +227,25 @@ class Listings:
         `fits` depends on nothing but the condition and its values. Raises `StoreError`.
         """
         key = (where, tuple(sorted(values.items())), limit, measures)
-        kept, alive = self._kept.pop(key, None), OwnerLiveness(is_live)
+        kept, alive = self._kept.get(key), OwnerLiveness(is_live)
         # Before anything is read: a list is of this version or of a later one, and then it is read once more.
         version = None if kept is None else self._database.version()
         if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
             kept = self._read(key, version, alive, fits)
-        if len(kept.listings) <= _MOST_KNOWN:
-            self._kept[key] = kept
-        while len(self._kept) > _MOST_LISTS:
-            self._kept.pop(next(iter(self._kept)), None)
+        with self._turn:
+            self._kept.pop(key, None)  # the one that was asked for last stands last
+            if len(kept.listings) <= _MOST_KNOWN:
+                self._kept[key] = kept
+            if len(self._kept) > _MOST_LISTS:
+                del self._kept[next(iter(self._kept))]
         return kept.listings
 
     def _read(
-        self, key: Any, version: int | None, alive: OwnerLiveness, fits: Callable[[MissionSummary], bool] | None
+        self,
+        key: Any,
+        version: Version | None,
+        alive: OwnerLiveness,
+        fits: Callable[[MissionSummary], bool] | None,
     ) -> _KeptList:
         where, values, limit, measures = key
         self.refresh()
