@@ -185,6 +185,8 @@ def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path
         moment += 61
         assert asked(one) == [(one, 0)]  # lines that were read long ago are verified again
         assert asked(one) == [(one, 2)]
+        kept = FoldedMissions(log, missions=1)
+        assert [asked(name) for name in (one, one, two, one)] == [[(one, 0)], [(one, 2)], [(two, 0)], [(one, 0)]]
 
 
 def test_lists_show_each_mission_as_it_is_now(served: Served, client: httpx.Client) -> None:

@@ -193,6 +193,9 @@ class _KeptList(Struct, frozen=True, kw_only=True):
     listings: tuple[MissionListing, ...]
 
 
+_ASKED_ONCE = _KeptList(version=None, alive={}, listings=())
+
+
 class Listings:
     """Lists missions; safe between threads."""
 
@@ -235,7 +238,8 @@ class Listings:
         with self._turn:
             self._kept.pop(key, None)  # the one that was asked for last stands last
             if len(kept.listings) <= _MOST_KNOWN:
-                self._kept[key] = kept
+                # Many are asked for once, as since a moment: of those nothing is kept but that they were.
+                self._kept[key] = kept if version is not None else _ASKED_ONCE
             if len(self._kept) > _MOST_LISTS:
                 del self._kept[next(iter(self._kept))]
         return kept.listings
