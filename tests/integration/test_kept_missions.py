@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +15,15 @@ import pytest
 from tests.server_kit import API, Served, environment, record_missions, serving
 
 from chargehand.app.reading import StateReader
+from chargehand.app.upkeep import restore
 from chargehand.core.events import Event, decode
-from chargehand.core.mission_events import MessageSent
+from chargehand.core.mission_events import MessageSent, MissionFinished
 from chargehand.missions.reading import FoldedMissions
 from chargehand.store.heads import LogHead
 from chargehand.store.log import EventLog
 
 GROWS, DAMAGED, ERASED, REPLACED, SHARED, OTHER = (f"m-{number:05}" for number in range(6))
+CANCELLED = MissionFinished(status="cancelled")
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +183,8 @@ def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path
         assert [lines_of(one), lines_of(one)] == [2, 0]
         moment += 61
         assert [lines_of(one), lines_of(one)] == [2, 0]  # what was read long ago is verified again
+        kept = FoldedMissions(log, missions=1)
+        assert [lines_of(name) for name in (one, one, two, one)] == [2, 0, 2, 2]
 
 
 def test_a_long_log_is_read_in_pieces_that_follow_each_other(served: Served, client: httpx.Client) -> None:
@@ -226,3 +231,52 @@ def test_what_never_changes_is_sent_as_each_client_takes_it(client: httpx.Client
     assert one == [each for each in found.json()["catalogue"] if each["provider"] == "groq"] != []
     unknown = client.get(f"{API}/catalogue", params={"provider": "grok!"})
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_lists_are_of_now_after_idle_connections_were_closed(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        record_missions(reader, 2)
+        for _ in range(3):  # kept from the second time on
+            assert len(reader.store.log.summaries()) == 2
+        reader.close()
+        with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as other:
+            other.store.log.append("m-00000", MessageSent(message="s", text="a", identity="os:ada"), CANCELLED)
+        statuses = [each.summary.status for each in reader.store.log.summaries()]
+        assert statuses == ["cancelled", "planned"]
+
+
+def test_more_lists_than_are_kept_are_read_by_many_at_once(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        names = record_missions(reader, 20)
+
+        def ask(first: int) -> list[str]:
+            asked = (names[(first + step * 7) % len(names)] for step in range(150))
+            return [name for name in asked if reader.store.log.summary(name).row.id != name]
+
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)  # else two hardly ever meet
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                assert list(threads.map(ask, range(8))) == [[]] * 8
+        finally:
+            sys.setswitchinterval(before)
+
+
+def test_a_restored_copy_is_what_is_read_and_written_from_then_on(tmp_path: Path) -> None:
+    environ, copy = environment(tmp_path), tmp_path / "copy"
+    with StateReader.open(environ=environ, cwd=tmp_path) as reader:
+        reader.keeps_missions = True
+        one, two = record_missions(reader, 2)
+        reader.store.backup(copy)
+        reader.store.log.append(one, CANCELLED)
+        for _ in range(3):
+            assert reader.mission_state(one).status == "cancelled"
+            assert [each.status for each in reader.mission_reader.summaries()] == ["cancelled", "planned"]
+        with StateReader.open(environ=environ, cwd=tmp_path) as other:
+            restore(other, copy, confirm=lambda text: None)
+        assert reader.mission_state(one).status == "planned"
+        assert [each.status for each in reader.mission_reader.summaries()] == ["planned", "planned"]
+        reader.store.log.append(two, CANCELLED)
+        with StateReader.open(environ=environ, cwd=tmp_path) as other:
+            assert [each.status for each in other.mission_reader.summaries()] == ["planned", "cancelled"]
+        assert [each.status for each in reader.mission_reader.summaries()] == ["planned", "cancelled"]

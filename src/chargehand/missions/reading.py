@@ -128,11 +128,12 @@ class FoldedMissions:
         log: EventLog,
         *,
         lines: int = 200_000,
+        missions: int = 1_000,
         seconds: float = 600.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._lines, self._seconds, self._now = lines, seconds, now
+        self._lines, self._missions, self._seconds, self._now = lines, missions, seconds, now
         # The one that was asked for last stands last.
         self._kept: OrderedDict[str, FoldedMission] = OrderedDict()
         self._turns: dict[str, Lock] = {}
@@ -150,7 +151,12 @@ class FoldedMissions:
             with self._lock:
                 if found is not None:
                     self._kept[mission] = found
-                while len(self._kept) > 1 and sum(each.head.seq for each in self._kept.values()) > self._lines:
+                else:
+                    self._turns.pop(mission, None)
+                # However short its log is, a mission takes some kilobytes: its configuration and its request.
+                while len(self._kept) > self._missions or (
+                    len(self._kept) > 1 and sum(each.head.seq for each in self._kept.values()) > self._lines
+                ):
                     self._turns.pop(self._kept.popitem(last=False)[0], None)
         return found
 

@@ -31,7 +31,7 @@ from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
-from chargehand.store.database.connection import Database, Transaction
+from chargehand.store.database.connection import Database, Transaction, Version
 
 NO_TIME = "1970-01-01T00:00:00+00:00"
 LIST_HINT = "`chargehand mission list` shows them"
@@ -188,9 +188,12 @@ def read_row(row: Sequence[Any]) -> MissionRow:
 class _KeptList(Struct, frozen=True, kw_only=True):
     """A list as of one version of the database (none for the first of all), and who was alive then."""
 
-    version: int | None
+    version: Version | None
     alive: Mapping[str, bool]
     listings: tuple[MissionListing, ...]
+
+
+_ASKED_ONCE = _KeptList(version=None, alive={}, listings=())
 
 
 class Listings:
@@ -235,13 +238,18 @@ class Listings:
         with self._lock:
             self._kept.pop(key, None)  # the one that was asked for last stands last
             if len(kept.listings) <= _MOST_KNOWN:
-                self._kept[key] = kept
+                # Many are asked for once, as since a moment: of those nothing is kept but that they were.
+                self._kept[key] = kept if version is not None else _ASKED_ONCE
             while len(self._kept) > _MOST_LISTS:
                 del self._kept[next(iter(self._kept))]
         return kept.listings
 
     def _read(
-        self, key: Any, version: int | None, alive: OwnerLiveness, fits: Callable[[MissionSummary], bool] | None
+        self,
+        key: Any,
+        version: Version | None,
+        alive: OwnerLiveness,
+        fits: Callable[[MissionSummary], bool] | None,
     ) -> _KeptList:
         where, values, limit, measures = key
         self.refresh()

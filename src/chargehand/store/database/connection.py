@@ -23,6 +23,10 @@ from chargehand.store.database.snapshot import Snapshot, cannot_write
 # A connection of the driver inside a transaction; values go in and come out as the driver has them.
 Transaction = sqlite3.Connection
 _Synchronous = Literal["NORMAL", "FULL"]
+# A file, whatever its name: device and number.
+_File = tuple[int, int]
+# What a database is at a moment, for whoever compares.
+Version = tuple[int, int]
 # A process that is stopped (not killed) within a write holds SQLite's write lock: the others wait for so long.
 _BUSY_SECONDS = 30
 _HINTS = {
@@ -48,17 +52,21 @@ _CODES = {
 
 
 class Database:
-    """Connections to `<home>/store.db`; safe to share between threads, not to carry over a fork."""
+    """Connections to `<home>/store.db`; safe to share between threads, not to carry over a fork.
+
+    They are of one file each: once a restored copy has its name, what is read and written is the copy.
+    """
 
     def __init__(self, home: Path, *, read_only: bool) -> None:
         self.home = home
         self.path = home / "store.db"
         self._read_only = read_only
         self._snapshot: Snapshot | None = None
-        self._readers: list[sqlite3.Connection] = []
-        self._writers: dict[_Synchronous, sqlite3.Connection] = {}
+        self._readers: dict[_File, list[sqlite3.Connection]] = {}
+        self._writers: dict[tuple[_File, _Synchronous], sqlite3.Connection] = {}
         # The driver's number is of one connection, for what others commit: so it is always this one's.
-        self._watcher: sqlite3.Connection | None = None
+        self._watcher: tuple[_File, sqlite3.Connection] | None = None
+        self._watchers = 0
         self._watch = threading.Lock()
         self._turn = threading.Lock()
         self._log_on_disk = SingleFlight(self._sync_log)
@@ -101,9 +109,10 @@ class Database:
             raise _failure(self.home, "store_busy", "another thread of this process holds it")
         try:
             with typed_errors(self.home):
-                if synchronous not in self._writers:
-                    self._writers[synchronous] = self.connect(synchronous)
-                with _transaction(self._writers[synchronous], "BEGIN IMMEDIATE") as connection:
+                key = (self._file(), synchronous)
+                if key not in self._writers:
+                    self._writers[key] = self.connect(synchronous)
+                with _transaction(self._writers[key], "BEGIN IMMEDIATE") as connection:
                     yield connection
         finally:
             self._turn.release()
@@ -112,8 +121,9 @@ class Database:
     def read(self) -> Iterator[Transaction]:
         """Hold one snapshot; never waits for writers. Raises `StoreError`."""
         with typed_errors(self.home):
+            idle = self._readers.setdefault(self._file(), [])
             try:
-                connection = self._readers.pop()
+                connection = idle.pop()
             except IndexError:
                 connection = self._open_reader()
             try:
@@ -123,18 +133,24 @@ class Database:
                 connection.close()  # whatever state it is in, nobody else gets it
                 raise
             if self._snapshot is None:
-                self._readers.append(connection)
+                idle.append(connection)
             else:  # the next one looks again whether the database itself can be read
                 connection.close()
 
-    def version(self) -> int | None:
-        """Return a number that is another one once anybody committed, `None` where that cannot be told."""
+    def version(self) -> Version | None:
+        """Return what is another one once anybody committed, `None` where that cannot be told."""
         with self._watch:
             try:
+                file = self._file()
+                if self._watcher is not None and self._watcher[0] != file:
+                    self._watcher[1].close()
+                    self._watcher = None
                 if self._watcher is None:
-                    self._watcher = self.connect()
-                return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
-            except sqlite3.Error:  # where it matters, whoever reads says why
+                    self._watcher = (file, self.connect())
+                    self._watchers += 1  # each one's numbers begin anew
+                number = self._watcher[1].execute("PRAGMA data_version").fetchone()[0]
+                return self._watchers, int(number)
+            except (sqlite3.Error, OSError):  # where it matters, whoever reads says why
                 return None
 
     @contextmanager
@@ -157,15 +173,21 @@ class Database:
 
     def close(self) -> None:
         """Close all idle connections."""
-        with self._turn:
-            for connection in (*self._readers, *self._writers.values(), self._watcher):
-                if connection is not None:
-                    connection.close()
+        with self._turn, self._watch:
+            idle = (connection for readers in self._readers.values() for connection in readers)
+            watching = () if self._watcher is None else (self._watcher[1],)
+            for connection in (*idle, *self._writers.values(), *watching):
+                connection.close()
             self._watcher = None
             self._readers.clear()
             self._writers.clear()
             if self._snapshot is not None:
                 self._snapshot.close()
+
+    def _file(self) -> _File:
+        """Return which file has the database's name now. Raises `OSError`."""
+        status = os.stat(self.path)
+        return status.st_dev, status.st_ino
 
     def _open_reader(self) -> sqlite3.Connection:
         """Open the database, or a copy in memory where SQLite finds no room for the files it needs to read."""
