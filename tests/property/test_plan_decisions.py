@@ -483,3 +483,15 @@ def test_a_ladder_is_climbed_to_its_end_before_a_person_is_asked() -> None:
             if child.is_open:
                 world.end(name, "refused")
     assert rungs == [("first", ("x",)), ("approach", (None,)), ("model", ("y",)), ("best_of", ("x", "y"))]
+
+
+def test_of_several_good_reports_the_first_counts_alone() -> None:
+    plan = Plan(tasks=(Task(id="a", text="a", candidates=2),))
+    world = World(plan, 0, (), set())
+    for move in decide(world.situation()):
+        world.do(move)
+    for name, child in world.children.items():
+        world.children[name] = replace(child, status="promoted")
+    (end,) = decide(world.situation())
+    assert isinstance(end, EndTask)
+    assert (end.outcome, end.mission) == ("done", world.situation().runs("a")[0].id)

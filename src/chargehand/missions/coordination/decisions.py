@@ -105,11 +105,12 @@ class Weigh(Struct, frozen=True, kw_only=True):
 
 
 class EndTask(Struct, frozen=True, kw_only=True):
-    """Note that a task needs nothing more although nothing of it was merged."""
+    """Note that a task needs nothing more although nothing of it was merged; `mission` is whose result counts."""
 
     task: str
     outcome: TaskOutcome
     reason: Reason
+    mission: str = ""
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -274,7 +275,7 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
             return [*others, *_ask(now, task, (handed,))]  # nobody would make its test pass
         message = f"{chosen.id} ended well and changed nothing"
         reason = handed or Reason(code="report", message=message)
-        return [*others, EndTask(task=task.id, outcome="done", reason=reason)]
+        return [*others, EndTask(task=task.id, outcome="done", reason=reason, mission=chosen.id)]
     going = [run for run in runs if run.is_open]
     if going and (late := now.overdue(task)) is not None:
         return [StopChild(mission=run.id, why=f"task {task.id}: {late.message}") for run in going]
