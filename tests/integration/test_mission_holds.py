@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,23 @@ def test_contracts_and_areas_hold_and_other_branches_and_files_do_not(branch: Br
     assert branch.holds(same_contract) == {(contract, "collision_contract")}
     assert branch.holds(inside) == {(elsewhere, "collision_area")}
     assert git(branch.repo, "show", "main:sub/b.txt").split() == ["b", "f"]
+
+
+def test_who_is_being_planned_holds_what_it_was_given(branch: Branch) -> None:
+    plan = json.dumps({"tasks": [{"id": "a", "text": "Write a"}]})
+    plans = f"[ $CHARGEHAND_ROLE = planner ] && echo {shlex.quote(plan)} || echo a > sub/a.txt"
+    agent = f"command:sh -c {shlex.quote(plans)}"
+    asked = RunRequest(
+        text="Write", plan="auto", agent=agent, only_checks=("true",), apply=True, allow=("sub/",), yes=True
+    )
+    with branch.opened() as app:
+        request, wanted = plan_request(app, asked)
+        first = record_mission(app, request, plan=wanted)
+    second = branch.ask("ls sub > sub/b.txt", change=["sub/b.txt"])
+    branch.work()
+    branch.landed(first, second)
+    assert branch.holds(second) == {(first, "collision_area")}
+    assert "a.txt" in git(branch.repo, "show", "main:sub/b.txt").split()
 
 
 def test_what_is_off_in_the_configuration_holds_nobody(branch: Branch) -> None:

@@ -200,6 +200,7 @@ class Coordinator:
             children[name] = d.ChildMission(
                 id=summary.id,
                 status=status,
+                stopping=summary.cancel_asked,
                 changes=summary.commit is not None,
                 reasons=summary.reasons,
                 cause=cause.kind if cause is not None else "",

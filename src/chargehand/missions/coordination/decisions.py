@@ -26,10 +26,14 @@ _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "p
 
 
 class ChildMission(Struct, frozen=True, kw_only=True):
-    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not."""
+    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not.
+
+    One that is `stopping` was told to and will have ended in a moment.
+    """
 
     id: str
     status: MissionStatus
+    stopping: bool = False
     changes: bool = False
     reasons: tuple[Reason, ...] = ()
     cause: str = ""
@@ -182,7 +186,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     def goes_on(self, task: str) -> bool:
         """Tell whether something of a task goes on by itself, without a person."""
         return any(
-            run.is_open and run.status not in ("waiting", "paused")
+            run.is_open and (run.stopping or run.status not in ("waiting", "paused"))
             for run in (*self.runs(task), *self.reviews(task))
         )
 
@@ -215,7 +219,7 @@ def decide(now: Situation) -> list[Move]:
         StopChild(mission=run.id, why=f"task {name} was dropped from the plan")
         for name in dropped
         for run in (*now.runs(name), *now.reviews(name))
-        if run.is_open
+        if run.is_open and not run.stopping
     ]
     moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
     if moves:
@@ -266,7 +270,7 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
         others = [
             StopChild(mission=run.id, why=f"{chosen.id} came first")
             for run in runs
-            if run.is_open and run != chosen
+            if run.is_open and not run.stopping and run != chosen
         ]
         if chosen.changes:
             return [*others, *_let_in(now, task, chosen)]
@@ -278,7 +282,8 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
         return [*others, EndTask(task=task.id, outcome="done", reason=reason, mission=chosen.id)]
     going = [run for run in runs if run.is_open]
     if going and (late := now.overdue(task)) is not None:
-        return [StopChild(mission=run.id, why=f"task {task.id}: {late.message}") for run in going]
+        why = f"task {task.id}: {late.message}"
+        return [StopChild(mission=run.id, why=why) for run in going if not run.stopping]
     return [] if going else _climb(now, task, runs)
 
 
