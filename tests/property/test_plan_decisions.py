@@ -495,3 +495,21 @@ def test_of_several_good_reports_the_first_counts_alone() -> None:
     (end,) = decide(world.situation())
     assert isinstance(end, EndTask)
     assert (end.outcome, end.mission) == ("done", world.situation().runs("a")[0].id)
+
+
+def test_a_mission_that_is_late_is_stopped_once_and_then_waited_for() -> None:
+    world = World(Plan(tasks=(Task(id="a", text="a", deadline=5.0),)), 0, (), set())
+    for move in decide(world.situation()):
+        world.do(move)
+    world.elapsed = 6.0
+    ((name, child),) = world.children.items()
+    (stop,) = decide(world.situation())
+    assert isinstance(stop, StopChild)
+    for status in ("running", "paused"):
+        world.children[name] = replace(child, status=status, stopping=True)
+        (wait,) = decide(world.situation())
+        assert isinstance(wait, Wait)
+        assert (wait.tasks, wait.people) == (("a",), ())
+        assert wait.due is not None, "it may end without a word"
+    world.end(name, "cancelled")
+    assert [type(move) for move in decide(world.situation())] == [Ask]

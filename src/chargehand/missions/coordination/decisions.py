@@ -20,6 +20,8 @@ from chargehand.missions.causes import FAILING_TEST
 MOST_RETURNS = 2
 # How many work side by side where a task is tried by several, the ladder's last rung before a person.
 BEST_OF = 3
+# After so long it is looked whether a mission that was told to stop has ended.
+_STOP_SECONDS = 60.0
 RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
 
 _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
@@ -239,7 +241,10 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            dues = (run.due for name in working for run in now.of(name).current if run.due is not None)
+            dues = [run.due for name in working for run in now.of(name).current if run.due is not None]
+            # Who was told to stop may have gone without another word.
+            if any(run.is_open and run.stopping for name in working for run in now.runs(name)):
+                dues.append(now.elapsed + _STOP_SECONDS)
             return Wait(tasks=tuple(working), due=min((due for due in dues if due > now.elapsed), default=None))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]

@@ -44,7 +44,9 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
         raise _refuse(f"part {nobody!r} says neither in which role nor what its agent needs")
     names = {each.id: f"{task}.{each.id}" for each in asked}
     # What was begun under its id would count as its own.
-    dropped = next((each for each in names.values() if plan.task(each) is None and _was_begun(progress, each)), None)
+    dropped = next(
+        (each for each in names.values() if plan.task(each) is None and _was_begun(progress, each)), None
+    )
     if dropped is not None:
         raise _refuse(f"task {dropped!r} was begun and dropped before")
     parts = [_make_task(plan, whole, each, names, share=len(asked)) for each in asked]
