@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import MissionAllowed, MissionQueued
 from chargehand.core.records import Reason
 from chargehand.core.state import MissionState
+from chargehand.missions import holds
+from chargehand.missions.planning.collisions import collision
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -202,6 +205,32 @@ def test_what_was_written_and_not_declared_holds_until_a_person_lets_the_other_b
     for mission in held:
         (allowed,) = branch.told(mission, MissionAllowed)
         assert first in allowed.beside
+
+
+def test_a_plan_that_a_person_changes_while_it_is_looked_at_is_looked_at_anew(
+    branch: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, changed = threading.Event(), threading.Event()
+
+    def look(*prints: Any, **more: Any) -> Reason | None:
+        looking.set()
+        assert changed.wait(60)
+        return collision(*prints, **more)
+
+    monkeypatch.setattr(holds, "collision", look)
+    first = branch.ask(slow("echo a > f.txt"), change=["f.txt"])
+    second = branch.ask("echo b > b.txt", change=["f.txt"])
+
+    def act(app: App) -> None:
+        assert looking.wait(60)
+        change_plan(app, second, branch.plan("echo b > b.txt", change=["b.txt"]))
+        changed.set()
+        wait_until(lambda: bool(sleepers()) and app.mission_reader.state(second).status == "promoted")
+        assert wake()
+
+    branch.work_beside(act)
+    branch.landed(first, second)
+    assert branch.holds(second) == set()
 
 
 def test_who_is_paused_or_cancelled_holds_nobody(branch: Branch) -> None:

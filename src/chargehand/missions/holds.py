@@ -49,7 +49,11 @@ async def must_wait(services: Services, journal: Journal, control: Control) -> b
     state = journal.state
     if not _is_to_be_applied(state) or has_begun(state) or not services.config.engine.hold_collisions:
         return False
-    held = await control.unpaused(partial(asyncio.to_thread, _find_hold, services, state))
+    while True:
+        changes = control.changes
+        held = await control.unpaused(partial(asyncio.to_thread, _find_hold, services, state))
+        if changes == control.changes:  # else a person set another plan meanwhile
+            break
     if held is not None:
         journal.record(held, durable=True)
         return True
