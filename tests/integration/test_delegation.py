@@ -134,6 +134,24 @@ def test_a_part_is_handed_on_twice_at_most(crew: Crew) -> None:
     assert "was handed on 2 times already" in last.refused.message
 
 
+def test_of_several_that_report_side_by_side_one_hands_on(crew: Crew) -> None:
+    """Each of them would hand on another part, which says who it is."""
+    payload = {"summary": "read it", "evidence": ["read it"]}
+    agent = script(
+        f"payload = {payload!r} | {{'delegate': [{part('x')!r} | {{'id': 'x' + os.urandom(8).hex()}}]}}\n"
+        "message = {'type': 'task_completion', 'status': 'success', 'payload': payload}\n"
+        "pathlib.Path(os.environ['CHARGEHAND_MESSAGE']).write_text(__import__('json').dumps(message))\n"
+    )
+    mission = crew.record([task("a", agent, role="reviewer", candidates=2), task("z", after=["a"])], team=TEAM)
+    assert crew.work(mission).status == "promoted"
+    (told,) = delegated(crew, mission)
+    assert told.refused is None
+    ends = [(event.task, event.outcome) for event in crew.events(mission, TaskEnded)]
+    assert ends == [("a", "done"), (told.tasks[0], "merged"), ("z", "merged")]
+    runs = [run.mission for run in crew.events(mission, TaskStarted) if run.task == "a"]
+    assert told.mission in runs
+
+
 def test_without_a_plan_it_is_told_and_not_acted_on(crew: Crew) -> None:
     mission = crew.record([task("a", hands_on("a", part("b")))])
     state = crew.work(mission)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import MissionAllowed, MissionQueued
 from chargehand.core.records import Reason
 from chargehand.core.state import MissionState
+from chargehand.missions import holds
+from chargehand.missions.planning.collisions import collision
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -146,6 +150,23 @@ def test_contracts_and_areas_hold_and_other_branches_and_files_do_not(branch: Br
     assert git(branch.repo, "show", "main:sub/b.txt").split() == ["b", "f"]
 
 
+def test_who_is_being_planned_holds_what_it_was_given(branch: Branch) -> None:
+    plan = json.dumps({"tasks": [{"id": "a", "text": "Write a"}]})
+    plans = f"[ $CHARGEHAND_ROLE = planner ] && echo {shlex.quote(plan)} || echo a > sub/a.txt"
+    agent = f"command:sh -c {shlex.quote(plans)}"
+    asked = RunRequest(
+        text="Write", plan="auto", agent=agent, only_checks=("true",), apply=True, allow=("sub/",), yes=True
+    )
+    with branch.opened() as app:
+        request, wanted = plan_request(app, asked)
+        first = record_mission(app, request, plan=wanted)
+    second = branch.ask("ls sub > sub/b.txt", change=["sub/b.txt"])
+    branch.work()
+    branch.landed(first, second)
+    assert branch.holds(second) == {(first, "collision_area")}
+    assert "a.txt" in git(branch.repo, "show", "main:sub/b.txt").split()
+
+
 def test_what_is_off_in_the_configuration_holds_nobody(branch: Branch) -> None:
     branch.environ["CHARGEHAND_ENGINE_HOLD_COLLISIONS"] = "false"
     first = branch.ask("echo a > a.txt", change=["*.txt"])
@@ -184,6 +205,32 @@ def test_what_was_written_and_not_declared_holds_until_a_person_lets_the_other_b
     for mission in held:
         (allowed,) = branch.told(mission, MissionAllowed)
         assert first in allowed.beside
+
+
+def test_a_plan_that_a_person_changes_while_it_is_looked_at_is_looked_at_anew(
+    branch: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, changed = threading.Event(), threading.Event()
+
+    def look(*prints: Any, **more: Any) -> Reason | None:
+        looking.set()
+        assert changed.wait(60)
+        return collision(*prints, **more)
+
+    monkeypatch.setattr(holds, "collision", look)
+    first = branch.ask(slow("echo a > f.txt"), change=["f.txt"])
+    second = branch.ask("echo b > b.txt", change=["f.txt"])
+
+    def act(app: App) -> None:
+        assert looking.wait(60)
+        change_plan(app, second, branch.plan("echo b > b.txt", change=["b.txt"]))
+        changed.set()
+        wait_until(lambda: bool(sleepers()) and app.mission_reader.state(second).status == "promoted")
+        assert wake()
+
+    branch.work_beside(act)
+    branch.landed(first, second)
+    assert branch.holds(second) == set()
 
 
 def test_who_is_paused_or_cancelled_holds_nobody(branch: Branch) -> None:

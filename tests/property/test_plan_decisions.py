@@ -483,3 +483,33 @@ def test_a_ladder_is_climbed_to_its_end_before_a_person_is_asked() -> None:
             if child.is_open:
                 world.end(name, "refused")
     assert rungs == [("first", ("x",)), ("approach", (None,)), ("model", ("y",)), ("best_of", ("x", "y"))]
+
+
+def test_of_several_good_reports_the_first_counts_alone() -> None:
+    plan = Plan(tasks=(Task(id="a", text="a", candidates=2),))
+    world = World(plan, 0, (), set())
+    for move in decide(world.situation()):
+        world.do(move)
+    for name, child in world.children.items():
+        world.children[name] = replace(child, status="promoted")
+    (end,) = decide(world.situation())
+    assert isinstance(end, EndTask)
+    assert (end.outcome, end.mission) == ("done", world.situation().runs("a")[0].id)
+
+
+def test_a_mission_that_is_late_is_stopped_once_and_then_waited_for() -> None:
+    world = World(Plan(tasks=(Task(id="a", text="a", deadline=5.0),)), 0, (), set())
+    for move in decide(world.situation()):
+        world.do(move)
+    world.elapsed = 6.0
+    ((name, child),) = world.children.items()
+    (stop,) = decide(world.situation())
+    assert isinstance(stop, StopChild)
+    for status in ("running", "paused"):
+        world.children[name] = replace(child, status=status, stopping=True)
+        (wait,) = decide(world.situation())
+        assert isinstance(wait, Wait)
+        assert (wait.tasks, wait.people) == (("a",), ())
+        assert wait.due is not None, "it may end without a word"
+    world.end(name, "cancelled")
+    assert [type(move) for move in decide(world.situation())] == [Ask]

@@ -91,6 +91,7 @@ OUT_OF_BOUNDS = [
     ("me", [part("x")], "was handed on 2 times already"),
     ("gone", [part("x")], "is not part of the plan any more"),
     ("a", [part("x", role="")], "part 'x' says neither in which role nor what its agent needs"),
+    ("a", [part("x", role=" ")], "part 'x' says neither in which role nor what its agent needs"),
 ]
 INVALID = [
     ([part("x", after=("y",)), part("y", after=("x",))], "circle: a.x after a.y after a.x"),
@@ -132,3 +133,13 @@ def test_all_rounds_of_a_task_and_the_whole_plan_are_counted() -> None:
     large = progress(task("a"), Task(id="large", text="x" * (LARGEST_PLAN - 600)))
     with pytest.raises(UsageError, match=f"and {LARGEST_PLAN} bytes"):
         plan_with_delegations(large, "a", [Delegation(id="b", text="y" * 1000, role="tester")])
+
+
+def test_a_part_is_not_taken_for_a_task_of_its_name_that_was_begun_and_dropped() -> None:
+    dropped = progress(task("a"), task("a.b"), task("a.c"))
+    begun = TaskStarted(task="a.b", mission="m", round=1, rung="first", base="0" * 40, why="x")
+    now = dropped.after(begun).after(PlanMade(plan=Plan(tasks=(task("a"),)), identity="ada"))
+    with pytest.raises(UsageError, match=r"task 'a\.b' was begun and dropped before") as raised:
+        plan_with_delegations(now, "a", [part("b")])
+    assert raised.value.code == "delegation_refused"
+    assert plan_with_delegations(now, "a", [part("c")]).task("a.c") is not None

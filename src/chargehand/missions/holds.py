@@ -49,7 +49,11 @@ async def must_wait(services: Services, journal: Journal, control: Control) -> b
     state = journal.state
     if not _is_to_be_applied(state) or has_begun(state) or not services.config.engine.hold_collisions:
         return False
-    held = await control.unpaused(partial(asyncio.to_thread, _find_hold, services, state))
+    while True:
+        changes = control.changes
+        held = await control.unpaused(partial(asyncio.to_thread, _find_hold, services, state))
+        if changes == control.changes:  # else a person set another plan meanwhile
+            break
     if held is not None:
         journal.record(held, durable=True)
         return True
@@ -152,7 +156,8 @@ def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str,
     to stay in the areas that a person gave with the request.
     """
     given = Footprint(task=state.id, areas=_given_areas(store, state))
-    prints = [given] if state.plan is None else [footprint(task) for task, _ in _open_tasks(state)]
+    planless = state.plan is None or state.plan.wanted  # a planner may be at it
+    prints = [given] if planless else [footprint(task) for task, _ in _open_tasks(state)]
     prints = [each if each.paths or each.areas or each.contracts else given for each in prints]
     areas = {area: None for each in prints for area in each.areas if not pattern_problem(area, areas=True)[0]}
     return Footprint(

@@ -127,7 +127,7 @@ class Coordinator:
                     self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
-                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge) else ""
+                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
                 self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
                 await self._carry_out(move)
                 self._control.in_hand = ""
@@ -200,6 +200,7 @@ class Coordinator:
             children[name] = d.ChildMission(
                 id=summary.id,
                 status=status,
+                stopping=summary.cancel_asked,
                 changes=summary.commit is not None,
                 reasons=summary.reasons,
                 cause=cause.kind if cause is not None else "",
@@ -446,7 +447,8 @@ class Coordinator:
         """Record the end of a task of which nothing was merged; one that is done may still hand parts on."""
         missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
         notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
-        added = await self._add_delegations(move.task, *(missions if move.outcome == "done" else ()))
+        # Of several side by side only the one that counts hands on.
+        added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
         self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
 
     async def _add_delegations(self, task: str, *missions: str) -> list[Payload]:

@@ -20,16 +20,22 @@ from chargehand.missions.causes import FAILING_TEST
 MOST_RETURNS = 2
 # How many work side by side where a task is tried by several, the ladder's last rung before a person.
 BEST_OF = 3
+# After so long it is looked whether a mission that was told to stop has ended.
+_STOP_SECONDS = 60.0
 RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
 
 _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
 
 
 class ChildMission(Struct, frozen=True, kw_only=True):
-    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not."""
+    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not.
+
+    One that is `stopping` was told to and will have ended in a moment.
+    """
 
     id: str
     status: MissionStatus
+    stopping: bool = False
     changes: bool = False
     reasons: tuple[Reason, ...] = ()
     cause: str = ""
@@ -105,11 +111,12 @@ class Weigh(Struct, frozen=True, kw_only=True):
 
 
 class EndTask(Struct, frozen=True, kw_only=True):
-    """Note that a task needs nothing more although nothing of it was merged."""
+    """Note that a task needs nothing more although nothing of it was merged; `mission` is whose result counts."""
 
     task: str
     outcome: TaskOutcome
     reason: Reason
+    mission: str = ""
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -181,7 +188,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     def goes_on(self, task: str) -> bool:
         """Tell whether something of a task goes on by itself, without a person."""
         return any(
-            run.is_open and run.status not in ("waiting", "paused")
+            run.is_open and (run.stopping or run.status not in ("waiting", "paused"))
             for run in (*self.runs(task), *self.reviews(task))
         )
 
@@ -214,7 +221,7 @@ def decide(now: Situation) -> list[Move]:
         StopChild(mission=run.id, why=f"task {name} was dropped from the plan")
         for name in dropped
         for run in (*now.runs(name), *now.reviews(name))
-        if run.is_open
+        if run.is_open and not run.stopping
     ]
     moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
     if moves:
@@ -234,7 +241,10 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            dues = (run.due for name in working for run in now.of(name).current if run.due is not None)
+            dues = [run.due for name in working for run in now.of(name).current if run.due is not None]
+            # Who was told to stop may have gone without another word.
+            if any(run.is_open and run.stopping for name in working for run in now.runs(name)):
+                dues.append(now.elapsed + _STOP_SECONDS)
             return Wait(tasks=tuple(working), due=min((due for due in dues if due > now.elapsed), default=None))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
@@ -265,7 +275,7 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
         others = [
             StopChild(mission=run.id, why=f"{chosen.id} came first")
             for run in runs
-            if run.is_open and run != chosen
+            if run.is_open and not run.stopping and run != chosen
         ]
         if chosen.changes:
             return [*others, *_let_in(now, task, chosen)]
@@ -274,10 +284,11 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
             return [*others, *_ask(now, task, (handed,))]  # nobody would make its test pass
         message = f"{chosen.id} ended well and changed nothing"
         reason = handed or Reason(code="report", message=message)
-        return [*others, EndTask(task=task.id, outcome="done", reason=reason)]
+        return [*others, EndTask(task=task.id, outcome="done", reason=reason, mission=chosen.id)]
     going = [run for run in runs if run.is_open]
     if going and (late := now.overdue(task)) is not None:
-        return [StopChild(mission=run.id, why=f"task {task.id}: {late.message}") for run in going]
+        why = f"task {task.id}: {late.message}"
+        return [StopChild(mission=run.id, why=why) for run in going if not run.stopping]
     return [] if going else _climb(now, task, runs)
 
 

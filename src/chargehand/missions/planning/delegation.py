@@ -39,10 +39,16 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
         raise _refuse(f"task {task!r} hands on {count} parts, more than {MOST_DELEGATED}")
     if _depth(plan, whole) >= DEEPEST_DELEGATION:
         raise _refuse(f"task {task!r} was handed on {DEEPEST_DELEGATION} times already, and does not hand on more")
-    nobody = next((each.id for each in asked if not each.role and not each.needs), None)
+    nobody = next((each.id for each in asked if not each.role.strip() and not each.needs), None)
     if nobody is not None:
         raise _refuse(f"part {nobody!r} says neither in which role nor what its agent needs")
     names = {each.id: f"{task}.{each.id}" for each in asked}
+    # What was begun under its id would count as its own.
+    dropped = next(
+        (each for each in names.values() if plan.task(each) is None and _was_begun(progress, each)), None
+    )
+    if dropped is not None:
+        raise _refuse(f"task {dropped!r} was begun and dropped before")
     parts = [_make_task(plan, whole, each, names, share=len(asked)) for each in asked]
     problems = PlanProblems("delegation")
     draft = read_plan(load_plan(encode_json({"tasks": parts}), "delegation.json"), problems)
@@ -81,10 +87,14 @@ def _make_task(plan: Plan, whole: Task, asked: Delegation, names: dict[str, str]
 
 def _let_follow(task: Task, progress: PlanProgress, whole: Task, names: dict[str, str]) -> Task:
     """Return a task of the plan as it is once parts of another are tasks too."""
-    known = progress.tasks.get(task.id, TaskProgress())
-    if whole.id not in task.after or task.delegated_by == whole.id or known.runs or known.end is not None:
+    if whole.id not in task.after or task.delegated_by == whole.id or _was_begun(progress, task.id):
         return task
     return replace(task, after=tuple(dict.fromkeys((*task.after, *names.values()))))
+
+
+def _was_begun(progress: PlanProgress, task: str) -> bool:
+    known = progress.tasks.get(task, TaskProgress())
+    return bool(known.runs) or known.end is not None
 
 
 def _depth(plan: Plan, task: Task) -> int:
