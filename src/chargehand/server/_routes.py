@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from chargehand.app.accounts import Caller
 from chargehand.core.codec import convert_to, json_schema
@@ -26,6 +27,15 @@ Short = Annotated[str, Meta(min_length=1, max_length=200)]
 MissionName = Annotated[str, Meta(min_length=1, max_length=64, description="A mission's id, or its beginning.")]
 Limit = Annotated[int, Meta(ge=1, le=500, description="At most so many.")]
 Offset = Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+class _AnyPath(PathConvertor):
+    """The rest of a path, line breaks included: with the usual one nobody answers such an address in JSON."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("path", _AnyPath())
 
 
 # Unknown names are refused: a client that misspells `budget` would otherwise run without one.
