@@ -49,10 +49,10 @@ def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
         for row in app.store.log.children(mission):
             if app.mission_reader.state(row.id).status == "paused":
                 resume_mission(app, row.id)
-        asyncio.run(Worker(app, slots=4).work(until_idle=True))
-        assert set(crew.children(mission).values()) == {"promoted"}
-        assert app.mission_reader.state(mission).status == "paused"
-        assert not crew.events(mission, TaskMerged)
+    assert crew.work(mission).status == "paused"
+    assert set(crew.children(mission).values()) == {"promoted"}
+    assert not crew.events(mission, TaskMerged)
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
         resume_mission(app, mission)
     return mission
 

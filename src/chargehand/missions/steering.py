@@ -255,7 +255,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             parent = self.store.log.summary(row.parent, self.look.workers.live).summary
             if parent.status in ENDED:
                 self.store.log.note_told(row.id)
-            elif parent.asleep or parent.status == "waiting":
+            elif parent.status == "waiting" or (parent.asleep and parent.status != "paused"):
                 with contextlib.suppress(RefusedError):
                     with claim_mission(self.store.log, parent.id, worker=self.worker, look=self.look) as epoch:
                         self.store.log.append(parent.id, CoordinatorWoken(mission=row.id), epoch=epoch)
