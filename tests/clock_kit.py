@@ -27,6 +27,7 @@ class AheadClock(SystemClock):
         """Let `seconds` pass at once, for the running event loop too: what waits no longer than that is due."""
         loop = asyncio.get_running_loop()
         now = loop.time
+        # What is due is compared with this method, which a loop has no other way to be given.
         loop.time = lambda: now() + seconds  # type: ignore[method-assign]
         self._ahead += seconds
 
