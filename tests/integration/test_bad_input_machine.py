@@ -109,7 +109,8 @@ class TestKilled:
     @pytest.mark.parametrize("where", ["agent", "check"])
     def test_while_it_works(self, desk: Desk, tmp_path: Path, victim: str, where: str) -> None:
         repo = repository(tmp_path / "repo")
-        wait = f"cat *.txt | grep -q aaa || sleep {MARK} || true"
+        # In one program: a pipe whose reader ends first fails, and the base would be waited for too.
+        wait = f"grep -qs aaa *.txt || sleep {MARK} || true"
         agent = shell(f"sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
         check = "true" if where == "agent" else wait
         process = desk.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)

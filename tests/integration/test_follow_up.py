@@ -117,7 +117,7 @@ class TestCommands:
         """Both ways: in the mission itself, and in a new one on what was promoted."""
         told = "echo $CHARGEHAND_REQUEST > sub/told; cat $CHARGEHAND_REPORT >> sub/told"
         agent = shell(f"{told}; grep -q wait sub/told && sleep {MARK}; true")
-        check = f"cat sub/* | grep -q wait || {first}"
+        check = f"grep -qs wait sub/* || {first}"
         desk.say("run", "begin", "--agent", agent, "--only-check", check, cwd=repo)
         process = desk.start("mission", "continue", "last", "wait", cwd=repo)
         wait_until(sleepers)

@@ -57,6 +57,9 @@ class MergeQueue:
 
         `find_next` returns the mission whose result comes next: its checks run ahead. It may block.
         """
+        # A worker before may have moved the branch, and ended before it signed that.
+        if self._journal.state.commit is not None:
+            await self._promoter.sign(self._journal.state.commit)
         base, tree = child.promoted_on, child.tree
         assert base is not None
         assert tree is not None
@@ -72,7 +75,6 @@ class MergeQueue:
             rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
         )
         if rebase is None:  # a worker before merged it, and ended before it could say so
-            await self._promoter.sign(tip.commit)
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
