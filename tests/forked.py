@@ -78,6 +78,7 @@ _IMPORTED_FOR = {
     "mcp": ("chargehand.mcp.http", "chargehand.mcp.server"),
 }
 _ABOVE = 512
+_OWN_MOUNTS = "/proc/thread-self/ns/mnt"
 
 
 class ForkedProcess:
@@ -237,6 +238,7 @@ class _ForkServer:
     def __init__(self, kind: str = "") -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._mounts = _server()._mounts if kind else os.stat(_OWN_MOUNTS).st_ino
         if _ADDRESS:
             self._ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._ours.connect(_ADDRESS)
@@ -253,7 +255,12 @@ class _ForkServer:
         atexit.register(self.close)
 
     def start(self, request: Mapping[str, object], *streams: int, passed: Sequence[int] = ()) -> int:
-        """Fork the program that the request describes; return its process id."""
+        """Fork the program that the request describes; return its process id.
+
+        It sees what is mounted where this thread is, which may have taken a mount namespace since the server began.
+        """
+        if request.get("mounts") is None and (own := os.stat(_OWN_MOUNTS).st_ino) != self._mounts:
+            request = {**request, "mounts": f"{os.getpid()}/task/{threading.get_native_id()}"}
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps(request).encode())
             told.flush()
