@@ -324,6 +324,27 @@ def test_a_plan_of_one_task_is_an_ordinary_mission(crew: Crew) -> None:
     assert "it is written" in state.request.text
 
 
+@pytest.mark.parametrize(
+    "own",
+    [{"budget": 100}, {"timeout": "2h"}, {"models": ["one", "two"]}],
+)
+def test_what_one_task_may_take_is_no_more_than_its_plan_may(crew: Crew, own: dict[str, Any]) -> None:
+    file = crew.place / "plan.json"
+    file.write_text(json.dumps({"tasks": [task("a", **own)]}))
+    asked = RunRequest(plan=str(file), agent="command:true", budget="1", time="1m", yes=True)
+    with crew.opened() as app:
+        request, plan = plan_request(app, asked)
+    assert (request.budget, request.time) == ("1", "1m")
+    assert plan is not None
+
+
+def test_what_one_task_covers_its_mission_is_told(crew: Crew) -> None:
+    covering = task("a", covers=["o"], acceptance=["it is written"])
+    state = crew.work(crew.record([covering], obligations={"o": "nothing is lost"}))
+    assert state.request is not None
+    assert "It is done when:\n- nothing is lost\n- it is written" in state.request.text
+
+
 def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: Crew) -> None:
     with pytest.raises(NotFoundError, match=r"task b: .*nobody"):
         crew.record([task("a"), {"id": "b", "text": "b", "agent": "nobody"}])

@@ -93,17 +93,13 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
     conditional = only.done_when or only.when or only.loop is not None
     # What it says that it will touch an ordinary mission has no place for, and others on the branch wait for.
     touches = request.apply and (only.make or only.change or only.delete or only.contracts)
-    if len(plan.tasks) == 1 and not (
-        touches
-        or plan.ambiguities
-        or conditional
-        or only.candidates > 1
-        or only.reviewers
-        or only.needs
-        or only.deadline
-    ):
+    # A task's own limits hold beside those of the whole, and its models are tried one after the other.
+    limits = only.budget_usd or only.seconds or only.deadline or len(only.models) > 1
+    shared = only.candidates > 1 or only.reviewers or only.needs
+    if len(plan.tasks) == 1 and not (touches or plan.ambiguities or conditional or limits or shared):
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
-        duties = "".join(f"\n- {each}" for each in only.acceptance)
+        covered = [each.text for each in plan.obligations if each.id in only.covers]
+        duties = "".join(f"\n- {each}" for each in (*covered, *only.acceptance))
         return replace(
             request,
             text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
@@ -115,8 +111,6 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
             checks=(*request.checks, *only.checks),
             allow=meet_areas(request.allow, only.areas),
             attempts=str(only.attempts) if only.attempts else request.attempts,
-            time=f"{only.seconds:g}s" if only.seconds else request.time,
-            budget=request.budget if only.budget_usd is None else f"{only.budget_usd:g}",
         ), None
     reviews = {role for task in plan.tasks for role in task.reviewers}
     named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
