@@ -233,12 +233,18 @@ def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
             task("never", when="test -e nowhere"),
             task("three", counts, loop={"most": 9, "until": "test $(wc -l < sub/n.txt) = 3"}),
             task("two", shell("echo y >> sub/two.txt"), loop={"most": 2}, after=["there", "never"]),
+            task("part", loop={"most": 3}, done_when="test -e sub/part.txt"),
+            task("twins", shell("echo z >> sub/twins.txt"), loop={"most": 2}, candidates=2),
         ]
     )
     state = crew.work(mission)
     assert state.status == "promoted"
     outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
-    assert outcomes == {"there": "done", "never": "left_out", "three": "merged", "two": "merged"}
+    # What was merged of a task stays merged, whatever ends its loop.
+    ended = {"three": "merged", "two": "merged", "part": "merged", "twins": "merged"}
+    assert outcomes == {"there": "done", "never": "left_out", **ended}
+    starts = [(event.task, event.round) for event in crew.events(mission, TaskStarted)]
+    assert [starts.count(("twins", number)) for number in (1, 2)] == [2, 2]
     made = branch(crew, state)
     assert git(crew.repo, "show", f"{made}:sub/n.txt").split() == ["x"] * 3
     assert git(crew.repo, "show", f"{made}:sub/two.txt").split() == ["y"] * 2

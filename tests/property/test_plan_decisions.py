@@ -22,6 +22,7 @@ from chargehand.core.plan_events import (
     TaskEnded,
     TaskHeld,
     TaskMerged,
+    TaskProgress,
     TaskReturned,
     TaskReviewed,
     TaskStarted,
@@ -121,9 +122,17 @@ class World:
                 if not isinstance(move, Finish) and self.chance.random() < self.changing and self.change():
                     break  # as the coordinator does: what was decided on another plan is not carried out
                 self.do(move)
+                # Whoever takes over from one that died here ends it too.
+                if not self.finished and any(each.end and each.end.outcome == "failed" for each in self.in_plan()):
+                    last = decide(self.situation())[-1]
+                    assert isinstance(last, Finish)
+                    assert last.stopped is not None
             # Whoever takes over decides the same from the same log.
             assert decide(self.situation()) == decide(self.situation())
         raise AssertionError(f"it goes on for ever: {self.progress}")
+
+    def in_plan(self) -> list[TaskProgress]:
+        return [self.progress.tasks[task.id] for task in self.plan.tasks]
 
     def late_ones_are_stopped(self, moves: list[Move]) -> None:
         stopped = {move.mission for move in moves if isinstance(move, StopChild)}

@@ -289,8 +289,8 @@ class Coordinator:
         task = self._progress.plan.task(move.task)
         assert task is not None
         tip = await asyncio.to_thread(self._tip)
-        if move.rung in ("first", "loop") and (ended := await self._needless(task, tip, move)):
-            self._journal.record(ended)
+        if move.rung in ("first", "loop") and (needless := await self._needless(task, tip, move)):
+            self._journal.record(self._end_of(task.id, *needless))
             return
         started = []
         for number, model in enumerate(move.models, 1):
@@ -353,8 +353,8 @@ class Coordinator:
         )
         self._journal.record(self._journal.limited(asked), durable=True)
 
-    async def _needless(self, task: Task, tip: Base, move: d.Start) -> TaskEnded | None:
-        """Return the end of a task that has nothing to do, as its conditions say of what is merged so far."""
+    async def _needless(self, task: Task, tip: Base, move: d.Start) -> tuple[TaskOutcome, Reason] | None:
+        """Return how and why a task ends that has nothing to do, by its conditions on what is merged so far."""
         loop = task.loop
         commands = {
             "done": task.done_when,
@@ -376,11 +376,11 @@ class Coordinator:
         found = await self._journal.step(f"condition/{task.id}/{move.round}", [commands, tip.tree], look)
         if found.get("done"):
             why = Reason(code="task_done", message=f"{task.done_when} succeeds already")
-            return TaskEnded(task=task.id, outcome="done", reason=why)
+            return "done", why
         if found.get("left_out") is False or found.get("loop") is False:
             command = task.when if found.get("left_out") is False else commands["loop"]
             why = Reason(code="condition_unmet", message=f"{command} does not succeed")
-            return TaskEnded(task=task.id, outcome="left_out", reason=why)
+            return "left_out", why
         return None
 
     def _start_reviews(self, move: d.Review) -> None:
@@ -463,7 +463,9 @@ class Coordinator:
                 return added
 
     def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
-        """Return the end of a task with what all its missions cost."""
+        """Return the end of a task with what all its missions cost; what was merged of it before stays merged."""
+        if outcome in ("done", "left_out") and self._progress.tasks[task].merged:
+            outcome = "merged"
         done = [child for child in self._children().values() if child.task == task]
         costs = [each.cost_usd if each.cost_known else None for child in done for each in child.attempts]
         known = [cost for cost in costs if cost is not None]

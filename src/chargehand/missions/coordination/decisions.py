@@ -213,9 +213,13 @@ def decide(now: Situation) -> list[Move]:
     plan = now.progress.plan
     moves = [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)]
     failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
-    if failed:
+    # Also one whose end a worker recorded that died before it ended the mission.
+    ends = (now.of(task.id).end for task in plan.tasks)
+    before = [end.reason for end in ends if end is not None and end.outcome == "failed"]
+    stopped = next(filter(None, (*(move.reason for move in failed), *before)), None)
+    if stopped is not None:
         left: list[Move] = [StopChild(mission=each, why="the mission is stopped") for each in _open_children(now)]
-        return [*failed, *left, Finish(stopped=failed[0].reason)]
+        return [*failed, *left, Finish(stopped=stopped)]
     dropped = [name for name in now.progress.tasks if plan.task(name) is None]
     moves += [
         StopChild(mission=run.id, why=f"task {name} was dropped from the plan")
@@ -321,7 +325,15 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
         if len(known.returned) > MOST_RETURNS:
             return _ask(now, task, (back.reason,))
         return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message, due=due)]
-    return [Start(task=task.id, round=known.round + 1, rung="loop", why="its loop goes on", due=due)]
+    models = _side_by_side(now, task)
+    why = "its loop goes on"
+    return [Start(task=task.id, round=known.round + 1, rung="loop", why=why, models=models, due=due)]
+
+
+def _side_by_side(now: Situation, task: Task) -> tuple[str | None, ...]:
+    """Return the models of those who work on a task side by side from the beginning, where the plan says so."""
+    models = now.ladders(task).models
+    return tuple(models[each % len(models)] if models else None for each in range(task.candidates))
 
 
 def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Move]:
@@ -425,11 +437,7 @@ def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
             moves += answered
             working += [task for move in answered if isinstance(move, Start)]
         elif held is None:
-            models = now.ladders(task).models
-            # Side by side from the beginning, where the plan says so.
-            first: tuple[str | None, ...] = tuple(
-                models[each % len(models)] if models else None for each in range(task.candidates)
-            )
+            first = _side_by_side(now, task)
             turn = "what it comes after is done" if task.after else "nothing comes before it"
             due = now.due(task)
             moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first, due=due))
