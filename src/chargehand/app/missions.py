@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chargehand.app.documents import (
+    Delivery,
     ListedMission,
     MessageDocument,
     MissionDetails,
@@ -323,6 +324,9 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
     # An argument that is no UTF-8 holds lone surrogates, which encode() refuses.
     if len(text.encode(errors="replace")) > _LONGEST:
         raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
+    if critical and app.mission_reader.state(mission).plan is not None:
+        message = f"mission {mission!r} has a plan, and no agent of its own that could be frozen"
+        raise UsageError(message, hint="leave out --critical, or name the task: --task ID")
     more = {"critical": "yes"} if critical else {}
     ordered = app.order(mission, "send", text=text, **more)
     return app.mission_reader.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
@@ -334,8 +338,10 @@ def message_document(state: MissionState) -> MessageDocument:
     from chargehand.app.selection.agents import named_agent
 
     sent, request, config = state.messages[-1], state.request, state.config
-    delivery: Literal["next_step", "next_attempt", "no_attempt_left", "on_resume"] = "next_attempt"
-    if state.status != "running" or request is None or config is None:
+    delivery: Delivery = "next_attempt"
+    if state.plan is not None:
+        delivery = "next_task"
+    elif state.status != "running" or request is None or config is None:
         delivery = "on_resume"
     elif ABILITIES[named_agent(config, request.agent).kind].hears:
         delivery = "next_step"

@@ -334,6 +334,7 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> int:
 _DELIVERIES = {
     "next_step": "Message recorded. The agent gets it before its next step.",
     "next_attempt": "Message recorded. The agent gets it with its next attempt: it does not listen as it works.",
+    "next_task": "Message recorded. The tasks that begin from now on are told; one that works is with --task ID.",
     "no_attempt_left": "Message recorded. The agent does not listen as it works, and this is its last attempt: it "
     "gets the message only if the mission is resumed. Use --critical to stop it and be asked.",
     "on_resume": "Message recorded. The agent gets it when the mission runs: chargehand mission resume {mission}",

@@ -14,6 +14,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MissionFinished, QuestionAsked
@@ -317,7 +318,9 @@ class Coordinator:
                     due=move.due,
                 )
             )
-        self._journal.record(*started)
+        state, first = self._journal.state, started[0].mission
+        told = [each.message for each in state.messages if each.message not in state.delivered]
+        self._journal.record(*started, *(MessageDelivered(message=each, attempt=first) for each in told))
 
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person what becomes of a task."""
