@@ -26,12 +26,13 @@ from chargehand.app.missions import (
     resume_mission,
     roll_back_mission,
 )
-from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.outcome import next_commands
+from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import MergeConflicted
+from chargehand.core.mission_events import ApprovalGiven, MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
 from chargehand.missions.provenance import verify_mission
@@ -211,6 +212,19 @@ def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
     state = crew.answer(mission, "stop")
     assert (state.status, state.reasons[0].code) == ("refused", "task_failed")
     assert state.export is None
+    assert any(each.startswith(f"chargehand mission promote {mission}") for each in next_commands(state))
+    with crew.opened() as app:
+        with pytest.raises(RefusedError, match="does not go on") as refused:
+            follow_up_mission(app, FollowUp(mission=mission, text="go on"))
+        assert f"mission promote {mission}" in refused.value.hint
+        with pytest.raises(RefusedError, match="has another tree"):
+            asyncio.run(promote_mission(app, mission, tree="0123"))
+        part = asyncio.run(promote_mission(app, mission, reason="good will do"))
+    assert (part.status, [each.reason for each in crew.events(mission, ApprovalGiven)]) == (
+        "promoted",
+        ["good will do"],
+    )
+    assert git(crew.repo, "diff", "--name-only", f"main..{branch(crew, part)}").split() == ["sub/good.txt"]
 
 
 def test_what_the_plan_leaves_open_is_asked_before_any_work(crew: Crew) -> None:

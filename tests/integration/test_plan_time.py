@@ -10,9 +10,11 @@ from desk import repository, shell
 from tests import forked
 from tests.integration.test_coordinator import Crew, task
 
-from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
+from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.mission_events import MissionFinished
+from chargehand.core.plan_events import TaskEnded
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -34,6 +36,22 @@ def test_a_plan_ends_when_its_time_is_over_and_so_do_its_tasks(crew: Crew) -> No
     with crew.opened() as app:
         limits = [app.mission_reader.state(row.id).request for row in app.store.log.children(mission)]
     assert all(request is not None and request.seconds <= 5.0 for request in limits), "what was left for each"
+
+
+def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_said(crew: Crew) -> None:
+    hurries = "case $CHARGEHAND_REQUEST in *hurry*) echo x > sub/b.txt;; *) sleep 600;; esac"
+    mission = crew.record([task("a"), task("b", shell(hurries), after=["a"])], time="5s")
+    assert crew.work(mission).status == "exhausted"
+    with crew.opened() as app:
+        assert follow_up_mission(app, FollowUp(mission=mission, text="please hurry", time="1h")) == mission
+    assert crew.work(mission).status == "waiting"
+    state = crew.answer(mission, "retry")
+    assert (state.status, [each.outcome for each in crew.events(mission, TaskEnded)]) == (
+        "promoted",
+        ["merged"] * 2,
+    )
+    assert len(crew.events(mission, MessageDelivered)) == 1
+    assert state.undelivered == {}
 
 
 def test_without_a_word_of_a_person_each_task_has_a_limit_of_its_own(crew: Crew) -> None:

@@ -355,6 +355,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
     """
     from chargehand.app.runs import allowed_attempts
+    from chargehand.missions.steering import check_continuable_plan
 
     state = app.mission_state(request.mission)
     before, base = state.request, state.base
@@ -365,6 +366,8 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         verb = "answer" if state.open_question else "send" if going_on else ""
         hint = f"chargehand mission {verb} {state.id} TEXT" if verb else "start a new mission"
         raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
+    if state.plan is not None:
+        check_continuable_plan(state)
     app.require_recorded_agent(state)
     found = app.find(repository_of(state), revision=base.commit)
     resolved = app.configuration(found, options=given.configuration(), head=False)
@@ -395,6 +398,7 @@ def _follow_up_promoted(
     assert state.base is not None
     assert state.commit is not None
     depot = app.depot(app.project(repository_of(state)))
+    depot.keep_base(state.commit)  # the repository may have lost it, or never have got it
     applied = state.base.branch if state.request.apply and is_applied(state) else None
     after = last_whole_attempt(state)
     continued = MissionContinued(

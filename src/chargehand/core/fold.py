@@ -222,7 +222,10 @@ def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
     ]
     state.drop_lapsed_questions()
     if state.request is not None:
-        state.request = replace(state.request, attempts=event.attempts, seconds=event.seconds)
+        plan_seconds = event.plan_seconds or state.request.plan_seconds
+        state.request = replace(
+            state.request, attempts=event.attempts, seconds=event.seconds, plan_seconds=plan_seconds
+        )
     state.status, state.reasons = "planned", ()
     state.finished, state.cancel_asked = "", False
     state.fruitless_claims = 0

@@ -95,8 +95,8 @@ class MissionContinued(Payload, frozen=True, kw_only=True):
     """A person wants more of a mission that had come to its end: another attempt follows attempt `after`.
 
     It begins on what that attempt left, or on `base`: what was promoted meanwhile, with `tree` in the workspace
-    where that is another one. `attempts`, `seconds` and, where set, `budget_usd` bound the whole mission from now
-    on.
+    where that is another one. `attempts`, `seconds` and, where set, `budget_usd` and `plan_seconds` bound the
+    whole mission from now on.
     """
 
     identity: str
@@ -106,6 +106,7 @@ class MissionContinued(Payload, frozen=True, kw_only=True):
     budget_usd: float | None = None
     base: Base | None = None
     tree: str = ""
+    plan_seconds: float | None = None
 
 
 @event("setup.detected")

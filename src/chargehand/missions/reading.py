@@ -315,6 +315,12 @@ def is_undelivered(state: MissionState) -> bool:
     return not is_exported(state) or (state.request.apply and not is_applied(state))
 
 
+def is_part_of_plan(state: MissionState) -> bool:
+    """Tell whether a plan ended before all was done, and what was merged until then stays on its branch alone."""
+    ended = state.status in ("refused", "failed", "exhausted", "cancelled")
+    return ended and state.plan is not None and state.commit is not None and not is_rolled_back(state)
+
+
 def not_promoted_error(state: MissionState) -> RefusedError:
     """Return the error for a roll-back of a mission that promoted nothing."""
     return RefusedError(

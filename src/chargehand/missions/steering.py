@@ -44,11 +44,11 @@ from chargehand.missions._messages import (
 )
 from chargehand.missions._questions import check_answer, expire_questions
 from chargehand.missions._questions import require_question as require_question
-from chargehand.missions.causes import mission_cause
+from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
-from chargehand.missions.reading import MissionReader, is_rolled_back
+from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_used
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
 from chargehand.workspace.space import require_room
@@ -73,6 +73,18 @@ def last_whole_attempt(state: MissionState) -> int:
     """Return the number of the last attempt that came to its own end; one that was broken off goes on."""
     whole = (each.number for each in state.attempts if WORK.format(number=each.number) in state.steps)
     return max(whole, default=0)
+
+
+def check_continuable_plan(state: MissionState) -> None:
+    """Raise `RefusedError` (`not_continuable`) where a plan does not go on, whatever a person adds to it."""
+    if state.status not in ("waiting", "refused"):
+        return
+    hint = f"chargehand mission plan {state.id} shows which of its tasks waits for what"
+    if state.status == "refused":
+        more = f"chargehand mission promote {state.id} exports what was merged, and " if state.commit else ""
+        hint = f"{more}chargehand run --plan FILE starts another plan for what is left"
+    message = f"the plan of mission {state.id!r} is {state.status}, and does not go on by a message"
+    raise RefusedError(message, code="not_continuable", hint=hint)
 
 
 class Steering(Struct, frozen=True, kw_only=True):
@@ -112,7 +124,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             return self.answer(mission, GO_ON)
         cause = mission_cause(before)
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
-        if cause is not None and cause.kind in ("engine", "provider"):
+        if cause is not None and cause.kind in RESUMED:
             among += ("failed",)
         if before.needs_person:
             among += ("waiting",)
@@ -133,9 +145,12 @@ class Steering(Struct, frozen=True, kw_only=True):
     ) -> MissionState:
         """Give a mission that ended without a promotion up to `attempts` more, and its agent a message.
 
-        It has `seconds` more; `budget_usd` is its whole budget from now on, as before where that is `None`.
+        It has `seconds` more, the plan of a coordinator too where it has a limit; `budget_usd` is its whole budget
+        from now on, as before where that is `None`.
         """
         before = self.look.state(mission)
+        is_limited = before.request is not None and before.request.plan_seconds is not None
+        used = plan_seconds_used(before, self.clock.now())
         after = last_whole_attempt(before)
         if before.status in FOLLOWED and len(before.attempts) > after:
             # First, for a worker may take it at once: what was paid for is not asked for again.
@@ -146,6 +161,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             attempts=after + attempts,
             seconds=before.seconds_of() + seconds,
             budget_usd=budget_usd,
+            plan_seconds=used + seconds if is_limited else None,
         )
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"))
         return self._record(mission, message, continued, among=FOLLOWED, verb="continue", code="not_continuable")
