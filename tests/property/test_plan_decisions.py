@@ -15,7 +15,9 @@ from chargehand.core.events import Payload
 from chargehand.core.messages import Delegation
 from chargehand.core.plan_events import (
     PlanMade,
+    PlannerStarted,
     PlanProgress,
+    PlanWanted,
     ReviewStarted,
     ReviewVote,
     TaskDelegated,
@@ -522,3 +524,13 @@ def test_a_mission_that_is_late_is_stopped_once_and_then_waited_for() -> None:
         assert wait.due is not None, "it may end without a word"
     world.end(name, "cancelled")
     assert [type(move) for move in decide(world.situation())] == [Ask]
+
+
+def test_a_planner_that_a_person_was_quicker_than_is_stopped() -> None:
+    world = World(Plan(tasks=(Task(id="a", text="a"),)), 1, (), set())
+    world.progress = PlanProgress().after(PlanWanted()).after(PlannerStarted(mission="planner", round=1))
+    world.note(PlanMade(plan=world.plan, identity="ada"))
+    world.children["planner"] = ChildMission(id="planner", status="running")
+    assert StopChild(mission="planner", why="there is a plan") in decide(world.situation())
+    world.run()
+    assert world.children["planner"].status == "cancelled"

@@ -227,6 +227,13 @@ def decide(now: Situation) -> list[Move]:
         for run in (*now.runs(name), *now.reviews(name))
         if run.is_open and not run.stopping
     ]
+    # A planner whom a person was quicker than.
+    planners = (now.children.get(each.mission) for each in now.progress.planners)
+    moves += [
+        StopChild(mission=each.id, why="there is a plan")
+        for each in planners
+        if each is not None and each.is_open and not each.stopping
+    ]
     moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
     if moves:
         return moves
