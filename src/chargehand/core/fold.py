@@ -474,7 +474,11 @@ def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolled
 
 @_on(_STATE, m.PromotionDone, m.MissionRolledBack)
 def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
-    state.prepared = None
+    prepared, state.prepared = state.prepared, None
+    if prepared is not None and prepared.mission:
+        state.half_merged = p.TaskMerged(
+            task=prepared.task, mission=prepared.mission, commit=event.commit, tree=event.tree
+        )
     # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base
@@ -540,6 +544,7 @@ def _coordinate(state: MissionSummary, event: Payload) -> None:
 
 @_on(_STATE, *p.PLAN_EVENTS)
 def _keep_progress(state: MissionState, event: Any) -> None:
+    state.half_merged = None if isinstance(event, p.TaskMerged) else state.half_merged
     state.plan = (state.plan or p.PlanProgress()).after(event)
 
 

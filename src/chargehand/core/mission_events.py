@@ -310,6 +310,9 @@ class PromotionPrepared(Payload, frozen=True, kw_only=True):
     tree: str
     # Those that a roll-back of single tasks takes back.
     tasks: tuple[str, ...] = ()
+    # The task, and the child mission that did it, whose result a coordinator merges by this.
+    task: str = ""
+    mission: str = ""
 
 
 @event("promotion.done")
