@@ -196,10 +196,11 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
+    # Also of one that goes on already: from here on it stops otherwise.
+    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
     state.drop_lapsed_questions()
-    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
     state.attempts = [
         replace(attempt, status="running", reasons=())

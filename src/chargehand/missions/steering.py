@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -99,17 +100,21 @@ class Steering(Struct, frozen=True, kw_only=True):
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
         waits for quota, or for room on the disk, looks now whether there is any; one that waits for an earlier
         mission begins beside it. What nobody answered in time is asked again. With `step` it is paused again
-        before the next of its steps, with `to_end` at no breakpoint.
+        before the next of its steps, with `to_end` at no breakpoint, whatever it waits for.
         """
+        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
+        stops = (resumed,) if step or to_end else ()
         before = self.look.state(mission)
         if before.expiring and self.wake(mission, now=self.clock.now()):
             before = self.look.state(mission)
         if before.held is not None:
-            return self._let_begin(mission)
-        if before.status == "planned" or self.store.log.get(mission).runnable:
-            return before
+            return self._let_begin(mission, *stops)
+        if before.status == "planned" or self.store.log.get(mission).runnable or (before.asleep and stops):
+            open_ones: tuple[MissionStatus, ...] = ("planned", "paused")
+            wanted = partial(self._record, among=open_ones, verb="resume", code="not_resumable")
+            return wanted(mission, *stops) if stops else before
         if before.waits_for_quota is not None:
-            return self.answer(mission, GO_ON)
+            return self.answer(mission, GO_ON, then=stops)
         cause = mission_cause(before)
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
         if cause is not None and cause.kind in ("engine", "provider"):
@@ -119,13 +124,12 @@ class Steering(Struct, frozen=True, kw_only=True):
         if before.status in among and before.attempts:
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
-        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
-    def _let_begin(self, mission: str) -> MissionState:
+    def _let_begin(self, mission: str, *stops: Payload) -> MissionState:
         with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
             events = events_of_start(self.look, state, identity=self.identity)
-            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+            self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
         return self.look.state(mission)
 
     def follow_up(
@@ -190,8 +194,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.look.state(mission)
 
-    def answer(self, mission: str, text: str, question: str = "") -> MissionState:
-        """Answer what a mission asks, as far as nobody did; a worker may then resume it.
+    def answer(self, mission: str, text: str, question: str = "", *, then: Sequence[Payload] = ()) -> MissionState:
+        """Answer what a mission asks, as far as nobody did, and `then` more; a worker may then resume it.
 
         That is its first open question where none is named. Raises `RefusedError`: what `require_question` and
         `check_answer` do.
@@ -207,6 +211,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             # The question about a critical message paused the mission too: answering has to lift that.
             if about_message and answer != CANCEL:
                 events.append(MissionResumed(identity=self.identity))
+            events += then
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
