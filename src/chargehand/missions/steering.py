@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -50,8 +50,10 @@ from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back
+from chargehand.missions.sandboxes.provisioning import remove_leftovers
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
 from chargehand.workspace.space import require_room
 
 # Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
@@ -80,13 +82,14 @@ class Steering(Struct, frozen=True, kw_only=True):
     """What a person does to a mission at rest; needs neither its repository nor a sandbox.
 
     Every method holds the mission for the moment it takes, and raises `RefusedError`: `mission_held` where a
-    worker has it, else with the status that forbids it.
+    worker has it, else with the status that forbids it. `open_depot` opens the depot of a mission, or raises.
     """
 
     store: Store
     look: MissionReader
     worker: str
     identity: str
+    open_depot: Callable[[MissionState], Depot]
     clock: Clock = field(default_factory=SystemClock)
 
     def pause(self, mission: str, reason: str = "") -> MissionState:
@@ -159,6 +162,8 @@ class Steering(Struct, frozen=True, kw_only=True):
         reason = Reason(code="cancelled", message="a person cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        # Its worker died when it was told to: then it ended by that word, and nobody settled it.
+        among += ("cancelled",) if self.look.state(mission).cancel_asked else ()
         return self._settle(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
     def discard(self, mission: str) -> MissionState:
@@ -298,6 +303,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             ended = cancel_open_attempts(state, finished.reasons[0])
             events = (*ended, *events_of_mission_end(state, finished))
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
+            if state.claims:  # while it is held: who resumes it begins at its last checkpoint
+                remove_leftovers(self.store.home, lambda: self.open_depot(state), mission)
         # Only now: until the attempts' end is on the disk, a worker could resume them and need the replies.
         archive_replies(self.store, mission, *(each.attempt for each in ended))
         return self.look.state(mission)
