@@ -166,6 +166,7 @@ class App(StateReader):
             look=self.acting_reader,
             worker=self.member.id,
             identity=self.identity(),
+            open_depot=lambda state: self.depot(self.project(repository_of(state))),
             clock=self.clock,
         )
 

@@ -380,6 +380,9 @@ def _cancel(app: App, mission: str) -> MissionState:
     while True:
         state = app.mission_reader.state(mission)
         # A paused mission counts as settled, though it is still to be cancelled.
+        if state.cancel_asked and state.status in ENDED:  # its worker died before it could settle it
+            with contextlib.suppress(RefusedError):
+                state = app.steering.cancel(mission)
         if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
             return state
         time.sleep(0.05)

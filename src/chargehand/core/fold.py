@@ -196,10 +196,11 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
+    # Also of one that goes on already: from here on it stops otherwise.
+    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
     state.drop_lapsed_questions()
-    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
     state.attempts = [
         replace(attempt, status="running", reasons=())
@@ -477,7 +478,11 @@ def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolled
 
 @_on(_STATE, m.PromotionDone, m.MissionRolledBack)
 def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
-    state.prepared = None
+    prepared, state.prepared = state.prepared, None
+    if prepared is not None and prepared.mission:
+        state.half_merged = p.TaskMerged(
+            task=prepared.task, mission=prepared.mission, commit=event.commit, tree=event.tree
+        )
     # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base
@@ -543,6 +548,7 @@ def _coordinate(state: MissionSummary, event: Payload) -> None:
 
 @_on(_STATE, *p.PLAN_EVENTS)
 def _keep_progress(state: MissionState, event: Any) -> None:
+    state.half_merged = None if isinstance(event, p.TaskMerged) else state.half_merged
     state.plan = (state.plan or p.PlanProgress()).after(event)
 
 

@@ -79,7 +79,7 @@ class MissionPaused(Payload, frozen=True, kw_only=True):
 
 @event("mission.resumed")
 class MissionResumed(Payload, frozen=True, kw_only=True):
-    """A person let a paused mission go on; `in_place` says that its worker held it all the time.
+    """A person let a paused mission go on, or stop otherwise from here on; `in_place` says that its worker held it all the time.
 
     `step`: until the next recorded step; `to_end`: breakpoints count no more.
     """
@@ -311,6 +311,9 @@ class PromotionPrepared(Payload, frozen=True, kw_only=True):
     tree: str
     # Those that a roll-back of single tasks takes back.
     tasks: tuple[str, ...] = ()
+    # The task, and the child mission that did it, whose result a coordinator merges by this.
+    task: str = ""
+    mission: str = ""
 
 
 @event("promotion.done")

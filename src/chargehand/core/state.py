@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from chargehand.core import attempt_events as events
 from chargehand.core import mission_events as m
 from chargehand.core.config import Config
-from chargehand.core.plan_events import PlanProgress, TaskTally
+from chargehand.core.plan_events import PlanProgress, TaskMerged, TaskTally
 from chargehand.core.records import (
     AttemptStatus,
     Base,
@@ -366,8 +366,9 @@ class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
     `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `sandbox_kinds` the
-    tiers and drivers of the sandboxes that it had, each pair once.
+    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the task
+    whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers of
+    the sandboxes that it had, each pair once.
     """
 
     config: Config | None = None
@@ -387,6 +388,7 @@ class MissionState(MissionSummary, kw_only=True):
     continued: dict[int, m.MissionContinued] = {}
     plan: PlanProgress | None = None
     plan_elapsed: float = 0.0
+    half_merged: TaskMerged | None = None
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
     acknowledged: set[str] = set()

@@ -117,7 +117,14 @@ class Missions:
             finally:
                 # A paused mission, or one with an open question, goes on in the workspace that it has.
                 if journal.state.status in SETTLED - {"paused"} and journal.state.open_question is None:
-                    await asyncio.shield(asyncio.to_thread(remove_leftovers, services, journal.state))
+                    await asyncio.shield(asyncio.to_thread(self._remove_leftovers, journal.state))
+
+    def _remove_leftovers(self, state: MissionState) -> None:
+        services, ended = self._services, [state.id]
+        if state.plan is not None:  # of a task whose worker died when it was told to end nobody did it
+            tasks = services.store.log.summaries(services.workers.live, parent=state.id)
+            ended += [each.summary.id for each in tasks if each.summary.status in ENDED]
+        remove_leftovers(services.home, lambda: services.depot, *ended)
 
     def _journal(self, mission: str) -> Journal:
         services = self._services

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -49,8 +50,10 @@ from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_used
+from chargehand.missions.sandboxes.provisioning import remove_leftovers
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
 from chargehand.workspace.space import require_room
 
 # Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
@@ -91,13 +94,14 @@ class Steering(Struct, frozen=True, kw_only=True):
     """What a person does to a mission at rest; needs neither its repository nor a sandbox.
 
     Every method holds the mission for the moment it takes, and raises `RefusedError`: `mission_held` where a
-    worker has it, else with the status that forbids it.
+    worker has it, else with the status that forbids it. `open_depot` opens the depot of a mission, or raises.
     """
 
     store: Store
     look: MissionReader
     worker: str
     identity: str
+    open_depot: Callable[[MissionState], Depot]
     clock: Clock = field(default_factory=SystemClock)
 
     def pause(self, mission: str, reason: str = "") -> MissionState:
@@ -111,17 +115,21 @@ class Steering(Struct, frozen=True, kw_only=True):
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
         waits for quota, or for room on the disk, looks now whether there is any; one that waits for an earlier
         mission begins beside it. What nobody answered in time is asked again. With `step` it is paused again
-        before the next of its steps, with `to_end` at no breakpoint.
+        before the next of its steps, with `to_end` at no breakpoint, whatever it waits for.
         """
+        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
+        stops = (resumed,) if step or to_end else ()
         before = self.look.state(mission)
         if before.expiring and self.wake(mission, now=self.clock.now()):
             before = self.look.state(mission)
         if before.held is not None:
-            return self._let_begin(mission)
-        if before.status == "planned" or self.store.log.get(mission).runnable:
-            return before
+            return self._let_begin(mission, *stops)
+        if before.status == "planned" or self.store.log.get(mission).runnable or (before.asleep and stops):
+            open_ones: tuple[MissionStatus, ...] = ("planned", "paused")
+            wanted = partial(self._record, among=open_ones, verb="resume", code="not_resumable")
+            return wanted(mission, *stops) if stops else before
         if before.waits_for_quota is not None:
-            return self.answer(mission, GO_ON)
+            return self.answer(mission, GO_ON, then=stops)
         cause = mission_cause(before)
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
         if cause is not None and cause.kind in RESUMED:
@@ -131,13 +139,12 @@ class Steering(Struct, frozen=True, kw_only=True):
         if before.status in among and before.attempts:
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
-        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
-    def _let_begin(self, mission: str) -> MissionState:
+    def _let_begin(self, mission: str, *stops: Payload) -> MissionState:
         with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
             events = events_of_start(self.look, state, identity=self.identity)
-            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+            self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
         return self.look.state(mission)
 
     def follow_up(
@@ -171,6 +178,8 @@ class Steering(Struct, frozen=True, kw_only=True):
         reason = Reason(code="cancelled", message="a person cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        # Its worker died when it was told to: then it ended by that word, and nobody settled it.
+        among += ("cancelled",) if self.look.state(mission).cancel_asked else ()
         return self._settle(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
     def discard(self, mission: str) -> MissionState:
@@ -206,8 +215,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.look.state(mission)
 
-    def answer(self, mission: str, text: str, question: str = "") -> MissionState:
-        """Answer what a mission asks, as far as nobody did; a worker may then resume it.
+    def answer(self, mission: str, text: str, question: str = "", *, then: Sequence[Payload] = ()) -> MissionState:
+        """Answer what a mission asks, as far as nobody did, and `then` more; a worker may then resume it.
 
         That is its first open question where none is named. Raises `RefusedError`: what `require_question` and
         `check_answer` do.
@@ -223,6 +232,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             # The question about a critical message paused the mission too: answering has to lift that.
             if about_message and answer != CANCEL:
                 events.append(MissionResumed(identity=self.identity))
+            events += then
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
@@ -309,6 +319,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             ended = cancel_open_attempts(state, finished.reasons[0])
             events = (*ended, *events_of_mission_end(state, finished))
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
+            if state.claims:  # while it is held: who resumes it begins at its last checkpoint
+                remove_leftovers(self.store.home, lambda: self.open_depot(state), mission)
         # Only now: until the attempts' end is on the disk, a worker could resume them and need the replies.
         archive_replies(self.store, mission, *(each.attempt for each in ended))
         return self.look.state(mission)

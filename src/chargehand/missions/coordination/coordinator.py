@@ -76,6 +76,12 @@ class Coordinator:
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
+        # First: what comes next is merged with it, and its task may be taken back alone.
+        if (half := self._journal.state.half_merged) is not None:
+            if self._progress.plan.task(half.task) is None:  # a person dropped it meanwhile
+                self._journal.record(half, durable=True)
+            else:
+                await self._merge(d.Merge(task=half.task, mission=half.mission))
         left = plan_seconds_left(self._journal.state, self._services.clock.now())
         if left is not None and left <= 0:
             await self._end_by_time()
