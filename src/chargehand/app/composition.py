@@ -35,9 +35,9 @@ from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import (
     MACHINES,
+    OpenTiers,
     SessionSnippets,
     choose_driver,
-    open_tier,
     require_tier,
     settle_tier,
     try_tier,
@@ -95,6 +95,7 @@ class App(StateReader):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._member: Membership | None = None
         self._taking_orders = 0
+        self._tiers = OpenTiers()
 
     @classmethod
     @contextlib.contextmanager
@@ -171,7 +172,7 @@ class App(StateReader):
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:
-        """Take orders for the missions of this process while the block runs; blocks may be nested."""
+        """Take orders for this process's missions while the block runs, with what its sessions share; nestable."""
         self._taking_orders += 1
         self._loop = asyncio.get_running_loop()
         try:
@@ -182,6 +183,8 @@ class App(StateReader):
                 yield
         finally:
             self._taking_orders -= 1
+            if not self._taking_orders:
+                await self._tiers.close()
 
     def register_project(self, repository: Path | None = None) -> ProjectRow:
         """Return the project of a repository (the working directory's by default), registered when new."""
@@ -381,7 +384,7 @@ class App(StateReader):
             places = await asyncio.to_thread(self.places, found, resolved)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
             # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-            opening = open_tier(
+            opening = self._tiers.use(
                 resolved.config.sandbox,
                 toolchain,
                 scratch=self.home,

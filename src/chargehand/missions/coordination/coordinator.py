@@ -127,10 +127,10 @@ class Coordinator:
                     self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
-                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
                 self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
                 await self._carry_out(move)
-                self._control.in_hand = ""
+                if isinstance(move, d.Merge):
+                    break  # whatever may begin now does so before the next result is merged
 
     def _heed_breakpoints(self, move: d.Move) -> None:
         """Stop before a task starts, and before the result is delivered, where a person wants that."""
@@ -141,6 +141,7 @@ class Coordinator:
             stop_at(self._journal, PROMOTE)
 
     async def _carry_out(self, move: d.Move) -> None:
+        self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
         match move:
             case d.Start():
                 await self._start(move)
@@ -158,6 +159,7 @@ class Coordinator:
                 await self._end_task(move)
             case d.Ask():
                 self._ask_about_task(move)
+        self._control.in_hand = ""
 
     # --- looking
 
