@@ -197,11 +197,13 @@ class App(StateReader):
         revision: str | None = None,
         directory: str | None = None,
         only_reads: bool = False,
+        recorded: bool = False,
     ) -> ProjectBase:
         """Return the project of a repository, its depot and a base; raises what each of these does.
 
         `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
         `only_reads` nothing is written: neither a project nor a depot is made, as on a disk that is full.
+        `recorded`: see `resolve_base`.
         """
         with system_errors():
             at = self.cwd / repository if repository else self.cwd
@@ -210,7 +212,7 @@ class App(StateReader):
             project = projects.identify(place.path) if only_reads else projects.register(place.path)
             open_depot = Depot.view if only_reads else Depot.open
             depot = open_depot(self.home / "projects" / project.id, repository=place, room=self.room)
-            base = depot.resolve_base(revision)
+            base = depot.resolve_base(revision, recorded=recorded)
             if directory is None:
                 start = standing_directory(place, at)
             else:
@@ -540,7 +542,7 @@ class App(StateReader):
         config = state.config if recorded else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         choice = state.tier if recorded else None
-        at = await asyncio.to_thread(self.find, repository, revision=revision)
+        at = await asyncio.to_thread(self.find, repository, revision=revision, recorded=True)
         # Where it was asked for to work, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
         watch = watch or ignore_event
