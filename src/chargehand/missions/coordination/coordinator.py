@@ -121,7 +121,10 @@ class Coordinator:
             else:
                 await self._heed_base()
                 moves = d.decide(await asyncio.to_thread(self._situation))
-            for number, move in enumerate(moves):
+            merges = [each for each in moves if isinstance(each, d.Merge)]
+            self._next = merges[1:]
+            # They come last, and one at a time: whatever may begin by then does so before the next one.
+            for move in moves[: len(moves) - len(merges) + 1]:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
@@ -134,10 +137,7 @@ class Coordinator:
                     self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
-                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
-                self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
                 await self._carry_out(move)
-                self._control.in_hand = ""
 
     def _heed_breakpoints(self, move: d.Move) -> None:
         """Stop before a task starts, and before the result is delivered, where a person wants that."""
@@ -148,6 +148,7 @@ class Coordinator:
             stop_at(self._journal, PROMOTE)
 
     async def _carry_out(self, move: d.Move) -> None:
+        self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
         match move:
             case d.Start():
                 await self._start(move)
@@ -165,6 +166,7 @@ class Coordinator:
                 await self._end_task(move)
             case d.Ask():
                 self._ask_about_task(move)
+        self._control.in_hand = ""
 
     # --- looking
 

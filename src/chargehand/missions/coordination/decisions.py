@@ -236,7 +236,8 @@ def decide(now: Situation) -> list[Move]:
     ]
     moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
     if moves:
-        return moves
+        # A merge takes as long as its checks: what can begin works meanwhile.
+        return sorted(moves, key=lambda move: isinstance(move, Merge))
     if all(now.of(task.id).end is not None for task in plan.tasks):
         unneeded: list[Move] = [StopChild(mission=each, why="all tasks are done") for each in _open_children(now)]
         return [*unneeded, Finish()]
