@@ -267,6 +267,17 @@ def test_a_path_that_is_none_is_no_fault_of_ours(served: Served, path: str) -> N
     assert (answer.status_code, code(answer)) == (422, "not_a_repository")
 
 
+def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
+    client = served.user("ines", "operator")
+    for name in ("task", "tree"):
+        answer = client.post(f"{API}/missions/m-00001/pause", json={name: "x"})
+        assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), name
+    done = client.post(f"{API}/missions/m-00001/discard", json={"reason": "not wanted"}).json()
+    assert done["reasons"] == [
+        {"code": "discarded", "message": "account:ines discarded the mission: not wanted"}
+    ]
+
+
 # --- too much
 
 

@@ -4929,10 +4929,6 @@ export interface operations {
                 "application/json": {
                     /** @default  */
                     reason?: string;
-                    /** @default null */
-                    task?: string | null;
-                    /** @default  */
-                    tree?: string;
                 };
             };
         };
@@ -5183,8 +5179,6 @@ export interface operations {
                     reason?: string;
                     /** @default null */
                     task?: string | null;
-                    /** @default  */
-                    tree?: string;
                 };
             };
         };
