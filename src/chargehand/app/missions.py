@@ -388,9 +388,9 @@ def _cancel(app: App, mission: str) -> MissionState:
         time.sleep(0.05)
 
 
-def discard_mission(app: App, name: str) -> MissionState:
+def discard_mission(app: App, name: str, *, reason: str = "") -> MissionState:
     """Settle a mission as not wanted. Raises `RefusedError`."""
-    state = app.steering.discard(app.find_mission(name))
+    state = app.steering.discard(app.find_mission(name), reason)
     if state.parent:
         ensure_worker(app)
     return state

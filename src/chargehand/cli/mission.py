@@ -520,9 +520,10 @@ def promote(mission: str, reason: str, tree: str, task: str | None, out: Output)
 
 @mission.command()
 @named_mission_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
 @task_option
 @json_option
-def discard(mission: str, task: str | None, out: Output) -> int:
+def discard(mission: str, reason: str, task: str | None, out: Output) -> int:
     """Settle a mission as not wanted; its checkpoints stay until gc.
 
     Of a coordinator that is the one task that waits for an approval, where there is one.
@@ -534,7 +535,7 @@ def discard(mission: str, task: str | None, out: Output) -> int:
     with App.open() as app:
         meant = addressed_mission(app, mission, "discard", task=task)
         _name_task(out, meant)
-        print_result(out, discard_mission(app, meant.mission), app.store)
+        print_result(out, discard_mission(app, meant.mission, reason=reason), app.store)
     return 0
 
 

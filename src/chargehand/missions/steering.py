@@ -175,18 +175,19 @@ class Steering(Struct, frozen=True, kw_only=True):
 
     def cancel(self, mission: str) -> MissionState:
         """End a mission that has not come to its end."""
-        reason = Reason(code="cancelled", message="a person cancelled the mission")
+        reason = Reason(code="cancelled", message=f"{self.identity} cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
         # Its worker died when it was told to: then it ended by that word, and nobody settled it.
         among += ("cancelled",) if self.look.state(mission).cancel_asked else ()
         return self._settle(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
-    def discard(self, mission: str) -> MissionState:
+    def discard(self, mission: str, why: str = "") -> MissionState:
         """Settle a mission as not wanted; its checkpoints stay until `gc`."""
         if self.look.state(mission).status == "discarded":
             return self.look.state(mission)
-        reason = Reason(code="discarded", message="a person discarded the mission")
+        message = f"{self.identity} discarded the mission" + (f": {why}" if why else "")
+        reason = Reason(code="discarded", message=message)
         finished = MissionFinished(status="discarded", reasons=(reason,))
         among: tuple[MissionStatus, ...] = (
             *("planned", "paused", "waiting"),

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as HttpRoute
 from starlette.routing import WebSocketRoute
@@ -39,7 +39,7 @@ from chargehand.server._responses import (
     error_response,
     reply_response,
 )
-from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments, read_revision
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, name_revision, read_arguments
 from chargehand.server._sessions import Sessions
 from chargehand.server._terminal import TerminalSockets
 from chargehand.server.openapi import ROUTES, openapi_document
@@ -48,6 +48,8 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
 PAGES = Path(__file__).parent / "pages"
 _LARGEST = 1 << 20
+# How long a body may take; a login's not so long that strangers who send theirs slowly hold all connections.
+_BODY_SECONDS, _LOGIN_BODY_SECONDS = 60.0, 10.0
 # Threads that read at once, and that change something: what waits for a worker must not keep pages waiting.
 _READERS, _WRITERS = 8, 8
 # How long a client is kept waiting for work that may take minutes, such as a verdict.
@@ -156,7 +158,7 @@ class ChargehandServer:
         caller = await self._in_thread(lambda: self._authorise(request, route.action))
         body = await _read_body(request) if request.method not in SAFE_METHODS else {}
         if route.method == "PUT" and (tag := request.headers.get("if-match", "")):
-            body = {"revision": read_revision(tag), **body}
+            body = name_revision(body, tag)
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )
@@ -252,7 +254,7 @@ class ChargehandServer:
 
     async def _log_in(self, request: Request) -> Response:
         async def work() -> Response:
-            body = await _read_body(request)
+            body = await _read_body(request, within=_LOGIN_BODY_SECONDS)
             return await self._in_thread(lambda: self._sessions.log_in(request, body), self._writers)
 
         return await self._answer_safely(work)
@@ -332,13 +334,19 @@ async def _is_done_soon(task: asyncio.Task[Any]) -> bool:
     return task.done()
 
 
-async def _read_body(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict[str, Any]:
     """Return a JSON object of at most 1 MiB. Raises `UsageError` (`arguments_invalid`)."""
     content = b""
-    async for piece in request.stream():
-        content += piece
-        if len(content) > _LARGEST:
-            raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
+    try:
+        async with asyncio.timeout(within):
+            async for piece in request.stream():
+                content += piece
+                if len(content) > _LARGEST:
+                    raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
+    except (ClientDisconnect, TimeoutError) as error:  # it went away, or stopped sending: no fault of ours
+        raise UsageError(
+            f"the body did not come whole within {within:g} s", code="arguments_invalid", hint="send it again"
+        ) from error
     if not content:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

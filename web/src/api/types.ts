@@ -4930,10 +4930,6 @@ export interface operations {
                 "application/json": {
                     /** @default  */
                     reason?: string;
-                    /** @default null */
-                    task?: string | null;
-                    /** @default  */
-                    tree?: string;
                 };
             };
         };
@@ -5184,8 +5180,6 @@ export interface operations {
                     reason?: string;
                     /** @default null */
                     task?: string | null;
-                    /** @default  */
-                    tree?: string;
                 };
             };
         };
