@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,11 +27,10 @@ from chargehand.network.allow_list import parse_rule
 LARGEST_TOKENS = 100_000_000
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
-_CONTROL = late_pattern(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # A zero byte ends an argument for execve(2); lone surrogates have no UTF-8, which the log is written in.
-_NOT_IN_ARGUMENTS = late_pattern(r"[\x00\ud800-\udfff]")
+_ARGUMENT = r"[^\x00\ud800-\udfff]"
+_PRINTED = r"[^\x00-\x1f\x7f\ud800-\udfff]"
 _NOT_IN_HTTP = late_pattern(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
-_VARIABLE = late_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 def config_error(place: str, message: str, hint: str = "") -> ConfigError:
@@ -179,7 +177,7 @@ def _list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
             hint = 'write ["program", "argument", …]'
             raise config_error(place, f"{key.field} names no program: {format_value(value)}", hint)
         for item in value:
-            if _NOT_IN_ARGUMENTS.search(item):
+            if not re.fullmatch(f"{_ARGUMENT}*", item):
                 message = f"{key.field} contains a character that no argument can have: {format_value(item)}"
                 raise config_error(place, message, "remove it")
         return tuple(value)
@@ -213,11 +211,19 @@ def _list_hint(key: ConfigKey, value: object) -> str:
 
 def _check_form(key: ConfigKey, item: str, place: str) -> None:
     """Raise `ConfigError` where a text does not look as the key's form wants it."""
-    if key.form in _PATTERNS:
-        pattern, problem, hint = _PATTERNS[key.form]
-        problem = "" if pattern.fullmatch(item) else problem
-    else:
-        problem, hint = _CHECKS[key.form](item) if key.form in _CHECKS else ("", "")
+    rows = (row for row in _FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
+    _, _, problem, hint = next(rows, ("", None, "", ""))
+    if key.form == "host":
+        try:
+            parse_rule(item)
+        except ConfigError as error:
+            problem, hint = f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
+    elif key.form == "http" and not _is_plain_address(item):
+        problem = "not a plain http address"
+        hint = "write 'https://example.org/v1', without user, password, '?' and '#'; key names what holds the key"
+    elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
+        problem = "a variable that seems to hold a secret"
+        hint = "sandboxes get no secrets: the agent could read them"
     if not problem:
         return
     # A wrong address, key or variable may hold a password: it is not repeated.
@@ -228,110 +234,101 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
     raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
 
 
-# What a text of a form has to match in full; else what it is, and the way out.
-_PATTERNS: dict[str, tuple[re.Pattern[str], str, str]] = {
-    "path": (
-        late_pattern(r"/[^\x00-\x1f\x7f\ud800-\udfff]*"),
-        "not an absolute path",
-        "write the full path, such as '/opt/tools/bin'",
-    ),
-    "url": (
-        late_pattern(r"postgres(?:ql)?://[^\x00-\x1f\x7f\ud800-\udfff]*"),
-        "not the address of a PostgreSQL database",
-        "write 'postgresql://user@host/database'",
-    ),
-    "name": (
-        late_pattern(r"[A-Za-z0-9_.:/-]{1,128}"),
-        "not a name",
-        "use at most 128 letters, digits and '_.:/-'",
-    ),
-    "secret": (
-        late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),
-        "not the name of a secret",
-        "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
-    ),
-    "model": (late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
-    "login": (late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
-    # What stands in a header and in a command of SMTP: no blank, no line break, nothing that ends an address.
-    "mail": (
-        late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
-        "not a mail address",
-        "write it plainly, such as 'ops@example.org'",
-    ),
-    "server": (
-        late_pattern(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"),
-        "not a server",
-        "write 'mail.example.org' or 'mail.example.org:587'",
-    ),
-    "modality": (
-        late_pattern("text|image|pdf|audio|video"),
-        "not a kind of content",
-        "known: text, image, pdf, audio, video",
-    ),
-}
-
-
-def _command(item: str) -> tuple[str, str]:
-    if not item.strip():
-        return "an empty command", ""
-    return (
-        ("a command with a character that no command can contain", "")
-        if _NOT_IN_ARGUMENTS.search(item)
-        else ("", "")
-    )
-
-
-def _area(item: str) -> tuple[str, str]:
-    if not item or item != item.strip():
-        return "a pattern that is empty or has blanks at its ends", ""
-    if item.startswith("!"):
-        return "a negated pattern", "list what may not be changed in project.forbid"
-    if item.startswith("#"):
-        return "a pattern that starts with '#'", "write '\\#…' for a name that starts with it"
-    if _CONTROL.search(item):
-        return "a pattern with a control character", ""
-    if set(item.strip("/").split("/")) & {"", ".", ".."} or item.startswith("//") or item.endswith("//"):
-        return "a pattern that is not a plain path below the repository", "write 'src/**', '/Makefile', '*.md'"
-    return "", ""
-
-
-def _host(item: str) -> tuple[str, str]:
-    try:
-        parse_rule(item)
-    except ConfigError as error:
-        return f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
-    return "", ""
-
-
-def _http(item: str) -> tuple[str, str]:
+def _is_plain_address(item: str) -> bool:
     try:
         parts = urlsplit(item)
         plain = bool(parts.hostname) and parts.username is None and parts.port != 0
     except ValueError:
-        plain = False
-    if plain and parts.scheme in {"http", "https"} and not _NOT_IN_HTTP.search(item):
-        return "", ""
-    hint = "write 'https://example.org/v1', without user, password, '?' and '#'; key names what holds the key"
-    return "not a plain http address", hint
+        return False
+    return plain and parts.scheme in {"http", "https"} and not _NOT_IN_HTTP.search(item)
 
 
-def _variable(item: str) -> tuple[str, str]:
-    name, equals, value = item.partition("=")
-    if not equals or not _VARIABLE.fullmatch(name) or _NOT_IN_ARGUMENTS.search(value):
-        return "not a variable", "write 'NAME=value'"
-    if Redactor().text(value) != value:
-        return "a variable that seems to hold a secret", "sandboxes get no secrets: the agent could read them"
-    return "", ""
-
-
-# What returns the problem of a text and the way out, both empty where it fits.
-_CHECKS: dict[str, Callable[[str], tuple[str, str]]] = {
-    "command": _command,
-    "agent": _command,
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
+# What a text of these forms has to match in full, one after the other; else what it is, and the way out.
+_FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
+    ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
     # Nothing at all says that none is wanted.
-    "setup": lambda item: _command(item) if item else ("", ""),
-    "area": _area,
-    "host": _host,
-    "http": _http,
-    "variable": _variable,
-}
+    ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),
+    (
+        "command agent setup",
+        late_pattern(rf"{_ARGUMENT}*"),
+        "a command with a character that no command can contain",
+        "",
+    ),
+    (
+        "area",
+        late_pattern(r"\S(?:.*\S)?", re.DOTALL),
+        "a pattern that is empty or has blanks at its ends",
+        "",
+    ),
+    (
+        "area",
+        late_pattern(r"[^!].*", re.DOTALL),
+        "a negated pattern",
+        "list what may not be changed in project.forbid",
+    ),
+    (
+        "area",
+        late_pattern(r"[^#].*", re.DOTALL),
+        "a pattern that starts with '#'",
+        "write '\\#…' for a name that starts with it",
+    ),
+    ("area", late_pattern(rf"{_PRINTED}*"), "a pattern with a control character", ""),
+    (
+        "area",
+        late_pattern(f"/?{_SEGMENT}(?:/{_SEGMENT})*/?"),
+        "a pattern that is not a plain path below the repository",
+        "write 'src/**', '/Makefile', '*.md'",
+    ),
+    (
+        "variable",
+        late_pattern(rf"[A-Za-z_][A-Za-z0-9_]{{0,127}}={_ARGUMENT}*"),
+        "not a variable",
+        "write 'NAME=value'",
+    ),
+    (
+        "path",
+        late_pattern(rf"/{_PRINTED}*"),
+        "not an absolute path",
+        "write the full path, such as '/opt/tools/bin'",
+    ),
+    (
+        "url",
+        late_pattern(rf"postgres(?:ql)?://{_PRINTED}*"),
+        "not the address of a PostgreSQL database",
+        "write 'postgresql://user@host/database'",
+    ),
+    (
+        "name",
+        late_pattern(r"[A-Za-z0-9_.:/-]{1,128}"),
+        "not a name",
+        "use at most 128 letters, digits and '_.:/-'",
+    ),
+    (
+        "secret",
+        late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),
+        "not the name of a secret",
+        "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
+    ),
+    ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
+    ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
+    # What stands in a header and in a command of SMTP: no blank, no line break, nothing that ends an address.
+    (
+        "mail",
+        late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
+        "not a mail address",
+        "write it plainly, such as 'ops@example.org'",
+    ),
+    (
+        "server",
+        late_pattern(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"),
+        "not a server",
+        "write 'mail.example.org' or 'mail.example.org:587'",
+    ),
+    (
+        "modality",
+        late_pattern("text|image|pdf|audio|video"),
+        "not a kind of content",
+        "known: text, image, pdf, audio, video",
+    ),
+)
