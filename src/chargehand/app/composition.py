@@ -540,12 +540,11 @@ class App(StateReader):
         repository = repository_of(state)
         # The recorded commit and not the branch, which may have moved on.
         revision = state.base.commit if state.base else None
-        config = state.config if recorded else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
-        choice = state.tier if recorded else None
+        config, choice = (state.config, state.tier) if recorded else (None, None)
         at = await asyncio.to_thread(self.find, repository, revision=revision, recorded=True)
         # Where it was asked for to work, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
-        watch = watch or ignore_event
-        async with self.session(revision=revision, found=at, config=config, choice=choice, watch=watch) as session:
+        seen = watch or ignore_event
+        async with self.session(revision=revision, found=at, config=config, choice=choice, watch=seen) as session:
             yield found, session

@@ -25,12 +25,9 @@ from chargehand.core.state import (
     MissionMeasures,
     MissionState,
     MissionSummary,
-    NetworkUse,
     Question,
 )
 
-# Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
-_MOST_PLACES = 100
 _Handlers = dict[type[Payload], Callable[[Any, Any], None]]
 _H = TypeVar("_H", bound=Callable[[Any, Any], None])
 _SUMMARY: _Handlers = {}
@@ -412,17 +409,7 @@ def _keep_sandbox(measures: MissionMeasures, event: a.SandboxClosed) -> None:
 @_on(_STATE, a.NetworkRequested)
 @_on(_MEASURES, a.NetworkRequested)
 def _count_request(state: MissionState | MissionMeasures, event: a.NetworkRequested) -> None:
-    used: NetworkUse = state.network
-    listed = 0 if event.unlisted else 1
-    refused = event.unlisted_refused + listed * (not event.allowed)
-    used.refused += refused
-    used.allowed += event.unlisted + listed - refused
-    used.bytes_out += event.bytes_out
-    used.bytes_in += event.bytes_in
-    place = f"{event.host}:{event.port}"
-    told_apart = place in used.hosts_refused or len(used.hosts_refused) < _MOST_PLACES
-    if event.host and not event.allowed and told_apart:
-        used.hosts_refused[place] = used.hosts_refused.get(place, 0) + 1
+    state.network.count(event)
 
 
 @_on(_SUMMARY, a.CheckpointMade, m.CheckpointRestored)

@@ -33,7 +33,8 @@ from chargehand.core.records import (
 
 _N = TypeVar("_N", int, float)
 
-
+# Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
+_MOST_PLACES = 100
 # How a question begins that asks a person to allow an act. An agent that begins its own so only gets a person.
 PERMISSION = "May the agent do this? "
 
@@ -237,6 +238,19 @@ class NetworkUse(Struct, kw_only=True):
     bytes_in: int = 0
     # A default that is an empty collection msgspec copies for each struct.
     hosts_refused: dict[str, int] = {}
+
+    def count(self, event: events.NetworkRequested) -> None:
+        """Count a request, or those that were too many to be listed one by one."""
+        listed = 0 if event.unlisted else 1
+        refused = event.unlisted_refused + listed * (not event.allowed)
+        self.refused += refused
+        self.allowed += event.unlisted + listed - refused
+        self.bytes_out += event.bytes_out
+        self.bytes_in += event.bytes_in
+        place = f"{event.host}:{event.port}"
+        told_apart = place in self.hosts_refused or len(self.hosts_refused) < _MOST_PLACES
+        if event.host and not event.allowed and told_apart:
+            self.hosts_refused[place] = self.hosts_refused.get(place, 0) + 1
 
 
 class Ending(Struct, frozen=True, kw_only=True):
