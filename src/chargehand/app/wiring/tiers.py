@@ -132,7 +132,8 @@ class OpenTiers:
     async def close(self) -> None:
         """Close what is shared, once no session uses it."""
         self._shared.clear()
-        await self._opened.aclose()
+        # A session that begins while these close has one of its own.
+        await self._opened.pop_all().aclose()
 
 
 async def try_tier(
