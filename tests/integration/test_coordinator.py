@@ -96,6 +96,10 @@ class Crew:
             listed = app.store.log.summaries(app.workers.live, parent=mission)
         return {each.summary.task: each.summary.status for each in listed}
 
+    def mission_of(self, coordinator: str, name: str) -> str:
+        """Return the last mission of a task."""
+        return [each.mission for each in self.events(coordinator, TaskStarted) if each.task == name][-1]
+
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Crew:
@@ -217,6 +221,8 @@ def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
         with pytest.raises(RefusedError, match="does not go on") as refused:
             follow_up_mission(app, FollowUp(mission=mission, text="go on"))
         assert f"mission promote {mission}" in refused.value.hint
+        with pytest.raises(RefusedError, match="nobody needs its result"):
+            follow_up_mission(app, FollowUp(mission=crew.mission_of(mission, "bad"), text="go on"))
         with pytest.raises(RefusedError, match="has another tree"):
             asyncio.run(promote_mission(app, mission, tree="0123"))
         part = asyncio.run(promote_mission(app, mission, reason="good will do"))

@@ -273,3 +273,29 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Des
         steps = [line.type for line in app.store.log.read(state.id)]
     assert steps.count("agent.selected") == 1
     assert steps.count("attempt.resumed") == 1
+
+
+SECOND = shell("test $CHARGEHAND_ATTEMPT -gt 1 && echo x > b.txt")
+
+
+def test_a_plan_goes_on_with_what_a_person_does_to_one_of_its_tasks(desk: Desk, repo: Path) -> None:
+    file = desk.place / "plan.json"
+    tasks = [
+        {"id": "b", "text": "b", "agent": SECOND},
+        {"id": "c", "text": "c", "agent": shell("touch conftest.py"), "after": ["b"]},
+    ]
+    file.write_text(json.dumps({"tasks": tasks}))
+    said = desk.say("run", "--plan", str(file), *PASSES, cwd=repo)
+    assert (said.code, said.document["status"]) == (3, "waiting"), said
+
+    def child() -> str:
+        return next(each.id for each in reversed(desk.missions(repo)) if each.parent)
+
+    again = desk.say("mission", "continue", child(), "once more", cwd=repo)
+    assert (again.document["status"], again.document["task"]) == ("promoted", "b"), again
+    # Nobody has to start a worker for the plan.
+    wait_until(lambda: desk.state(said).reasons[:1] and desk.state(said).reasons[0].code == "task_waits")
+    desk.say("mission", "cancel", child(), cwd=repo)
+    wait_until(lambda: desk.state(said).open_question is not None)
+    desk.say("mission", "answer", said.document["mission"], "skip", cwd=repo)
+    wait_until(lambda: desk.state(said).status == "promoted")

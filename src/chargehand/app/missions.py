@@ -364,6 +364,8 @@ def cancel_mission(app: App, name: str) -> MissionState:
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it ended meanwhile
             _cancel(app, child)
+    if state.parent:  # its coordinator goes on without it
+        ensure_worker(app)
     return state
 
 

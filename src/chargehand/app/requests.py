@@ -28,7 +28,7 @@ from chargehand.core.mission_events import MissionContinued
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.plans import PLANNER, Plan
 from chargehand.core.records import Base, MissionRequest
-from chargehand.core.state import MissionState
+from chargehand.core.state import ENDED, MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
 
 if TYPE_CHECKING:
@@ -366,8 +366,11 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         verb = "answer" if state.open_question else "send" if going_on else ""
         hint = f"chargehand mission {verb} {state.id} TEXT" if verb else "start a new mission"
         raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
-    if state.plan is not None:
-        check_continuable_plan(state)
+    check_continuable_plan(state)
+    if state.parent and state.status != "promoted" and app.mission_reader.state(state.parent).status in ENDED:
+        message = f"mission {state.id!r} does a task of {state.parent!r}, which has ended: nobody needs its result"
+        hint = f"chargehand mission show {state.parent} says what can be done with that"
+        raise RefusedError(message, code="not_continuable", hint=hint)
     app.require_recorded_agent(state)
     found = app.find(repository_of(state), revision=base.commit)
     resolved = app.configuration(found, options=given.configuration(), head=False)

@@ -446,13 +446,18 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
     """
     from chargehand.app.composition import App
     from chargehand.app.requests import FollowUp, follow_up_mission
-    from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+    from chargehand.cli import run
 
     with App.open() as app:
         made = follow_up_mission(app, FollowUp(mission=mission, text=text, **limits))
         if detach:
-            return leave_to_worker(app, out, made)
-        return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
+            return run.leave_to_worker(app, out, made)
+        state = app.mission_reader.state(made)
+        if state.plan is not None or state.parent:  # a worker has to go on with its tasks, or with its coordinator
+            return run.follow_to_end(app, out, made)
+        return run.show_outcome(
+            app, out, run.continue_with_answers(app, out, run.continue_mission(app, out, made))
+        )
 
 
 @mission.command()

@@ -80,7 +80,7 @@ def last_whole_attempt(state: MissionState) -> int:
 
 def check_continuable_plan(state: MissionState) -> None:
     """Raise `RefusedError` (`not_continuable`) where a plan does not go on, whatever a person adds to it."""
-    if state.status not in ("waiting", "refused"):
+    if state.plan is None or state.status not in ("waiting", "refused"):
         return
     hint = f"chargehand mission plan {state.id} shows which of its tasks waits for what"
     if state.status == "refused":

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
-from chargehand.core.mission_events import MissionFinished, QuestionAsked
+from chargehand.core.mission_events import MissionFinished, QuestionAnswered, QuestionAsked
 from chargehand.core.plan_events import (
     PLAN_QUESTION,
     TASK_QUESTION,
@@ -59,6 +59,9 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
 from chargehand.missions.services import Services
+
+# Who answers a question that needs no answer any more, and with what.
+_ITSELF, _NEEDLESS = "coordinator", "it went on without an answer"
 
 
 class Coordinator:
@@ -149,6 +152,8 @@ class Coordinator:
 
     async def _carry_out(self, move: d.Move) -> None:
         self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
+        if isinstance(move, d.Start | d.Merge | d.Review | d.Weigh | d.EndTask):
+            self._settle_questions(move.task)
         match move:
             case d.Start():
                 await self._start(move)
@@ -237,7 +242,11 @@ class Coordinator:
         return d.Situation(
             progress=self._progress,
             children=self._children_now(),
-            answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
+            answers={
+                name: asked.answer
+                for name, asked in questions.items()
+                if name.startswith(prefix) and asked.identity != _ITSELF
+            },
             at_once=self._progress.plan.at_once or self._services.attempts_at_once,
             is_strict=self._progress.plan.at_once > 0,
             elapsed=plan_seconds_used(self._journal.state, self._services.clock.now()),
@@ -329,6 +338,16 @@ class Coordinator:
         state, first = self._journal.state, started[0].mission
         told = [each.message for each in state.messages if each.message not in state.delivered]
         self._journal.record(*started, *(MessageDelivered(message=each, attempt=first) for each in told))
+
+    def _settle_questions(self, task: str) -> None:
+        """Close what is asked about a task that goes on without the answer: somebody continued its mission, say.
+
+        Left open, it would take the next answer that is meant for another question.
+        """
+        about = f"{TASK_QUESTION}{task}/"
+        for name, asked in tuple(self._journal.state.questions.items()):
+            if name.startswith(about) and not asked.answer:
+                self._journal.record(QuestionAnswered(question=name, text=_NEEDLESS, identity=_ITSELF))
 
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person what becomes of a task."""
