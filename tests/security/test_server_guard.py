@@ -273,9 +273,7 @@ def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
         answer = client.post(f"{API}/missions/m-00001/pause", json={name: "x"})
         assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), name
     done = client.post(f"{API}/missions/m-00001/discard", json={"reason": "not wanted"}).json()
-    assert done["reasons"] == [
-        {"code": "discarded", "message": "account:ines discarded the mission: not wanted"}
-    ]
+    assert done["reasons"] == [{"code": "discarded", "message": "account:ines discarded the mission: not wanted"}]
 
 
 # --- too much
