@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -47,12 +47,14 @@ if TYPE_CHECKING:
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.reporting.review import ChangeReview
     from chargehand.missions.journal import OnEvent
+    from chargehand.missions.reading import Queue
 
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
 _DIGITS = 9
-_MOST_LISTED = 5_000
+# Missions and lists that are kept as they are shown.
+_MOST_LISTED, _MOST_LISTS = 5_000, 16
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +85,26 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
     """Return missions, the oldest first, and how many `limit` leaves out. Raises `UsageError`."""
     project = None if request.everywhere else reader.current_project(request.repository)
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
-    waits = reader.mission_reader.waits()
+    queue = reader.mission_reader.queue()
     # The projected rows, not the logs: a list must not grow with what its missions did.
-    states = tuple(reader.mission_reader.summaries(project=project.id if project else None))
+    listings = reader.mission_reader.listings(project=project.id if project else None)
+    # Nothing else is in a list: of the same rows and the same queue it is the same one.
+    key = (project and project.id, since, request.statuses, request.limit)
+    made = reader.lists.get(key)
+    if made is None or made[0] is not listings or made[1] != queue:
+        if len(reader.lists) >= _MOST_LISTS:
+            reader.lists.clear()
+        states = [listing.summary for listing in listings]
+        made = reader.lists[key] = (listings, queue, _list_document(reader, states, queue, since, request))
+    return made[2]
+
+
+def _list_document(
+    reader: StateReader, states: Sequence[MissionSummary], queue: Queue, since: str, request: ListRequest
+) -> MissionListDocument:
     waiting = waiting_tasks(states)
-    found = listed_missions(reader, [state for state in states if state.created >= since], waits, waiting)
+    chosen_since = [state for state in states if state.created >= since]
+    found = listed_missions(reader, chosen_since, queue.reasons(), waiting)
     chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
     ids = {each.mission for each in chosen}
     counted = [each.mission for each in chosen if each.parent not in ids]

@@ -28,13 +28,14 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
-from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
+from chargehand.server._guard import Hosts, RequestGuard
 from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import (
     COMPRESSION,
     LEAST_COMPRESSED,
+    KnownAnswers,
     document_response,
     error_response,
     reply_response,
@@ -77,6 +78,7 @@ class ChargehandServer:
         self._feed = EventFeed(self._shared)
         self._sessions = Sessions(self._shared, hosts=hosts)
         self._pages = Pages(pages)
+        self._answers = KnownAnswers()
         self._metrics = Metrics(self._shared)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
@@ -155,23 +157,15 @@ class ChargehandServer:
         return response
 
     async def _call(self, route: Route, request: Request) -> Response:
+        if route.method == "GET":
+            return await self._in_thread(lambda: self._read(route, request))
         caller = await self._in_thread(lambda: self._authorise(request, route.action))
-        body = await _read_body(request) if request.method not in SAFE_METHODS else {}
+        body = await _read_body(request)
         if route.method == "PUT" and (tag := request.headers.get("if-match", "")):
             body = name_revision(body, tag)
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )
-
-        if route.method == "GET":
-            known = request.headers.get("if-none-match", "")
-            gzipped = "gzip" in request.headers.get("accept-encoding", "")
-
-            def read() -> Response:
-                result = route.call(self._shared, call, caller)
-                return document_response(result, status=route.status, known=known, gzipped=gzipped)
-
-            return await self._in_thread(read)
         if key := request.headers.get("idempotency-key", ""):
             return await self._call_once(route, call, caller, key)
         if route.may_take_long:
@@ -182,6 +176,16 @@ class ChargehandServer:
         if not await _is_done_soon(task):
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
+
+    def _read(self, route: Route, request: Request) -> Response:
+        caller = self._authorise(request, route.action)
+        call = read_arguments(
+            route.takes, path=request.path_params, query=request.query_params.multi_items(), body={}
+        )
+        result = route.call(self._shared, call, caller)
+        known = request.headers.get("if-none-match", "")
+        gzipped = "gzip" in request.headers.get("accept-encoding", "")
+        return document_response(result, status=route.status, known=known, gzipped=gzipped, answers=self._answers)
 
     async def _call_once(self, route: Route, call: Any, caller: Caller, key: str) -> Response:
         """Answer a request that has a key: what it asks for is done at most once, and a refusal is an answer."""

@@ -364,7 +364,8 @@ class EventLog:
             named = (statuses is None or told.status in statuses) and (user is None or told.user == user)
             return named and summaries.mentions(told, text.casefold())
 
-        found = self._listings.select(is_live, query, values, fits=fits, limit=limit, measures=measures)
+        chosen = fits if statuses is not None or user is not None or text else None
+        found = self._listings.select(is_live, query, values, fits=chosen, limit=limit, measures=measures)
         return tuple(reversed(found)) if backwards else tuple(found)
 
     def counts(
