@@ -133,7 +133,7 @@ class RecordingWriter:
     """
 
     def __init__(
-        self, path: Path, *, note: str = "", attempts: Mapping[str, int] | None = None, clock: Clock | None = None
+        self, path: Path, *, attempts: Mapping[str, int] | None = None, clock: Clock | None = None
     ) -> None:
         self.path = path
         self.clock: Clock = clock or SystemClock()
@@ -158,7 +158,7 @@ class RecordingWriter:
             ) from error
         if last is None:
             created = self.clock.now().isoformat(timespec="seconds")
-            self._append({"format": FORMAT, "version": VERSION, "created": created, "note": note})
+            self._append({"format": FORMAT, "version": VERSION, "created": created, "note": ""})
 
     def write(self, exchange: RecordedExchange) -> None:
         """Append one exchange, which must be free of secrets."""
