@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -342,7 +342,7 @@ def read_source(source: Path | str | bytes, what: str) -> tuple[bytes, str]:
         raise UsageError(message, code="file_unreadable", hint="name a file that is there") from error
 
 
-def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str, Any]:
+def read_header(line: bytes, format: str, version: int, wrong: Callable[[str], Exception]) -> dict[str, Any]:
     """Return the first line of a file of that format; raises what `wrong(message)` makes."""
     try:
         header = json.loads(line)
