@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_terminal import Desk, Terminal, agent, wait_for
+from test_cli_terminal import Desk, agent
 from tests.crash_kit import MARK, wake
+from tests.terminal_kit import Terminal, wait_for
 
 pytestmark = pytest.mark.needs_bwrap
 SHOWN, HIDDEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"

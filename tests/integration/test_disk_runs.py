@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import git
 from tests.integration.desk import FILES, MEND, Desk, repository, shell
 from tests.integration.test_bad_input_machine import refused_for_space, small_disk
-from tests.integration.test_cli_terminal import Terminal
+from tests.terminal_kit import Terminal
 
 IGNORING = {**FILES, ".gitignore": "*.log\n"}
 FOREVER = shell("n=0; while true; do n=$((n+1)); head -c 3000000 /dev/zero > $n.log; sleep 0.02; done")

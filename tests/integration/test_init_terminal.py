@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_cli_terminal import COMMAND, Terminal
 from tests.conftest import make_repository
 from tests.provider_kit import Provider, serving
+from tests.terminal_kit import COMMAND, Terminal
 
 KEY = "sesame-1234567890-open"
 WRONG = "wrong-key-987654"

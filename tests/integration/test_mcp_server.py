@@ -13,10 +13,10 @@ import pytest
 from desk import Desk, repository
 from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceUpdatedNotification
-from test_cli_terminal import wait_for
 from test_native_terminal import ASKS, Shop
 from tests.conftest import git
 from tests.mcp_kit import Service, call, orchestrator, over_stdio, refused
+from tests.terminal_kit import wait_for
 
 from chargehand.app.composition import App
 from chargehand.core.state import MissionState

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
-from test_cli_terminal import COMMAND, GO, Terminal, wait_for
+from test_cli_terminal import GO
 from tests.conftest import git
 from tests.forked import ForkedPopen
 from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
+from tests.terminal_kit import COMMAND, Terminal, wait_for
 from workshop import CHECK, FILES
 
 from chargehand.agents.recorded import call_step

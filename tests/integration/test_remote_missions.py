@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, repository, shell
-from test_cli_terminal import wait_for
 from test_remote_commands import Remote
 from tests.forked import ForkedProcess
 from tests.postgres import free_port
 from tests.server_kit import Served, record_missions, serving
+from tests.terminal_kit import wait_for
 
 from chargehand.app.reading import StateReader
 

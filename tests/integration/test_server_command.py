@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 from desk import Desk, repository
-from test_cli_terminal import wait_for
 from tests.server_kit import API, PASSWORD, environment, serving
+from tests.terminal_kit import wait_for
 
 from chargehand.app.accounts import create_user, owner, require_accounts
 from chargehand.app.composition import App

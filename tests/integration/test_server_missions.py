@@ -14,9 +14,9 @@ import pytest
 from desk import Desk, repository, shell
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
-from test_cli_terminal import wait_for
 from tests.conftest import git
 from tests.server_kit import API, Served, frames, serving
+from tests.terminal_kit import wait_for
 
 from chargehand.app.composition import App
 from chargehand.server.openapi import ROUTES, openapi_document

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from test_cli_terminal import Terminal
+from tests.terminal_kit import Terminal
 from tests.used_state import used_state
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-crew.md"

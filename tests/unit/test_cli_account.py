@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import pty
-import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
+from tests.terminal_kit import COMMAND, Terminal
 
 from chargehand.app import accounts
 from chargehand.app.reading import StateReader
@@ -123,32 +122,14 @@ def test_what_is_wrong_is_told_and_changes_nothing(words: tuple[str, ...], stdin
     assert document("token", "list") == {"tokens": []}
 
 
-def test_a_person_is_asked_twice_and_nothing_is_shown() -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "chargehand", "user", "add", "ann"])
-    shown = ""
-    for prompt in ("password of ann: ", "Repeat for confirmation: "):
-        shown += read_until(terminal, prompt)
-        os.write(terminal, f"{PASSWORD}\n".encode())
-    shown += read_until(terminal, None)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
-    assert "ann is added as viewer" in shown
-    assert PASSWORD not in shown
+def test_a_person_is_asked_twice_and_nothing_is_shown(tmp_path: Path) -> None:
+    words = (*COMMAND, "user", "add", "ann")
+    with contextlib.closing(Terminal(words, cwd=tmp_path, environment=dict(os.environ))) as terminal:
+        for prompt in ("password of ann: ", "Repeat for confirmation: "):
+            terminal.until(prompt)
+            terminal.say(f"{PASSWORD}\n")
+        assert terminal.end() == 0, terminal.shown
+    assert "ann is added as viewer" in terminal.shown
+    assert PASSWORD not in terminal.shown
     with StateReader.open() as reader:
         assert accounts.log_in(reader, "ann", PASSWORD)
-
-
-def read_until(terminal: int, prompt: str | None) -> str:
-    """Read what a program shows until it asks this, or ends."""
-    shown = ""
-    while prompt is None or not click.unstyle(shown).endswith(prompt):
-        try:
-            part = os.read(terminal, 4096)
-        except OSError:  # the program's end closed it
-            break
-        if not part:
-            break
-        shown += part.decode()
-    return shown

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
-import pty
-import sys
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.terminal_kit import COMMAND, Terminal
 
 from chargehand.app.composition import App
 from chargehand.cli.main import chargehand
@@ -76,23 +76,12 @@ def test_one_is_printed_to_the_byte_and_by_json(app: App, mission: str) -> None:
 
 def test_a_terminal_gets_no_escapes(app: App, mission: str) -> None:
     nasty = app.store.artifacts.put(NASTY, kind="agent", mission=mission)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "chargehand", "artifact", "show", nasty])
-    said = b""
-    while True:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:
-            break
-        if not piece:
-            break
-        said += piece
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert b"red " in said
-    assert b"\x1b" not in said
-    assert b"\x07" not in said
+    words = (*COMMAND, "artifact", "show", nasty)
+    with contextlib.closing(Terminal(words, cwd=app.home, environment=dict(os.environ))) as terminal:
+        assert terminal.end() == 0
+    assert "red " in terminal.raw
+    assert "\x1b" not in terminal.raw
+    assert "\x07" not in terminal.raw
 
 
 def test_what_is_not_there_is_said(app: App, mission: str) -> None:

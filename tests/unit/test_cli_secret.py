@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import pty
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
+from tests.terminal_kit import COMMAND, Terminal
 
 from chargehand.cli.main import chargehand
 
@@ -117,29 +115,12 @@ def test_a_file_that_is_open_to_others_is_refused_before_anyone_types(config: Pa
         assert f"chmod 600 {config / 'secrets.json'}" in say(*words, stdin="x", code=2)
 
 
-def test_at_a_terminal_it_is_asked_for_and_not_shown(config: Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(sys.executable, [sys.executable, "-m", "chargehand", "secret", "set", NAME], dict(os.environ))
-    shown = read_until(terminal, lambda text: text.endswith(f"value of {NAME}: "))
-    os.write(terminal, VALUE.encode() + b"\n")
-    shown += read_until(terminal, lambda text: False)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, shown
-    assert VALUE not in shown
-    assert "is stored in" in shown
+def test_at_a_terminal_it_is_asked_for_and_not_shown(config: Path, tmp_path: Path) -> None:
+    words = (*COMMAND, "secret", "set", NAME)
+    with contextlib.closing(Terminal(words, cwd=tmp_path, environment=dict(os.environ))) as terminal:
+        terminal.until(f"value of {NAME}: ")
+        terminal.say(f"{VALUE}\n")
+        assert terminal.end() == 0, terminal.shown
+    assert VALUE not in terminal.shown
+    assert "is stored in" in terminal.shown
     assert json.loads((config / "secrets.json").read_text())["secrets"] == {NAME: VALUE}
-
-
-def read_until(terminal: int, done: Callable[[str], bool]) -> str:
-    """Read what a program shows until it is enough or the program ends."""
-    shown = ""
-    while not done(click.unstyle(shown)):
-        try:
-            part = os.read(terminal, 4096)
-        except OSError:  # the program's end closed it
-            break
-        if not part:
-            break
-        shown += part.decode()
-    return shown

@@ -86,8 +86,7 @@ def test_pictures_that_were_added_count_as_pictures() -> None:
 @pytest.mark.parametrize("body", [{"input": [LONG]}, {"messages": [LONG, {}]}, {"messages": LONG}, {"x": LONG}])
 def test_what_has_another_form_is_bound_by_its_bytes(body: dict[str, Any]) -> None:
     inputs = CountedInputs()
-    bound(inputs, body).note_count(1)
-    assert bound(inputs, body).tokens == by_bytes(body)
+    assert bound(inputs, body) == (by_bytes(body), None)
 
 
 TEXTS = st.lists(st.text(max_size=3_000), min_size=1, max_size=6)
@@ -102,7 +101,8 @@ def test_the_bound_holds_for_a_provider_that_takes_a_token_for_each_byte(texts: 
 
     inputs = CountedInputs()
     before, after = ask(*texts[:split]), ask(*texts)
-    bound(inputs, before).note_count(count(before))
+    if (note_count := bound(inputs, before).note_count) is not None:  # a short one is bound by its bytes alone
+        note_count(count(before))
     assert bound(inputs, after).tokens >= count(after)
 
 

@@ -48,16 +48,15 @@ _REPLACED = "[cleared: the same call was made again later, see its newer result]
 
 
 class Compacted(Struct, frozen=True, kw_only=True):
-    """A conversation that fits: which messages are pinned now, how much had to go, and its size.
+    """A conversation that fits, which of its messages are pinned now, and what had to go for it (`tier`).
 
-    `size` is in estimated tokens, before calibration; `saved` is what went of it.
+    `size` is in estimated tokens, before calibration.
     """
 
     messages: list[ModelMessage]
     pins: frozenset[int]
     tier: Tier
     size: int
-    saved: int
 
 
 def estimate(message: ModelMessage) -> int:
@@ -113,7 +112,6 @@ class _Conversation:
             if index in pins or any(part.part_kind == "system-prompt" for part in message.parts)
         }
         self._limit, self._scale = limit, scale
-        self._before = sum(map(estimate, messages))
 
     def measure(self, tier: Tier, candidate: Sequence[_KeptMessage]) -> Compacted | None:
         """Return the candidate as the result where it fits."""
@@ -125,7 +123,6 @@ class _Conversation:
             pins=frozenset(index for index, kept in enumerate(candidate) if kept.pinned),
             tier=tier,
             size=total,
-            saved=self._before - total,
         )
 
     def all(self) -> list[_KeptMessage]:

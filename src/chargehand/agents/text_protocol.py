@@ -138,7 +138,7 @@ class _CallReader:
                     self.calls.append(_read_call(value))
                     at = len(self._source)
             else:
-                at = self._add_text(at, self._line_end(at))
+                at = self._add_text(at, self._source.find("\n", at) + 1 or len(self._source))
 
     def _knows(self, name: str) -> bool:
         return name in self._known or name.startswith(_FOREIGN)
@@ -146,9 +146,6 @@ class _CallReader:
     def _add_text(self, start: int, end: int) -> int:
         self._said.append(self._source[start:end])
         return end
-
-    def _line_end(self, at: int) -> int:
-        return self._source.find("\n", at) + 1 or len(self._source)
 
     def _take_fence(self, fence: re.Match[str]) -> int:
         kind = fence[2].lower()

@@ -182,8 +182,7 @@ SPECS = (
         options=_texts("Answers to choose from, if there are a few."),
     ),
 )
-# A snippet runs in another sandbox, so it is not among them.
-# The tools whose calls may change the workspace.
+# The tools whose calls may change the workspace. A snippet runs in another sandbox, so it is not among them.
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
 # The tools that the agent's loop carries out itself.
 LOOP_ONLY = frozenset({"finish", "ask"})

@@ -32,7 +32,7 @@ def user() -> None:
 @click.option("--no-password", is_flag=True, help="Let them in by tokens alone, as for a program.")
 @_password_option
 @json_option
-def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Output) -> int:
+def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Output) -> None:
     """Add an account.
 
     A viewer reads; an operator also starts, steers and promotes missions; an admin also manages users, tokens and
@@ -52,12 +52,12 @@ def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Outp
     with StateReader.open() as reader:
         password = None if no_password else read_password(name, from_stdin=password_stdin)
         added = create_user(reader, name, role=role, password=password, by=owner(reader))
-    return _show_user(out, added, f"{name} is added as {added.role}")
+    _show_user(out, added, f"{name} is added as {added.role}")
 
 
 @user.command("list")
 @json_option
-def list_(out: Output) -> int:
+def list_(out: Output) -> None:
     """List all accounts."""
     from chargehand.app.accounts import list_users, owner
     from chargehand.app.reading import StateReader
@@ -68,21 +68,20 @@ def list_(out: Output) -> int:
     out.document(listed)
     if not listed.users:
         out.text("There are no accounts. To add one: chargehand user add NAME")
-        return 0
+        return
     rows = []
     for each in listed.users:
         locked = f"locked until {local_time(each.locked_until)}" if each.locked_until else ""
         notes = ("disabled" if each.disabled else "", locked, "" if each.has_password else "no password")
         rows.append((each.name, each.role, local_time(each.created), ", ".join(filter(None, notes))))
     out.table(("NAME", "ROLE", "CREATED", "NOTES"), rows)
-    return 0
 
 
 @user.command()
 @click.argument("name")
 @click.argument("role")
 @json_option
-def role(name: str, role: str, out: Output) -> int:
+def role(name: str, role: str, out: Output) -> None:
     """Give an account another role, at once for its open sessions and its tokens too.
 
     \b
@@ -94,14 +93,14 @@ def role(name: str, role: str, out: Output) -> int:
 
     with StateReader.open() as reader:
         changed = set_user_role(reader, name, role, by=owner(reader))
-    return _show_user(out, changed, f"{name} is {changed.role} now")
+    _show_user(out, changed, f"{name} is {changed.role} now")
 
 
 @user.command()
 @click.argument("name")
 @_password_option
 @json_option
-def password(name: str, password_stdin: bool, out: Output) -> int:
+def password(name: str, password_stdin: bool, out: Output) -> None:
     """Set another password: all sessions of the account end, and a lock is lifted.
 
     \b
@@ -116,39 +115,39 @@ def password(name: str, password_stdin: bool, out: Output) -> int:
         find_user(reader, name, by=owner(reader))  # for its error alone, before anybody types
         new = read_password(name, from_stdin=password_stdin)
         changed = set_user_password(reader, name, new, by=owner(reader))
-    return _show_user(out, changed, f"{name} has a new password and is logged out everywhere")
+    _show_user(out, changed, f"{name} has a new password and is logged out everywhere")
 
 
 @user.command()
 @click.argument("name")
 @json_option
-def disable(name: str, out: Output) -> int:
+def disable(name: str, out: Output) -> None:
     """Close an account: its sessions end now, and its tokens do not count until it is enabled again."""
     from chargehand.app.accounts import owner, set_user_disabled
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
         changed = set_user_disabled(reader, name, True, by=owner(reader))
-    return _show_user(out, changed, f"{name} is disabled")
+    _show_user(out, changed, f"{name} is disabled")
 
 
 @user.command()
 @click.argument("name")
 @json_option
-def enable(name: str, out: Output) -> int:
+def enable(name: str, out: Output) -> None:
     """Open a disabled account again, or lift its lock; its sessions stay closed."""
     from chargehand.app.accounts import owner, set_user_disabled
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
         changed = set_user_disabled(reader, name, False, by=owner(reader))
-    return _show_user(out, changed, f"{name} is enabled")
+    _show_user(out, changed, f"{name} is enabled")
 
 
 @user.command()
 @click.argument("name")
 @json_option
-def remove(name: str, out: Output) -> int:
+def remove(name: str, out: Output) -> None:
     """Remove an account with its sessions and tokens. What it did stays in the logs."""
     from chargehand.app.accounts import owner, remove_user
     from chargehand.app.reading import StateReader
@@ -157,13 +156,12 @@ def remove(name: str, out: Output) -> int:
         removed = remove_user(reader, name, by=owner(reader))
     out.document(removed)
     out.text(f"{name} is removed")
-    return 0
 
 
 @user.command()
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, metavar="N", help="How many lines (100).")
 @json_option
-def log(limit: int, out: Output) -> int:
+def log(limit: int, out: Output) -> None:
     """Show who logged in, was refused, or changed users and tokens, the newest last."""
     from chargehand.app.accounts import list_access, owner
     from chargehand.app.reading import StateReader
@@ -185,9 +183,8 @@ def log(limit: int, out: Output) -> int:
     ]
     if not rows:
         out.text("Nothing is logged yet.")
-        return 0
+        return
     out.table(("TIME", "BY", "ACTION", "SUBJECT", "FROM", "OUTCOME"), rows)
-    return 0
 
 
 @click.group()
@@ -204,7 +201,7 @@ def token() -> None:
 @click.option("--user", metavar="NAME", help="Whose token it is (default: yours).")
 @click.option("--days", type=int, default=90, metavar="N", help="How long it counts (90 days).")
 @json_option
-def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out: Output) -> int:
+def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out: Output) -> None:
     """Make a token and show its secret, this once.
 
     NAME says what it is for. A token may do what its scopes and its user's role both allow: `read` looks, `steer`
@@ -225,13 +222,12 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
     out.notice(f"Token {made.token.id} of {made.token.user} counts until {local_time(made.token.expires)}.")
     out.notice("Keep its secret now: it is not shown again.")
     out.text(made.secret)
-    return 0
 
 
 @token.command("list")
 @click.option("--user", metavar="NAME", help="Only those of this user.")
 @json_option
-def list_tokens_(user: str | None, out: Output) -> int:
+def list_tokens_(user: str | None, out: Output) -> None:
     """List tokens, never their secrets."""
     from chargehand.app.accounts import list_tokens, owner
     from chargehand.app.reading import StateReader
@@ -242,7 +238,7 @@ def list_tokens_(user: str | None, out: Output) -> int:
     out.document(listed)
     if not listed.tokens:
         out.text("There are no tokens. To make one: chargehand token create NAME")
-        return 0
+        return
     rows = [
         (
             each.id,
@@ -255,13 +251,12 @@ def list_tokens_(user: str | None, out: Output) -> int:
         for each in listed.tokens
     ]
     out.table(("ID", "USER", "NAME", "SCOPES", "UNTIL", "LAST USED"), rows)
-    return 0
 
 
 @token.command()
 @click.argument("token_id", metavar="ID")
 @json_option
-def revoke(token_id: str, out: Output) -> int:
+def revoke(token_id: str, out: Output) -> None:
     """Let a token count no more, from now on.
 
     \b
@@ -275,13 +270,11 @@ def revoke(token_id: str, out: Output) -> int:
         revoked = revoke_token(reader, token_id, by=owner(reader))
     out.document(revoked)
     out.text(f"{token_id} ({revoked.name}) is revoked")
-    return 0
 
 
-def _show_user(out: Output, document: UserDocument, told: str) -> int:
+def _show_user(out: Output, document: UserDocument, told: str) -> None:
     out.document(document)
     out.text(told)
-    return 0
 
 
 def read_password(name: str, *, from_stdin: bool) -> str:

@@ -147,7 +147,7 @@ def action() -> None:
 @action.command("list")
 @click.option("--running", is_flag=True, help="Only those that have not ended.")
 @json_option
-def list_(running: bool, out: Output) -> int:
+def list_(running: bool, out: Output) -> None:
     """List actions, the oldest first."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
@@ -158,13 +158,12 @@ def list_(running: bool, out: Output) -> int:
     rows = [(state.id, state.kind or "", state.status, state.mission or "", _about(state)) for state in states]
     if not out.as_json:
         out.table(("ACTION", "KIND", "STATUS", "MISSION", ""), rows)
-    return 0
 
 
 @action.command()
 @click.argument("action", default="last")
 @json_option
-def show(action: str, out: Output) -> int:
+def show(action: str, out: Output) -> None:
     """Show an action: what it does, its status and the reasons, its result."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
@@ -174,7 +173,7 @@ def show(action: str, out: Output) -> int:
         state = actions.state(actions.places.find(action))
     out.document(action_document(state))
     if out.as_json:
-        return 0
+        return
     from chargehand.cli.terminal.output import local_time
 
     out.text(f"{state.id}  {state.kind}  {state.status}", bold=True)
@@ -189,7 +188,6 @@ def show(action: str, out: Output) -> int:
     if state.seconds is not None:
         out.text(f"{'took':<9} {state.seconds:.1f} s of {state.limit_seconds:g} s")
     _show_reasons(out, state)
-    return 0
 
 
 @action.command()

@@ -23,7 +23,7 @@ def agent() -> None:
 @agent.command("list")
 @repo_option
 @json_option
-def list_(repo: Path | None, out: Output) -> int:
+def list_(repo: Path | None, out: Output) -> None:
     """List the agents that --agent accepts, and which other coding agents are installed."""
     from chargehand.app.agents import list_agents
     from chargehand.app.composition import App
@@ -45,7 +45,6 @@ def list_(repo: Path | None, out: Output) -> int:
     if all(each.origin == "built in" for each in listed.agents):
         out.text('To configure an agent:  chargehand config set agents.NAME.command \'["PROGRAM", "ARG"]\'')
         out.text('To use one for one run: chargehand run --agent "command:PROGRAM ARG" "TEXT"')
-    return 0
 
 
 def installed_line(program: InstalledProgram) -> str:

@@ -37,7 +37,7 @@ def checkpoint() -> None:
 @checkpoint.command("list")
 @click.argument("mission", metavar="[MISSION]", default="last")
 @json_option
-def list_(mission: str, out: Output) -> int:
+def list_(mission: str, out: Output) -> None:
     """List a mission's checkpoints, the oldest first."""
     from chargehand.app.documents import CheckpointsDocument
     from chargehand.app.reading import StateReader
@@ -50,14 +50,13 @@ def list_(mission: str, out: Output) -> int:
         out.table(("CHECKPOINT", "MADE AT", "CHANGED", "TREE"), rows)
     else:
         out.text(f"Mission {state.id} has no checkpoint: nothing was changed.")
-    return 0
 
 
 @checkpoint.command()
 @click.argument("checkpoint")
 @_mission_option
 @json_option
-def show(checkpoint: str, mission: str, out: Output) -> int:
+def show(checkpoint: str, mission: str, out: Output) -> None:
     """Show one checkpoint and the files it holds that differ from the base."""
     from chargehand.app.checkpoints import show_checkpoint
     from chargehand.app.reading import StateReader
@@ -72,7 +71,6 @@ def show(checkpoint: str, mission: str, out: Output) -> int:
     out.text(f"tree       {point.tree}")
     out.text(f"parent     {point.parent}")
     _show_line_counts(out, found.files)
-    return 0
 
 
 @checkpoint.command()
@@ -82,7 +80,7 @@ def show(checkpoint: str, mission: str, out: Output) -> int:
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--inverse", is_flag=True, help="Show what leads from B back to A.")
 @json_option
-def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> int:
+def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> None:
     """Show what changed from checkpoint A to checkpoint B, as a patch that git apply takes.
 
     MISSION:CHECKPOINT names one of another mission of the same project.
@@ -93,7 +91,6 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -
     with StateReader.open() as reader:
         found = checkpoint_difference(reader, a, b, mission=mission, inverse=inverse)
         show_difference(out, found, stat=stat)
-    return 0
 
 
 @checkpoint.command()
@@ -118,7 +115,7 @@ def restore(
     smart: bool,
     dry_run: bool,
     out: Output,
-) -> int:
+) -> None:
     """Restore an earlier checkpoint, wholly or in part, as a new one; the list keeps all that came between."""
     from chargehand.app.checkpoints import RestoreRequest, plan_restore
     from chargehand.app.composition import App
@@ -127,23 +124,25 @@ def restore(
     request = RestoreRequest(mission=mission, checkpoint=checkpoint, files=files, hunks=hunks, smart=smart)
     with App.open() as app:
         planned = run_async(lambda stop: plan_restore(app, request))
-        return _carry_out(app, out, planned, dry_run=dry_run)
+        _carry_out(app, out, planned, dry_run=dry_run)
+        return
 
 
 @checkpoint.command()
 @named_mission_argument
 @_dry_run_option
 @json_option
-def undo(mission: str, dry_run: bool, out: Output) -> int:
+def undo(mission: str, dry_run: bool, out: Output) -> None:
     """Restore the checkpoint before the last one, as a new one; a second undo takes that back."""
     from chargehand.app.checkpoints import plan_undo
     from chargehand.app.composition import App
 
     with App.open() as app:
-        return _carry_out(app, out, plan_undo(app, mission), dry_run=dry_run)
+        _carry_out(app, out, plan_undo(app, mission), dry_run=dry_run)
+        return
 
 
-def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool) -> int:
+def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool) -> None:
     """Do what the plan says, or only show it."""
     from chargehand.app.checkpoints import carry_out_restore
     from chargehand.cli.terminal.interrupt import run_async
@@ -154,16 +153,15 @@ def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool)
     if dry_run:
         out.document(document)
         out.text("Nothing was done.")
-        return 0
+        return
     restored = run_async(lambda stop: carry_out_restore(app, planned))
     out.document(planned.document(dry_run=dry_run, checkpoint=restored))
     if not document.plan.changes:
         out.text(f"Nothing changed. The last checkpoint is still {restored.commit[:12]}.")
-        return 0
+        return
     out.text(f"The last checkpoint is now {restored.commit[:12]}.")
     out.text(f"next:     chargehand mission promote {planned.mission} --reason …")
     out.text(f"undo:     chargehand checkpoint undo {planned.mission}")
-    return 0
 
 
 def show_difference(out: Output, found: TreeDifference, *, stat: bool) -> None:

@@ -19,7 +19,7 @@ _VARIABLE = "_CHARGEHAND_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @json_option
 @click.pass_context
-def completion(context: click.Context, shell: str, out: Output) -> int:
+def completion(context: click.Context, shell: str, out: Output) -> None:
     """Print the completion script for a shell.
 
     \b
@@ -34,4 +34,3 @@ def completion(context: click.Context, shell: str, out: Output) -> int:
     script = kind(context.find_root().command, {}, PROGRAM, _VARIABLE).source()
     out.document({"shell": shell, "script": script})
     out.text(script)
-    return 0

@@ -22,7 +22,7 @@ def config() -> None:
 @repo_option
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @json_option
-def show(repo: Path | None, origin: bool, out: Output) -> int:
+def show(repo: Path | None, origin: bool, out: Output) -> None:
     """Show the configuration in force here, or in another repository."""
     import msgspec
 
@@ -41,7 +41,6 @@ def show(repo: Path | None, origin: bool, out: Output) -> int:
         out.text(f"not in force: {key.key} = {key.value} ({key.place}) {key.reason}; see chargehand project trust")
     for note in shown.notes:
         out.text(f"note: {note}")
-    return 0
 
 
 # A value may begin with a dash: "-5" is to be refused as a value, not as an unknown option.
@@ -49,7 +48,7 @@ def show(repo: Path | None, origin: bool, out: Output) -> int:
 @click.argument("key")
 @click.argument("value")
 @json_option
-def set_(key: str, value: str, out: Output) -> int:
+def set_(key: str, value: str, out: Output) -> None:
     """Set a key in your own configuration file. Write lists as ["a", "b"] or a,b.
 
     \b
@@ -64,4 +63,3 @@ def set_(key: str, value: str, out: Output) -> int:
         changed = set_configuration(reader, key, value)
     out.document(changed)
     out.text(f"{key} is set in {shown_path(changed.path)}")
-    return 0

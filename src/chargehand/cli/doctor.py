@@ -31,7 +31,7 @@ def sandbox() -> None:
     help="Use this Debian package instead of downloading; name the kernel's and busybox-static's.",
 )
 @json_option
-def setup(tier: str, packages: tuple[Path, ...], out: Output) -> int:
+def setup(tier: str, packages: tuple[Path, ...], out: Output) -> None:
     """Download and unpack the kernel for virtual machines; installs nothing and needs no root."""
     from chargehand.app.composition import App
     from chargehand.app.diagnosis import set_up_machines
@@ -41,7 +41,6 @@ def setup(tier: str, packages: tuple[Path, ...], out: Output) -> int:
         done = set_up_machines(app, packages)
     out.document(done)
     out.text(f"Virtual machines run Linux {done.kernel} from {Path(done.path).parent}.")
-    return 0
 
 
 _NAMES_SHOWN = 5

@@ -55,7 +55,7 @@ def gateway() -> None:
 @click.option("--replay", type=_FILE, metavar="FILE", help="Answer from a recording instead of a provider.")
 @click.option("--record", type=_FILE, metavar="FILE", help="Append every exchange to a recording.")
 @json_option
-def serve(out: Output, **options: Any) -> int:
+def serve(out: Output, **options: Any) -> None:
     """Serve the configured models until Ctrl-C, and show what each call cost.
 
     Without --model all of them are served, and calls may cost up to limits.budget_usd.
@@ -64,7 +64,7 @@ def serve(out: Output, **options: Any) -> int:
     Example:
       chargehand gateway serve --script replies.jsonl --faults 429@1
     """
-    return run_gateway(out, options)
+    run_gateway(out, options)
 
 
 @gateway.command()
@@ -72,14 +72,14 @@ def serve(out: Output, **options: Any) -> int:
 @_serving_options
 @click.option("--script", type=_FILE, metavar="SCRIPT", help="Answer from a script instead of a provider.")
 @json_option
-def record(out: Output, **options: Any) -> int:
+def record(out: Output, **options: Any) -> None:
     """Serve models and append every exchange to a recording, without keys and secrets.
 
     \b
     Example:
       chargehand gateway record session.jsonl --model gpt
     """
-    return run_gateway(out, options)
+    run_gateway(out, options)
 
 
 @gateway.command()
@@ -87,7 +87,7 @@ def record(out: Output, **options: Any) -> int:
 @_serving_options
 @click.option("--lenient", is_flag=True, help="Answer by turn even if a call differs from the recorded one.")
 @json_option
-def replay(out: Output, **options: Any) -> int:
+def replay(out: Output, **options: Any) -> None:
     """Serve a recording: the same calls get the same replies.
 
     A call that differs from the recorded one gets HTTP 409, which names the first difference.
@@ -96,10 +96,10 @@ def replay(out: Output, **options: Any) -> int:
     Example:
       chargehand gateway replay session.jsonl
     """
-    return run_gateway(out, options)
+    run_gateway(out, options)
 
 
-def run_gateway(out: Output, options: dict[str, Any]) -> int:
+def run_gateway(out: Output, options: dict[str, Any]) -> None:
     """Serve until a signal comes, which is the good end of it."""
     import asyncio
 
@@ -125,7 +125,6 @@ def run_gateway(out: Output, options: dict[str, Any]) -> int:
 
     with App.open() as app:
         run_async(work)
-    return 0
 
 
 def _show(out: Output, event: GatewayEvent) -> None:

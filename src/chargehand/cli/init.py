@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @repo_option
 @click.option("--yes", is_flag=True, help="Use what is detected, without asking.")
 @json_option
-def init(repo: Path | None, yes: bool, out: Output) -> int:
+def init(repo: Path | None, yes: bool, out: Output) -> None:
     """Write chargehand.toml into a repository.
 
     Checks and setup are detected from the committed files; nothing is run. An existing file is never changed. Asks
@@ -35,7 +35,7 @@ def init(repo: Path | None, yes: bool, out: Output) -> int:
     path = shown_path(done.path)
     if not done.created and done.checks is None:
         out.text(f"{path} already exists; nothing was changed")
-        return 0
+        return
     out.text(f"wrote {path}", bold=True)
     for check in done.checks or ():
         out.text(f"check     {check}")
@@ -49,7 +49,6 @@ def init(repo: Path | None, yes: bool, out: Output) -> int:
     file = Path(done.path).name
     out.text(f"next:     git add {file} && git commit -m 'Add {file}'")
     out.text(f'          chargehand run {named} "TEXT"')
-    return 0
 
 
 class _TerminalPrompts:

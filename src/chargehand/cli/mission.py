@@ -58,7 +58,7 @@ def mission() -> None:
     help="At most this many, the newest, with their tasks; 0 for all (default: 20; JSON: all).",
 )
 @json_option
-def list_(limit: int | None, out: Output, **options: Any) -> int:
+def list_(limit: int | None, out: Output, **options: Any) -> None:
     """List missions, the newest first; JSON has the oldest first."""
     from chargehand.app.missions import ListRequest, list_missions
     from chargehand.app.reading import StateReader
@@ -70,7 +70,6 @@ def list_(limit: int | None, out: Output, **options: Any) -> int:
         found = list_missions(reader, request)
     out.document(found)
     show_listed(out, found, chosen=bool(request.statuses or request.since))
-    return 0
 
 
 def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> None:
@@ -115,7 +114,7 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
 @mission.command()
 @mission_argument
 @json_option
-def show(mission: str, out: Output) -> int:
+def show(mission: str, out: Output) -> None:
     """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
     from chargehand.app.missions import show_mission
     from chargehand.app.reading import StateReader
@@ -126,7 +125,6 @@ def show(mission: str, out: Output) -> int:
     out.document(details)
     if not out.as_json:
         show_details(out, state, details)
-    return 0
 
 
 @mission.command()
@@ -134,7 +132,7 @@ def show(mission: str, out: Output) -> int:
 @click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
 @click.option("--otlp", is_flag=True, help="Its trace instead: spans as OTLP in JSON, for a collector.")
 @json_option
-def report(mission: str, output: Path | None, otlp: bool, out: Output) -> int:
+def report(mission: str, output: Path | None, otlp: bool, out: Output) -> None:
     """Report what was asked, done, refused, checked, decided and spent, and how to undo it, as Markdown.
 
     With --json as one document. It can be filed or sent: text from agents and files cannot pass for anything else.
@@ -150,11 +148,10 @@ def report(mission: str, output: Path | None, otlp: bool, out: Output) -> int:
     content = out.encode(trace or made) if otlp or out.as_json else markdown.encode()
     if output is None:
         out.raw(content)
-        return 0
+        return
     size = write_new_file(output, [content])
     out.document(AuditExport(output=str(output), missions=(made.mission,), bytes=size))
     out.text(f"Wrote the report on {made.mission} to {output} ({size} bytes).")
-    return 0
 
 
 @mission.command()
@@ -164,22 +161,25 @@ def report(mission: str, output: Path | None, otlp: bool, out: Output) -> int:
 @click.option("--set", "file", metavar="FILE", help="Go on with the plan in this file instead.")
 @click.option("--start", "task", metavar="TASK", help="Start a held task now, beside what it collides with.")
 @json_option
-def plan(mission: str, form: str | None, file: str | None, task: str | None, out: Output) -> int:
+def plan(mission: str, form: str | None, file: str | None, task: str | None, out: Output) -> None:
     """Show the tasks of a mission, what each waits for, and who did it; or change them while it works."""
     from chargehand.cli.plan import print_plan, set_plan, start_task
 
     if file is not None and task is not None:
         raise click.UsageError("--set and --start do not go together: set the plan first, then start the task")
     if task is not None:
-        return start_task(out, mission, task)
-    return print_plan(out, mission, form) if file is None else set_plan(out, mission, file)
+        start_task(out, mission, task)
+    elif file is not None:
+        set_plan(out, mission, file)
+    else:
+        print_plan(out, mission, form)
 
 
 @mission.command()
 @mission_argument
 @detail_options
 @json_option
-def watch(mission: str, out: Output) -> int:
+def watch(mission: str, out: Output) -> None:
     """Follow a mission until it ends or needs a person; JSON lines with --json."""
     from chargehand.app.missions import start_needed_worker
     from chargehand.app.outcome import explain_failures
@@ -198,7 +198,6 @@ def watch(mission: str, out: Output) -> int:
             state = follow(reader, out, found, menu)
         if state is not None and not out.as_json:
             show_result(out, state, explain_failures(reader.store, state))
-    return 0
 
 
 @mission.command()
@@ -206,7 +205,7 @@ def watch(mission: str, out: Output) -> int:
 @click.option("--follow", is_flag=True, help="Continue until the mission is settled.")
 @click.option("--transcript", is_flag=True, help="Show what the agent said and did instead.")
 @json_option
-def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
+def log(mission: str, follow: bool, transcript: bool, out: Output) -> None:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
     from chargehand.app.documents import event_step
     from chargehand.app.missions import follow_mission, read_events, read_transcript
@@ -223,7 +222,7 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
                 headings = _REPORTED_HEADINGS if entry.own_word else _HEADINGS
                 out.text(headings[entry.speaker].format(entry=entry), bold=True)
                 out.text("\n".join(f"    {line}" for line in entry.text.splitlines()))
-            return 0
+            return
         found = reader.find_mission(mission)
         for seen in follow_mission(reader, found) if follow else read_events(reader, found):
             if isinstance(seen, Event):
@@ -234,7 +233,6 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> int:
                 out.text(f"          waits: {seen.message}")
             if out.closed:
                 break
-    return 0
 
 
 def _show_event(out: Output, event: Event, line: str) -> None:
@@ -246,7 +244,7 @@ def _show_event(out: Output, event: Event, line: str) -> None:
         out.text(line)
 
 
-def show_project_log(out: Output, *, repo: Path | None) -> int:
+def show_project_log(out: Output, *, repo: Path | None) -> None:
     """Write the events of a project's own log; none where no action was about the project alone."""
     from chargehand.app.missions import read_events
     from chargehand.app.reading import StateReader
@@ -257,7 +255,6 @@ def show_project_log(out: Output, *, repo: Path | None) -> int:
         for event in read_events(reader, reader.project(repo).id):
             time, text = local_time(event.time, seconds=True), describe_event(event)
             _show_event(out, event, f"{event.seq:>4}  {time}  {event.type:<20}  {text}")
-    return 0
 
 
 _HEADINGS = {
@@ -281,7 +278,7 @@ _REPORTED_HEADINGS = {
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
 @json_option
-def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> int:
+def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
     """Show what a mission changed against its base, as a patch that git applies."""
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reading import StateReader
@@ -290,14 +287,13 @@ def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> int:
     with StateReader.open() as reader:
         found = mission_difference(reader, mission, checkpoint=checkpoint)
         show_difference(out, found, stat=stat)
-    return 0
 
 
 @mission.command()
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
 @json_option
-def pause(mission: str, reason: str, out: Output) -> int:
+def pause(mission: str, reason: str, out: Output) -> None:
     """Freeze a mission where it is, agent and checks alike; paused time counts towards no limit."""
     from chargehand.app.composition import App
     from chargehand.app.missions import pause_mission
@@ -305,7 +301,6 @@ def pause(mission: str, reason: str, out: Output) -> int:
 
     with App.open() as app:
         print_result(out, pause_mission(app, mission, reason=reason), app.store)
-    return 0
 
 
 @mission.command()
@@ -313,7 +308,7 @@ def pause(mission: str, reason: str, out: Output) -> int:
 @click.option("--step", is_flag=True, help="Pause again before the next of its steps.")
 @click.option("--to-end", is_flag=True, help="Pause at none of its breakpoints any more.")
 @json_option
-def resume(mission: str, step: bool, to_end: bool, out: Output) -> int:
+def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
     """Resume a mission from its last recorded step.
 
     It was paused or cancelled, lost its worker, or failed through no fault of its own. One that nobody answered in
@@ -328,7 +323,6 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> int:
         if change.worker_started:
             out.notice("Started a worker for it.")
         print_result(out, change.state, app.store)
-    return 0
 
 
 _DELIVERIES = {
@@ -347,7 +341,7 @@ _DELIVERIES = {
 @task_option
 @click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
 @json_option
-def send(mission: str, text: str, task: str | None, critical: bool, out: Output) -> int:
+def send(mission: str, text: str, task: str | None, critical: bool, out: Output) -> None:
     """Send the agent a message. One that does not listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, message_document, send_message
@@ -360,7 +354,6 @@ def send(mission: str, text: str, task: str | None, critical: bool, out: Output)
     out.text(_DELIVERIES[sent.delivery].format(mission=sent.mission))
     if critical:
         out.text("If the agent does not acknowledge it within 10 s, it is frozen and you are asked.")
-    return 0
 
 
 @mission.command()
@@ -463,7 +456,7 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
 @mission.command()
 @named_mission_argument
 @json_option
-def cancel(mission: str, out: Output) -> int:
+def cancel(mission: str, out: Output) -> None:
     """Stop a running mission, or close one that waits."""
     from chargehand.app.composition import App
     from chargehand.app.missions import cancel_mission
@@ -471,7 +464,6 @@ def cancel(mission: str, out: Output) -> int:
 
     with App.open() as app:
         print_result(out, cancel_mission(app, mission), app.store)
-    return 0
 
 
 @mission.command()
@@ -528,7 +520,7 @@ def promote(mission: str, reason: str, tree: str, task: str | None, out: Output)
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
 @task_option
 @json_option
-def discard(mission: str, reason: str, task: str | None, out: Output) -> int:
+def discard(mission: str, reason: str, task: str | None, out: Output) -> None:
     """Settle a mission as not wanted; its checkpoints stay until gc.
 
     Of a coordinator that is the one task that waits for an approval, where there is one.
@@ -541,7 +533,6 @@ def discard(mission: str, reason: str, task: str | None, out: Output) -> int:
         meant = addressed_mission(app, mission, "discard", task=task)
         _name_task(out, meant)
         print_result(out, discard_mission(app, meant.mission, reason=reason), app.store)
-    return 0
 
 
 def _name_task(out: Output, meant: Addressee) -> None:

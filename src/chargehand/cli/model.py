@@ -37,7 +37,7 @@ def model() -> None:
 @click.option("--provider", metavar="NAME", help="List one catalogue provider, such as openai.")
 @repo_option
 @json_option
-def list_(repo: Path | None, everything: bool, provider: str | None, out: Output) -> int:
+def list_(repo: Path | None, everything: bool, provider: str | None, out: Output) -> None:
     """List the models you can use, what they cost, and whether their key is set.
 
     With --all or --provider, list models of the shipped catalogue (models.dev) instead; nothing is downloaded.
@@ -68,7 +68,7 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
             ],
         )
         out.text(f"{len(found.catalogue)} models, source: {found.catalogue[0].source}")
-        return 0
+        return
     from chargehand.app.composition import App
     from chargehand.app.models import list_models
 
@@ -78,7 +78,7 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
     if not listed.models:
         out.text("No model is configured, and none was found on this machine.")
         out.text("Run `chargehand init` to set one up, or store a key: chargehand secret set ANTHROPIC_API_KEY")
-        return 0
+        return
     rows = []
     for each in listed.models:
         if each.price is None:
@@ -90,14 +90,13 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
             price = f"{usd} per million tokens ({each.price.source})"
         rows.append((each.name, each.provider, each.model, price, each.key.where, each.origin))
     out.table(("NAME", "PROVIDER", "MODEL", "PRICE", "KEY", "FROM"), rows)
-    return 0
 
 
 @model.command()
 @click.argument("name")
 @repo_option
 @json_option
-def show(name: str, repo: Path | None, out: Output) -> int:
+def show(name: str, repo: Path | None, out: Output) -> None:
     """Show what is known of a model: sizes, abilities, price, and the source of each value.
 
     NAME is an entry of [models] or a short form such as openai:gpt-5. What no source says is shown as unknown, in
@@ -123,7 +122,6 @@ def show(name: str, repo: Path | None, out: Output) -> int:
     price = found.facts.price
     rows = [(name, _value(fact.value), fact.source or "") for name, fact in facts]
     out.table(("WHAT", "VALUE", "SOURCE"), [*rows, ("price", _full_price(price), price.source if price else "")])
-    return 0
 
 
 def _value(value: object) -> str:
@@ -154,7 +152,7 @@ def _full_price(price: Price | None) -> str:
 @click.option("--all", "everywhere", is_flag=True, help="Count all projects, not this repository alone.")
 @click.option("--since", metavar="WHEN", help="Only calls made since then: 7d, 12h, 30m, 2w or a date (UTC).")
 @json_option
-def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
+def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> None:
     """Show how models performed: calls, tokens, cost, errors, times, and verdicts on their attempts.
 
     Counts this repository's missions; outside a repository those of all projects. Unknown values are shown as
@@ -166,7 +164,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
     """
     from chargehand.cli.stats import show_model_stats
 
-    return show_model_stats(out, repo=repo, everywhere=everywhere, since=since)
+    show_model_stats(out, repo=repo, everywhere=everywhere, since=since)
 
 
 @model.command()
@@ -174,7 +172,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
 @click.option("--all", "everywhere", is_flag=True, help="Of all projects, not this repository alone.")
 @click.option("--since", metavar="WHEN", help="Only calls made since then: 7d, 12h, 30m, 2w or a date (UTC).")
 @json_option
-def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
+def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> None:
     """Write each call that a provider may charge for as CSV, to compare with the provider's own invoice.
 
     Empty fields are unknown. `booked_usd` is what your limits count: the cost, or what was reserved where the cost
@@ -201,7 +199,6 @@ def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output)
     writer.writerows(msgspec.structs.astuple(line) for line in made.lines)
     for row in text.getvalue().splitlines():
         out.text(row)
-    return 0
 
 
 @model.command()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _MOST_COLLISIONS = 10
 
 
-def print_plan(out: Output, mission: str, form: str | None) -> int:
+def print_plan(out: Output, mission: str, form: str | None) -> None:
     """Write the tasks of a mission as a table, or as a graph of a `form`."""
     from chargehand.app.reading import StateReader
     from chargehand.app.story import show_plan
@@ -20,7 +20,6 @@ def print_plan(out: Output, mission: str, form: str | None) -> int:
         found = show_plan(reader, mission)
     out.document(found)
     show_plan_document(out, found, form)
-    return 0
 
 
 def show_plan_document(out: Output, found: PlanDocument, form: str | None) -> None:
@@ -41,7 +40,7 @@ def show_plan_document(out: Output, found: PlanDocument, form: str | None) -> No
         out.text(f"  and {len(found.collisions) - _MOST_COLLISIONS} more: --json has them all")
 
 
-def set_plan(out: Output, mission: str, file: str) -> int:
+def set_plan(out: Output, mission: str, file: str) -> None:
     """Let a mission go on with the plan in a file, and write what is another one in it."""
     from chargehand.app.composition import App
     from chargehand.app.requests import change_plan
@@ -55,10 +54,9 @@ def set_plan(out: Output, mission: str, file: str) -> int:
     for verb, tasks in (("added", change.added), ("dropped", change.dropped), ("changed", change.changed)):
         if tasks:
             out.text(f"  {verb:<9} {', '.join(tasks)}")
-    return 0
 
 
-def start_task(out: Output, mission: str, task: str) -> int:
+def start_task(out: Output, mission: str, task: str) -> None:
     """Let a held task begin, and write beside which others."""
     from chargehand.app.composition import App
     from chargehand.app.requests import start_held_task
@@ -72,7 +70,6 @@ def start_task(out: Output, mission: str, task: str) -> int:
     out.text(
         f"Task {allowed.task} of {allowed.mission} begins{beside}; they are judged together when they are merged."
     )
-    return 0
 
 
 def preview_rollback(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:

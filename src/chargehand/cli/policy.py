@@ -27,7 +27,7 @@ def policy() -> None:
 @click.option("--facts", is_flag=True, help="Show what rules can ask about instead.")
 @click.option("--cedar", is_flag=True, help="Show the rules in Cedar, as they are written, instead.")
 @json_option
-def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> int:
+def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> None:
     """Show the rules in force, and where each comes from."""
     from chargehand.app.composition import App
     from chargehand.app.configuration import list_rules, rule_schema
@@ -36,7 +36,7 @@ def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> int:
         schema = rule_schema()
         out.document(schema)
         out.text(schema.schema.rstrip("\n"))
-        return 0
+        return
     with App.open() as app:
         listed = list_rules(app, repo)
     out.document(listed)
@@ -44,7 +44,7 @@ def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> int:
         for source in listed.sources:
             out.text(f"// {source.origin}: {source.name}", bold=True)
             out.text(source.text.rstrip("\n"))
-        return 0
+        return
     rows = [
         (
             rule.id,
@@ -56,7 +56,6 @@ def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> int:
     ]
     out.table(("RULE", "EFFECT", "FROM", "WHY"), rows)
     out.text("deny wins over ask, ask over allow; an action that no rule matches is denied")
-    return 0
 
 
 @policy.command()
@@ -103,7 +102,7 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
 @mission_argument
 @click.option("--all", "every", is_flag=True, help="Also show actions that were simply allowed.")
 @json_option
-def why(mission: str, every: bool, out: Output) -> int:
+def why(mission: str, every: bool, out: Output) -> None:
     """Show what was judged in a mission, by which rule and why."""
     from chargehand.app.configuration import is_notable, mission_judgements
     from chargehand.app.reading import StateReader
@@ -127,7 +126,6 @@ def why(mission: str, every: bool, out: Output) -> int:
                     out.text(f"      your answer: {judged.answer}")
     counts = ", ".join(f"{count} {effect}" for effect, count in sorted(counted.items()))
     out.text(f"{found}: {counts or 'nothing was judged'}")
-    return 0
 
 
 @policy.command()
@@ -135,7 +133,7 @@ def why(mission: str, every: bool, out: Output) -> int:
 @click.option("--reason", required=True, help="Why this is acceptable; it is recorded in every mission.")
 @click.option("--when", default="", metavar="CEDAR", help="Only under this condition, in Cedar.")
 @json_option
-def allow(rule: str, reason: str, when: str, out: Output) -> int:
+def allow(rule: str, reason: str, when: str, out: Output) -> None:
     """Override a rule that asks or denies, in your own policy.cedar.
 
     \b
@@ -151,4 +149,3 @@ def allow(rule: str, reason: str, when: str, out: Output) -> int:
         made = override_rule(reader, rule, reason=reason, when=when)
     out.document(made)
     out.text(f"{rule} is overridden by a rule in {shown_path(made.path)}; delete that rule to undo it")
-    return 0

@@ -20,7 +20,7 @@ def project() -> None:
 
 @project.command("list")
 @json_option
-def list_(out: Output) -> int:
+def list_(out: Output) -> None:
     """List the repositories that Chargehand has worked on."""
     from chargehand.app.projects import list_projects
     from chargehand.app.reading import StateReader
@@ -33,13 +33,12 @@ def list_(out: Output) -> int:
         out.table(("PROJECT", "NAME", "MISSIONS", "PATH"), rows)
     else:
         out.text("No projects yet. Run `chargehand init` in a repository to make one.")
-    return 0
 
 
 @project.command()
 @repo_option
 @json_option
-def show(repo: Path | None, out: Output) -> int:
+def show(repo: Path | None, out: Output) -> None:
     """Show a project: its base, its checks and setup, whether it is trusted."""
     from chargehand.app.composition import App
     from chargehand.app.projects import show_project
@@ -67,14 +66,13 @@ def show(repo: Path | None, out: Output) -> int:
     for note in shown.notes:
         out.text(f"note      {note}")
     out.text(f"missions  {shown.missions}")
-    return 0
 
 
 @project.command()
 @repo_option
 @base_option
 @json_option
-def setup(repo: Path | None, base: str | None, out: Output) -> int:
+def setup(repo: Path | None, base: str | None, out: Output) -> None:
     """Build the environment layer of a base now, so that the first mission does not have to."""
     from chargehand.app.composition import App
     from chargehand.app.projects import set_up_project
@@ -88,7 +86,6 @@ def setup(repo: Path | None, base: str | None, out: Output) -> int:
         out.text("No setup is configured, so there is nothing to build.")
     else:
         out.text(f"The environment of {done.setup!r} is ready ({done.seconds:.1f} s).")
-    return 0
 
 
 @project.command()
@@ -97,7 +94,7 @@ def setup(repo: Path | None, base: str | None, out: Output) -> int:
 @click.option("--show", "only_show", is_flag=True, help="Only show what asks for trust.")
 @click.option("--yes", is_flag=True, help="Grant it without asking.")
 @json_option
-def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: Output) -> int:
+def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: Output) -> None:
     """Trust the exact content of a repository's chargehand.toml and roles; any later change asks again.
 
     Needs --yes where nobody can be asked, as in a pipe.
@@ -128,17 +125,16 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
     elif only_show or not view.roles:
         asks = bool(request.lines) or request.decides_tier
         out.text("not trusted" if asks else "nothing in chargehand.toml needs trust")
-    return 0
 
 
 @project.command()
 @repo_option
 @json_option
-def log(repo: Path | None, out: Output) -> int:
+def log(repo: Path | None, out: Output) -> None:
     """Show a project's own log: actions that belong to no mission."""
     from chargehand.cli.mission import show_project_log
 
-    return show_project_log(out, repo=repo)
+    show_project_log(out, repo=repo)
 
 
 @project.group()
@@ -149,7 +145,7 @@ def hook() -> None:
 @hook.command("install")
 @repo_option
 @json_option
-def install_hook(repo: Path | None, out: Output) -> int:
+def install_hook(repo: Path | None, out: Output) -> None:
     """Write the hook where git looks for it; a hook that is not ours is never changed."""
     from chargehand.app.projects import install_project_hook
     from chargehand.core.text import shown_path
@@ -157,13 +153,12 @@ def install_hook(repo: Path | None, out: Output) -> int:
     hook = install_project_hook(repo)
     out.document(hook)
     out.text(f"{'wrote' if hook.changed else 'already installed:'} {shown_path(hook.path)}")
-    return 0
 
 
 @hook.command("remove")
 @repo_option
 @json_option
-def remove_hook(repo: Path | None, out: Output) -> int:
+def remove_hook(repo: Path | None, out: Output) -> None:
     """Remove the hook; one that is not ours stays."""
     from chargehand.app.projects import remove_project_hook
     from chargehand.core.text import shown_path
@@ -171,4 +166,3 @@ def remove_hook(repo: Path | None, out: Output) -> int:
     hook = remove_project_hook(repo)
     out.document(hook)
     out.text(f"{'removed' if hook.changed else 'there is no hook at'} {shown_path(hook.path)}")
-    return 0

@@ -62,7 +62,7 @@ def list_(repo: Path | None, out: Output) -> int:
 @click.argument("name", shell_complete=complete_roles)
 @repo_option
 @json_option
-def show(name: str, repo: Path | None, out: Output) -> int:
+def show(name: str, repo: Path | None, out: Output) -> None:
     """Show one role: its instructions, its tools, where it may write, and which agent and model work in it.
 
     The text is the role's file itself, so that it can be the start of your own.
@@ -78,14 +78,13 @@ def show(name: str, repo: Path | None, out: Output) -> int:
     for each in shown.works:
         out.text(f"# {each.where}: {' then '.join(filter(None, (each.agent, each.model, *each.fallback)))}")
     out.text(text.strip())
-    return 0
 
 
 @role.command()
 @click.argument("name", required=False, shell_complete=complete_roles)
 @repo_option
 @json_option
-def path(name: str | None, repo: Path | None, out: Output) -> int:
+def path(name: str | None, repo: Path | None, out: Output) -> None:
     """Print the directory of your own roles; with NAME, the file in force for that role.
 
     \b
@@ -99,7 +98,6 @@ def path(name: str | None, repo: Path | None, out: Output) -> int:
         found = role_path(app, name, repo)
     out.document(found)
     out.text(found.path)
-    return 0
 
 
 @click.group()

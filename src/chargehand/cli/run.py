@@ -133,7 +133,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
 @click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
-def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> int:
+def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> None:
     """Run missions that have no active worker: detached, resumed, or left by a process that died.
 
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
@@ -163,7 +163,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> i
                 or (wait_for_quota and app.mission_reader.sleepers())
             )
             if stopped or (until_idle and not left):
-                return 0
+                return
 
 
 async def _work_until_signal(app: App, *, until_idle: bool, slots: int, sleepers: bool) -> bool:

@@ -24,7 +24,7 @@ def secret() -> None:
 @secret.command("set")
 @click.argument("name")
 @json_option
-def set_(name: str, out: Output) -> int:
+def set_(name: str, out: Output) -> None:
     """Store a secret in the system's keyring, or without one in a file that only you can read.
 
     The value is asked for, or read from stdin in a pipe. It is never an argument, since other users can see those.
@@ -58,12 +58,11 @@ def set_(name: str, out: Output) -> int:
         out.text(f"{name} is weakly protected: {kept.warning}")
     if kept.hidden_by_environment:
         out.text(f"note: the environment variable {name} takes precedence; unset it to use the stored value")
-    return 0
 
 
 @secret.command("list")
 @json_option
-def list_(out: Output) -> int:
+def list_(out: Output) -> None:
     """List the names of stored secrets and where each comes from, never their values."""
     from chargehand.app.configuration import list_secrets
     from chargehand.app.reading import StateReader
@@ -73,16 +72,15 @@ def list_(out: Output) -> int:
     out.document(listed)
     if not listed.secrets:
         out.text("No secrets are stored. To store one: chargehand secret set NAME")
-        return 0
+        return
     rows = [(each.name, each.origin or "keyring (does not answer)") for each in listed.secrets]
     out.table(("NAME", "FROM"), rows)
-    return 0
 
 
 @secret.command()
 @click.argument("name")
 @json_option
-def remove(name: str, out: Output) -> int:
+def remove(name: str, out: Output) -> None:
     """Delete a stored secret."""
     from chargehand.app.configuration import remove_secret
     from chargehand.app.reading import StateReader
@@ -93,4 +91,3 @@ def remove(name: str, out: Output) -> int:
     out.text(f"{name} is removed")
     if removed.origin is not None:
         out.text(f"note: it still comes from the {removed.origin}")
-    return 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 )
 @repo_option
 @json_option
-def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Output) -> int:
+def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Output) -> None:
     """Let other agents and orchestrators run missions here, over the Model Context Protocol.
 
     Serves stdin and stdout until they close; with --http, until a signal. A client may do what you may, but cannot
@@ -60,7 +60,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
                     await serving
 
         run_async(serve_lines)
-        return 0
+        return
     from chargehand.mcp.http import bound, parsed_address, serve_http, token_of, url_of
 
     # All that can be wrong with what was asked for is found before anything is served.
@@ -80,7 +80,6 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
                 await serve_http(server, listening, token=token, stop=stop, announce=announce)
 
         run_async(serve_requests)
-    return 0
 
 
 @click.command()
@@ -106,7 +105,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
 @click.option("--no-worker", is_flag=True, help="Run no worker beside the server.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
-def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> int:
+def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> None:
     """Start the dashboard, its API and a worker on this machine, until a signal.
 
     In a repository that is one of its projects from then on. Prints a link that logs you in once. Beyond loopback accounts are needed (chargehand user add), and a proxy in
@@ -139,7 +138,7 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
     if link:
         with App.open() as app:
             show_link(app, url_at(host, port))
-        return 0
+        return
     with App.open() as app, contextlib.closing(open_server(app, asked)) as listening:
         set_up_logs()
         # So that the page can start a mission in it; elsewhere there is none to register.
@@ -160,14 +159,13 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
                 keep_traceback=keep_traceback,
             )
         )
-    return 0
 
 
 @click.group(invoke_without_command=True)
 @click.option("--prometheus", is_flag=True, help="Print them as rules of Prometheus, with your thresholds.")
 @json_option
 @click.pass_context
-def alerts(context: click.Context, prometheus: bool, out: Output) -> int:
+def alerts(context: click.Context, prometheus: bool, out: Output) -> None:
     """Show which thresholds are crossed, and try the ways that notices take.
 
     `chargehand up` watches: slow checkpoints and validations, missions that fail by engine failures, disk, memory,
@@ -190,15 +188,13 @@ def alerts(context: click.Context, prometheus: bool, out: Output) -> int:
         _show_alerts(out)
     elif out.as_json:  # `alerts --json test`: what is asked for holds for the command as well
         context.find_root().params["as_json"] = True
-    return 0
 
 
 @alerts.command("list")
 @json_option
-def list_(out: Output) -> int:
+def list_(out: Output) -> None:
     """List the alerts that are raised, and those that were."""
     _show_alerts(out)
-    return 0
 
 
 @alerts.command("test")

@@ -42,7 +42,7 @@ _MODEL_HEADS = (
     "--since", metavar="WHEN", help="Only missions created since then: 7d, 12h, 30m, 2w or a date (UTC)."
 )
 @json_option
-def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> int:
+def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> None:
     """Show how missions end: rates, causes, times and cost.
 
     Counts this repository's missions; outside a repository those of all projects. Missions that have not ended
@@ -59,11 +59,11 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
         found = mission_statistics(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))
     out.document(found)
     if out.as_json:
-        return 0
+        return
     if not found.missions.total:
         when = f" since {found.since}" if found.since else ""
         out.text(f'No missions yet{when}. Start one: chargehand run "TEXT"')
-        return 0
+        return
     _show_ends(out, found)
     # Times and what sandboxes used, then cost and network.
     heads, boxes = ("P50", "P95", "P99", "KNOWN"), found.sandboxes
@@ -91,10 +91,9 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
     if network.allowed or network.refused:
         traffic = f"{network.bytes_out * _MIB:.1f} MiB out, {network.bytes_in * _MIB:.1f} MiB in"
         out.text(f"network  {network.allowed} requests allowed, {network.refused} refused, {traffic}")
-    return 0
 
 
-def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since: str | None) -> int:
+def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since: str | None) -> None:
     """Write how the models of a repository's missions, or of all, did."""
     from chargehand.app.reading import StateReader
     from chargehand.app.statistics import StatisticsRequest, model_statistics
@@ -106,7 +105,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     models = found.models
     if not models:
         out.text("No model was called" + (f" since {found.since}." if found.since else "."))
-        return 0
+        return
     rows = [
         (
             _model_name(one),
@@ -138,7 +137,6 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     skips = sum(one.skips for one in models)
     if skips:
         out.text(f"A model was skipped {count_text(skips, 'time')} because it could not take the call.")
-    return 0
 
 
 def _show_ends(out: Output, stats: StatisticsDocument) -> None:

@@ -27,7 +27,7 @@ _KINDS = ("workspaces", "bases", "layers", "litter")
 @click.option("--checkpoints", is_flag=True, help="Also erase old checkpoints for good; asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def gc(yes: bool, out: Output, **options: Any) -> int:
+def gc(yes: bool, out: Output, **options: Any) -> None:
     """Free disk space: remove old bases, layers and workspaces that no mission needs.
 
     Works on all projects, or on one with --repo. Removes what was used least recently until the total is under
@@ -35,10 +35,10 @@ def gc(yes: bool, out: Output, **options: Any) -> int:
     """
     from chargehand.app.storage import GcOptions
 
-    return collect(out, GcOptions(**options), yes=yes)
+    collect(out, GcOptions(**options), yes=yes)
 
 
-def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
+def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
     """Remove what is not needed and show what was; asks before checkpoints are erased unless `yes`.
 
     Raises `UsageError` where there is nobody to ask.
@@ -77,7 +77,6 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> int:
     erased = sum(each.checkpoints.commits for each in report.projects)
     kept = f"{count_text(erased, 'checkpoint')} {fate}" if erased else "all checkpoints are kept"
     out.text(f"{_megabytes(report.bytes)} {verb} of {_megabytes(report.taken)}; {kept}")
-    return 0
 
 
 def _megabytes(size: int) -> str:
@@ -125,7 +124,7 @@ def show_problems(out: Output, problems: Sequence[AuditProblem]) -> None:
 @store.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @json_option
-def backup(directory: Path, out: Output) -> int:
+def backup(directory: Path, out: Output) -> None:
     """Copy the state directory to a new DIRECTORY, while missions continue.
 
     The copy holds the log, keys, artifacts, replies of models and depots. It is as secret as the state directory.
@@ -138,14 +137,13 @@ def backup(directory: Path, out: Output) -> int:
         made = back_up(reader, directory)
     out.document(made)
     out.text(f"Copied {count_text(made.missions, 'mission')} to {made.path} ({_megabytes(made.bytes)}).")
-    return 0
 
 
 @store.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def restore(directory: Path, yes: bool, out: Output) -> int:
+def restore(directory: Path, yes: bool, out: Output) -> None:
     """Restore a copy that `store backup` made; asks first.
 
     What is in the state directory now is kept beside it. Missions that were running when the copy was made are
@@ -171,12 +169,11 @@ def restore(directory: Path, yes: bool, out: Output) -> int:
         out.text(f"What was there before is in {done.before}.")
     for mission in done.paused:
         out.text(f"paused  {mission}   chargehand mission resume {mission}")
-    return 0
 
 
 @store.command()
 @json_option
-def rebuild(out: Output) -> int:
+def rebuild(out: Output) -> None:
     """Rebuild the rows behind lists and counts from the log, and name the missions whose row was wrong.
 
     The log itself is only read. Exits 0 whether or not anything differed.
@@ -194,7 +191,6 @@ def rebuild(out: Output) -> int:
         out.text("Events were renumbered: readers that follow by position must start again.")
     found = f"{len(report.differing)} differed" if report.differing else "none differed"
     out.text(f"Rebuilt the rows of {count_text(report.missions, 'mission')}: {found}.")
-    return 0
 
 
 @click.group()
@@ -205,7 +201,7 @@ def artifact() -> None:
 @artifact.command("list")
 @mission_argument
 @json_option
-def list_(mission: str, out: Output) -> int:
+def list_(mission: str, out: Output) -> None:
     """List what a mission kept, the oldest first."""
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import list_artifacts
@@ -216,16 +212,15 @@ def list_(mission: str, out: Output) -> int:
     out.document(listed)
     if not listed.artifacts:
         out.text(f"Mission {listed.mission} has no artifacts.")
-        return 0
+        return
     rows = [(each.id[:12], each.kind, each.size, local_time(each.time)) for each in listed.artifacts]
     out.table(("ARTIFACT", "KIND", "BYTES", "WHEN"), rows)
-    return 0
 
 
 @artifact.command()
 @click.argument("artifact")
 @json_option
-def show(artifact: str, out: Output) -> int:
+def show(artifact: str, out: Output) -> None:
     """Print an artifact, given by its id or the start of it.
 
     In a pipe every byte is written as it is; on a terminal control characters are removed. With --json, `content`
@@ -239,4 +234,3 @@ def show(artifact: str, out: Output) -> int:
     out.document(view)
     if not out.as_json:
         out.raw(content)
-    return 0

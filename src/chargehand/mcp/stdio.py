@@ -8,7 +8,7 @@ import fcntl
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import anyio
 import mcp_types as types
@@ -46,7 +46,7 @@ async def serve_stdio(server: Server[Any]) -> None:
                     # Not `exclude_none`: the answer to what is no message has to carry `"id": null`.
                     text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
                     # In a thread: a client that reads slowly fills the pipe, and a write there blocks.
-                    await asyncio.to_thread(_write_line, target, text.encode() + b"\n")
+                    await asyncio.to_thread(print, text, file=target, flush=True)
 
         async with anyio.create_task_group() as group:
             group.start_soon(take)
@@ -74,11 +74,6 @@ def _refusal(number: int, message: str) -> types.JSONRPCError:
     return types.JSONRPCError.model_validate(document)
 
 
-def _write_line(target: BinaryIO, line: bytes) -> None:
-    target.write(line)
-    target.flush()
-
-
 async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
     """Yield the lines that come, `None` for one that is too long."""
     loop = asyncio.get_running_loop()
@@ -87,8 +82,14 @@ async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
     def read() -> None:
         # A thread of its own that nobody waits for: a read cannot be broken off, and a signal must end us.
         with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # the loop is gone
-            for line in _read(source):
-                asyncio.run_coroutine_threadsafe(queue.put(line), loop).result()
+            while line := source.readline(_LARGEST + 1):
+                piece = line
+                # The rest of a line that is too long is read and dropped, so that the next one is a message again.
+                while len(line) > _LARGEST and piece and not piece.endswith(b"\n"):
+                    piece = source.readline(_LARGEST)
+                if line.strip() or len(line) > _LARGEST:
+                    given = line if len(line) <= _LARGEST else None
+                    asyncio.run_coroutine_threadsafe(queue.put(given), loop).result()
             asyncio.run_coroutine_threadsafe(queue.put(EOFError), loop).result()
 
     threading.Thread(target=read, name="mcp-stdin", daemon=True).start()
@@ -99,20 +100,8 @@ async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
         yield line
 
 
-def _read(source: BinaryIO) -> Iterator[bytes | None]:
-    while line := source.readline(_LARGEST + 1):
-        if len(line) <= _LARGEST:
-            if line.strip():
-                yield line
-            continue
-        # The rest of a line that is too long is read and dropped, so that the next one is a message again.
-        while line and not line.endswith(b"\n"):
-            line = source.readline(_LARGEST)
-        yield None
-
-
 @contextlib.contextmanager
-def _wire() -> Iterator[tuple[BinaryIO, BinaryIO]]:
+def _wire() -> Iterator[tuple[BinaryIO, TextIO]]:
     """Take stdin and stdout for the protocol alone: what is started or printed meanwhile gets others."""
     # From 3 up: 0 to 2 are given to others below.
     source, target = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in (0, 1))
@@ -122,7 +111,10 @@ def _wire() -> Iterator[tuple[BinaryIO, BinaryIO]]:
     os.close(nothing)
     try:
         # closefd=False: the thread may still read when we end.
-        yield os.fdopen(source, "rb", closefd=False), os.fdopen(target, "wb", closefd=False)
+        yield (
+            os.fdopen(source, "rb", closefd=False),
+            os.fdopen(target, "w", encoding="utf-8", newline="\n", closefd=False),
+        )
     finally:
         # What ends the command writes to stdout again, and flushes it.
         os.dup2(target, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from chargehand.models._json import as_mappings, dump_json
@@ -33,21 +33,11 @@ class _RequestHashes(NamedTuple):
         return self.frame == before.frame and self.messages[: len(before.messages)] == before.messages
 
 
-class CountedRequest:
-    """One request to one model; `tokens` is what its input is at most."""
+class CountedRequest(NamedTuple):
+    """What the input of one request to one model is at most, and what is told how many its provider counted."""
 
-    def __init__(
-        self, inputs: CountedInputs, model: object, conversation: _RequestHashes | None, tokens: int
-    ) -> None:
-        self.tokens = tokens
-        self._inputs = inputs
-        self._model = model
-        self._conversation = conversation
-
-    def note_count(self, tokens: int) -> None:
-        """Remember how many tokens its provider counted."""
-        if self._conversation is not None:
-            self._inputs.note_count(self._model, self._conversation, tokens)
+    tokens: int
+    note_count: Callable[[int], None] | None = None
 
 
 class CountedInputs:
@@ -64,11 +54,11 @@ class CountedInputs:
         """Return the bound of a request to `model`, whatever names that; `raw` is the body as it came."""
         whole = bound_input(raw, body)
         if len(raw) < _LEAST_BYTES:
-            return CountedRequest(self, model, None, whole)
+            return CountedRequest(whole)
         name = next((one for one in _LISTS if isinstance(body.get(one), list)), "")
         messages = as_mappings(body.get(name))
         if not messages or len(messages) < len(body[name]):
-            return CountedRequest(self, model, None, whole)
+            return CountedRequest(whole)
         encoded = [_encode(one) for one in messages]
         frame = {key: value for key, value in body.items() if key != name and key not in _NO_INPUT}
         conversation = _RequestHashes(hash(_encode(frame)), tuple(map(hash, encoded)))
@@ -83,14 +73,14 @@ class CountedInputs:
         if length:
             added = bound_input(b"".join(encoded[length:]), {name: messages[length:]})
             whole = min(whole, counted + added)
-        return CountedRequest(self, model, conversation, whole)
 
-    def note_count(self, model: object, conversation: _RequestHashes, tokens: int) -> None:
-        """Remember what a provider counted; the oldest is forgotten."""
-        self._known[model, conversation] = tokens
-        self._known.move_to_end((model, conversation))
-        if len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
+        def note_count(tokens: int) -> None:
+            self._known[model, conversation] = tokens
+            self._known.move_to_end((model, conversation))
+            if len(self._known) > _MOST_KEPT:  # the oldest is forgotten
+                self._known.popitem(last=False)
+
+        return CountedRequest(whole, note_count)
 
 
 def _encode(part: Mapping[str, Any]) -> bytes:

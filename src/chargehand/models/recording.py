@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -133,7 +133,7 @@ class RecordingWriter:
     """
 
     def __init__(
-        self, path: Path, *, note: str = "", attempts: Mapping[str, int] | None = None, clock: Clock | None = None
+        self, path: Path, *, attempts: Mapping[str, int] | None = None, clock: Clock | None = None
     ) -> None:
         self.path = path
         self.clock: Clock = clock or SystemClock()
@@ -158,7 +158,7 @@ class RecordingWriter:
             ) from error
         if last is None:
             created = self.clock.now().isoformat(timespec="seconds")
-            self._append({"format": FORMAT, "version": VERSION, "created": created, "note": note})
+            self._append({"format": FORMAT, "version": VERSION, "created": created, "note": ""})
 
     def write(self, exchange: RecordedExchange) -> None:
         """Append one exchange, which must be free of secrets."""
@@ -342,7 +342,7 @@ def read_source(source: Path | str | bytes, what: str) -> tuple[bytes, str]:
         raise UsageError(message, code="file_unreadable", hint="name a file that is there") from error
 
 
-def read_header(line: bytes, format: str, version: int, wrong: Any) -> dict[str, Any]:
+def read_header(line: bytes, format: str, version: int, wrong: Callable[[str], Exception]) -> dict[str, Any]:
     """Return the first line of a file of that format; raises what `wrong(message)` makes."""
     try:
         header = json.loads(line)

@@ -8,6 +8,7 @@ import itertools
 from pathlib import Path
 from typing import Self
 
+from chargehand.network.proxy.connection import copy_stream
 from chargehand.network.unix_socket import UnixServer
 
 _CONNECTIONS = 128
@@ -88,17 +89,10 @@ class SandboxLink:
 
 async def _join(near: Streams, far: Streams) -> None:
     """Hand on what either side sends, until both have ended."""
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(_READ):
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
-
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(pump(near[0], far[1]))
-            group.create_task(pump(far[0], near[1]))
+            group.create_task(copy_stream(near[0], far[1]))
+            group.create_task(copy_stream(far[0], near[1]))
     except* OSError:
         pass  # one side was cut: so is the other
     finally:

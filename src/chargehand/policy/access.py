@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -37,34 +37,30 @@ class AccessJudgement(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def _rules() -> Iterator[tuple[str, AccessRule]]:
-    groups: Mapping[AccessRule, str] = {
-        AccessRule("viewer", "read"): "session.show session.close mission.list mission.show mission.events "
-        "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
-        "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
-        "stats.show system.show question.list action.list action.log policy.test token.own.list",
-        # It reads all of the log and every file that is kept: work for the machine, and nothing to be learnt.
-        AccessRule("operator", "read"): "audit.verify",
-        AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
-        "mission.answer mission.fork mission.continue mission.restore mission.replan action.cancel agent.probe "
-        "model.probe alert.test",
-        AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
-        "action.answer",
-        # Notes on a change are one person's own and decide nothing; a token of a viewer cannot have the scope.
-        AccessRule("viewer", "decide"): "review.decide",
-        # A person's own, whatever their role; of tokens only those that may administer make others.
-        AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
-        AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
-        "user.enable user.remove token.list token.create token.revoke config.show config.set secret.list "
-        "secret.set project.trust policy.allow audit.export access.list store.check store.backup store.restore "
-        "store.rebuild store.collect",
-    }
-    for rule, actions in groups.items():
-        for action in actions.split():
-            yield action, rule
-
-
-ACCESS_RULES: Mapping[str, AccessRule] = dict(_rules())
+_ACTIONS: Mapping[AccessRule, str] = {
+    AccessRule("viewer", "read"): "session.show session.close mission.list mission.show mission.events "
+    "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
+    "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
+    "stats.show system.show question.list action.list action.log policy.test token.own.list",
+    # It reads all of the log and every file that is kept: work for the machine, and nothing to be learnt.
+    AccessRule("operator", "read"): "audit.verify",
+    AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
+    "mission.answer mission.fork mission.continue mission.restore mission.replan action.cancel agent.probe "
+    "model.probe alert.test",
+    AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
+    "action.answer",
+    # Notes on a change are one person's own and decide nothing; a token of a viewer cannot have the scope.
+    AccessRule("viewer", "decide"): "review.decide",
+    # A person's own, whatever their role; of tokens only those that may administer make others.
+    AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
+    AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
+    "user.enable user.remove token.list token.create token.revoke config.show config.set secret.list "
+    "secret.set project.trust policy.allow audit.export access.list store.check store.backup store.restore "
+    "store.rebuild store.collect",
+}
+ACCESS_RULES: Mapping[str, AccessRule] = {
+    action: rule for rule, actions in _ACTIONS.items() for action in actions.split()
+}
 
 
 def judge_access(action: str, role: str, scopes: Collection[str]) -> AccessJudgement:

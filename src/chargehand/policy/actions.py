@@ -139,11 +139,6 @@ class Judgement(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(rule for part in self.parts for rule in part.overridden))
 
 
-def as_given(path: str) -> str:
-    """Return a path as it stands: links are followed only where the caller can."""
-    return path
-
-
 class Surroundings(Struct, frozen=True, kw_only=True):
     """What an action is judged in.
 
@@ -158,5 +153,5 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     purpose: Purpose = "agent"
     hosts: tuple[str, ...] = ()
     who: str = "agent"
-    resolve: Callable[[str], str] = as_given
+    resolve: Callable[[str], str] = str
     script: Callable[[str], str | None] | None = None

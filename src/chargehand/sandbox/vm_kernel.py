@@ -95,7 +95,7 @@ def extract_kernel(image: bytes) -> bytes:
     return kernel if kernel.startswith(_ELF) else image
 
 
-def order_modules(files: Mapping[str, bytes], names: Sequence[str] = MODULES) -> list[tuple[str, bytes]]:
+def order_modules(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     """Return file names and contents of the modules in the order in which they load.
 
     Raises `TierUnavailableError` for one that is neither there nor built in.
@@ -122,7 +122,7 @@ def order_modules(files: Mapping[str, bytes], names: Sequence[str] = MODULES) ->
                 visit(needed.replace("-", "_"))
         order.append((f"{name}.ko", content))
 
-    for name in names:
+    for name in MODULES:
         visit(name.replace("-", "_"))
     return order
 

@@ -484,8 +484,6 @@ class _AttemptLoop:
         )
         turn.calls.append(self._last_call)
 
-    # --- 4. What is done about an agent that goes in circles
-
 
 def note_entry(text: str) -> ConversationEntry:
     """Return what is said between turns as an entry; compaction never drops what a person said."""

@@ -63,20 +63,19 @@ def render_messages() -> dict[str, str]:
     """Return every page by its path below the directory of references."""
     made = schemas()
     pages = {f"messages/{name}.json": json.dumps(made[name], indent=2, sort_keys=True) + "\n" for name in made}
-    return {"messages.md": "\n".join([_HEAD, *(_section(name, made[name]) for name in made)]), **pages}
-
-
-def _section(name: str, schema: Mapping[str, Any]) -> str:
-    payload = schema["$defs"][schema["properties"]["payload"]["$ref"].rpartition("/")[2]]
-    status = ", ".join(f"`{each}`" for each in schema["properties"]["status"]["enum"])
-    rows = "".join(
-        f"| `{field}` | {'yes' if field in payload.get('required', ()) else ''} | {_words(about)} |\n"
-        for field, about in payload["properties"].items()
-    )
-    return (
-        f"## {name}\n\n{schema['description'].splitlines()[0]} Status: {status}. "
-        f"[Schema](messages/{name}.json).\n\n| payload | must | |\n|---|---|---|\n{rows}"
-    )
+    sections = []
+    for name, schema in made.items():
+        payload = schema["$defs"][schema["properties"]["payload"]["$ref"].rpartition("/")[2]]
+        status = ", ".join(f"`{each}`" for each in schema["properties"]["status"]["enum"])
+        rows = "".join(
+            f"| `{field}` | {'yes' if field in payload.get('required', ()) else ''} | {_words(about)} |\n"
+            for field, about in payload["properties"].items()
+        )
+        sections.append(
+            f"## {name}\n\n{schema['description'].splitlines()[0]} Status: {status}. "
+            f"[Schema](messages/{name}.json).\n\n| payload | must | |\n|---|---|---|\n{rows}"
+        )
+    return {"messages.md": "\n".join([_HEAD, *sections]), **pages}
 
 
 def _words(about: Mapping[str, Any]) -> str:

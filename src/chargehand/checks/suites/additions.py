@@ -13,8 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-
-from msgspec import Struct
+from itertools import takewhile
 
 from chargehand.checks.paths import is_source, language_of
 from chargehand.checks.suites.faults import does_something, words_of
@@ -61,7 +60,7 @@ def leaves_tests_alone(path: str, old: str, new: str) -> bool:
         gone.subtract(now)
         known = {_without_strings(line): _strings(line) for line, count in gone.items() if count > 0}
         words = words_of("\n".join(line for line in lines if not _IMPORT.search(line)))
-        return all(_is_harmless_group(each.lines, words, known) for each in added)
+        return all(_is_harmless_group(group, words, known) for group in added)
     try:
         before, after = ast.parse(old), ast.parse(new)
         return _Python(before, words_of(old)).extends(before.body, after.body)
@@ -343,13 +342,7 @@ _STRING = late_pattern(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\
 _CALL = late_pattern(r"(?P<name>[\w.]+!?)\s*\(")
 
 
-class _Added(Struct):
-    """Lines that were added together."""
-
-    lines: list[str]
-
-
-def _align(before: list[str], after: list[str]) -> list[_Added] | None:
+def _align(before: list[str], after: list[str]) -> list[list[str]] | None:
     """Return the groups of lines that were added, `None` where too much differs to tell."""
     start = 0
     while start < min(len(before), len(after)) and before[start] == after[start]:
@@ -368,7 +361,7 @@ def _align(before: list[str], after: list[str]) -> list[_Added] | None:
             # Of two equal ends either may be the new one: what closes a block is the last line of what was added.
             while last < len(after) - start and lines[0] == after[start + last] and _depth(lines[:1]) < 0:
                 lines, last = [*lines[1:], lines[0]], last + 1
-            found.append(_Added(lines))
+            found.append(lines)
     return found
 
 
@@ -381,9 +374,12 @@ def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dic
     """Tell whether lines that were added are tests and helpers of their own, data, assertions or imports."""
     at = 0
     while at < len(lines):
-        if _MARK.match(lines[at]) and _marks_own(lines[at:], words):
-            at += 1
-            continue
+        if _MARK.match(lines[at]):
+            marks = list(takewhile(_MARK.match, lines[at:]))
+            below = "".join(lines[at + len(marks) :][:1])
+            # Marks above a definition of its own are part of it, but for those by which it runs at others' tests.
+            if _begins_own(below, words) and not any(map(_RUN_ALWAYS.search, marks)):
+                at += len(marks)
         if not _begins_own(lines[at], words):
             if not _is_harmless_line(lines[at], words, imports):
                 return False
@@ -401,16 +397,6 @@ def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dic
         if not whole or not _is_own_block(lines[start:at], words):
             return False
     return True
-
-
-def _marks_own(lines: Sequence[str], words: frozenset[str]) -> bool:
-    """Tell whether marks stand above a definition of its own; those by which it runs at others' tests do not."""
-    for line in lines:
-        if not _MARK.match(line):
-            return _begins_own(line, words)
-        if _RUN_ALWAYS.search(line):
-            return False
-    return False
 
 
 def _begins_own(line: str, words: frozenset[str]) -> bool:

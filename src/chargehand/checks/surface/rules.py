@@ -66,9 +66,10 @@ class Surface:
                 return "it runs before the tests of an acceptance file beside it"
         parts = parts_of(name)
         if name in MAKEFILES and posixpath.dirname(change.path) in self._programs.directories - {
-            *("", self._areas.directory)
+            "",
+            self._areas.directory,
         }:
-            parts = _read_whole_makefile
+            parts = whole_text
         if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
             return "the part that checks use has changed"
         return None
@@ -171,10 +172,6 @@ def _programs(areas: Areas, reader: TreeReader, tree: str) -> Programs:
         while len(_found) > _KEPT:
             _found.popitem(last=False)
     return found
-
-
-def _read_whole_makefile(text: str, commands: object) -> object:
-    return whole_text(text)
 
 
 def _is_same(parts: Parts, change: Change, reader: TreeReader, commands: tuple[str, ...]) -> bool:

@@ -19,7 +19,7 @@ _LARGEST_BYTES = 64 * 1024
 @click.argument("url")
 @insecure_option
 @json_option
-def login(url: str, insecure_http: bool, out: Output) -> int:
+def login(url: str, insecure_http: bool, out: Output) -> None:
     """Keep a token for a server, so that --server works with it.
 
     The token is asked for, or read from stdin in a pipe; `chargehand token create` makes one on the server. It is
@@ -53,13 +53,12 @@ def login(url: str, insecure_http: bool, out: Output) -> int:
     out.text(f"next:     chargehand --server {server} mission list")
     if hidden_by is not None:
         out.text(f"note: the environment variable {hidden_by} takes precedence; unset it to use the stored token")
-    return 0
 
 
 @click.command()
 @click.argument("url")
 @json_option
-def logout(url: str, out: Output) -> int:
+def logout(url: str, out: Output) -> None:
     """Forget the token for a server. There it counts until it is revoked: chargehand token revoke."""
     from chargehand.app.configuration import remove_server_token
     from chargehand.app.reading import StateReader
@@ -69,4 +68,3 @@ def logout(url: str, out: Output) -> int:
         removed = remove_server_token(reader, check_url(url, insecure=True))
     out.document(removed)
     out.text(f"The token for {removed.server} is removed here. Revoke it there to let it count no more.")
-    return 0

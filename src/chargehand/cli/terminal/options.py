@@ -62,7 +62,7 @@ def detail_options(function: _F) -> _F:
 def json_option(function: _F) -> _F:
     """Add `--json`, also taken before the command's name; the command gets an `Output` as its argument `out`.
 
-    With it comes `--no-color`.
+    With it comes `--no-color`. What the command returns is its exit code, `None` for 0.
     """
 
     def open_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output | None:

@@ -154,8 +154,9 @@ class _TranslatedReply:
         streamed = self._reply.lower_headers.get("content-type", "").lower().startswith(EVENT_STREAM)
         try:
             if streamed and self._stream:
-                async for out in self._translate_events():
-                    yield out
+                async for delta in self._stream_deltas():
+                    if out := self._writer.write_delta(delta):
+                        yield out
                 return
             # Some providers stream unasked, or do not although asked: the client gets what it asked for.
             body = await self._reply.read_all()
@@ -180,16 +181,14 @@ class _TranslatedReply:
             # A provider's reply of another shape than its dialect's; our own readers are held by property tests.
             raise _unreadable_reply(f"the model's reply cannot be read: {error}") from None
 
-    async def _translate_events(self) -> AsyncIterator[bytes]:
+    async def _stream_deltas(self) -> AsyncIterator[ReplyDelta]:
         split, meter = EventSplitter(), self._provider.stream_meter({})
         async for chunk in self._reply.chunks:
             for event in split.feed(chunk):
                 for delta in self._read_event(event, meter):
-                    if out := self._writer.write_delta(delta):
-                        yield out
+                    yield delta
         for delta in (*self._read_event(split.rest(), meter), *self._take(self._reader.finish())):
-            if out := self._writer.write_delta(delta):
-                yield out
+            yield delta
 
     def _read_event(self, event: bytes, meter: StreamMeter) -> Iterator[ReplyDelta]:
         content = read_event_data(event)

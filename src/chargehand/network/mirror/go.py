@@ -149,7 +149,8 @@ class ModuleProxy:
 
     def _refuse_private(self, module: str) -> None:
         """Keep the names of private modules from every proxy: somebody else could publish under them there."""
-        path = unescape_module(module)
+        # As people write it: `!` before a letter stands for its upper case.
+        path = _UPPER.sub(lambda match: match[1].upper(), module)
         if self._config.is_private(path):
             raise MirrorRefusal(
                 404,
@@ -193,11 +194,6 @@ def _read_local_page(url: str) -> bytes:
     except OSError:
         pass
     raise MirrorRefusal(404, "the local proxy does not have this module or version")
-
-
-def unescape_module(module: str) -> str:
-    """Return a module path as people write it: `!` before a letter stands for its upper case."""
-    return _UPPER.sub(lambda match: match[1].upper(), module)
 
 
 def go_environment(config: GoConfig, public_url: str) -> Mapping[str, str]:

@@ -301,25 +301,25 @@ def _check_status(response: httpx.Response, url: str) -> None:
         )
 
 
+# The first that fits is said: the narrow kinds stand before those that they are of.
+_REASONS = (
+    (httpx.ProxyError, "the proxy refused"),
+    (httpx.TimeoutException, "it did not answer in time"),
+    (httpx.ConnectError, "no connection"),
+    (httpx.HTTPError, "the connection broke"),
+    (OSError, "a certificate file of the user's configuration cannot be read"),
+    (ImportError, "this kind of proxy is not supported"),
+    (Exception, "its address is not valid"),
+)
+
+
 def _failure(error: Exception, url: str) -> MirrorRefusal:
     """Return a refusal in our own words: a library's message may hold paths, URLs or proxy logins."""
     text = str(error).lower()
     if "certificate" in text and ("verify" in text or "certificate_" in text):
         reason = "its certificate is not trusted"
-    elif isinstance(error, httpx.ProxyError):
-        reason = "the proxy refused"
-    elif isinstance(error, httpx.TimeoutException):
-        reason = "it did not answer in time"
-    elif isinstance(error, httpx.ConnectError):
-        reason = "no connection"
-    elif isinstance(error, httpx.HTTPError):
-        reason = "the connection broke"
-    elif isinstance(error, OSError):
-        reason = "a certificate file of the user's configuration cannot be read"
-    elif isinstance(error, ImportError):
-        reason = "this kind of proxy is not supported"
     else:
-        reason = "its address is not valid"
+        reason = next(words for kind, words in _REASONS if isinstance(error, kind))
     return MirrorRefusal(502, f"the registry at {host_for_log(url)!r} could not be reached: {reason}")
 
 

@@ -113,7 +113,7 @@ class ClientConnection(Struct, kw_only=True):
 
 
 async def copy_stream(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: Callable[[int], None]
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: Callable[[int], None] = lambda _: None
 ) -> None:
     """Copy bytes up to and including their end, each piece counted before it is written."""
     while data := await reader.read(CHUNK):

@@ -34,8 +34,8 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+def _mount(source: str, target: str, kind: str, flags: int) -> None:
+    arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), b"")
     _check(_libc.mount(*arguments), target)
 
 

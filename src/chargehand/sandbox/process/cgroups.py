@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox.contract import SandboxLimits
 
+_FREEZE_SECONDS = 5.0
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "chargehand-"
 _V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
@@ -70,7 +71,7 @@ class Cgroup(Struct, frozen=True):
         files = (directory / name for directory in self.directories)
         return next((file for file in files if file.exists()), None)
 
-    def freeze(self, wanted: bool, *, seconds: float = 5.0) -> None:
+    def freeze(self, wanted: bool) -> None:
         """Freeze or thaw every process of the group and wait until the kernel says it is so.
 
         Raises `InfrastructureError` (`freeze_unavailable`, `freeze_timeout`).
@@ -82,12 +83,12 @@ class Cgroup(Struct, frozen=True):
         state = control.with_name("cgroup.events") if self.unified else control
         goal = f"frozen {order}" if self.unified else order
         # A write to the freezer returns before the last process stands still.
-        limit = time.monotonic() + seconds
+        limit = time.monotonic() + _FREEZE_SECONDS
         control.write_text(order)
         while goal not in state.read_text():
             if time.monotonic() > limit:
                 control.write_text("0" if self.unified else "THAWED")
-                raise InfrastructureError(f"not frozen after {seconds} s", code="freeze_timeout")
+                raise InfrastructureError(f"not frozen after {_FREEZE_SECONDS} s", code="freeze_timeout")
             time.sleep(0.0005)
             control.write_text(order)  # version 1 may stay at FREEZING until asked again
 

@@ -74,23 +74,21 @@ class ServerKeeper:
         assert stdout is not None
         while piece := os.read(stdout.fileno(), _PIECE):
             # Kept until somebody takes it: what is said between two talks belongs to the next one.
-            while not self._send_piece(piece):
-                continue
+            taken = False
+            while not taken:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._talk is not None)
+                    talk = self._talk
+                try:
+                    if talk is not None:
+                        talk.sendall(piece)
+                    taken = True
+                except OSError:
+                    with self._changed:
+                        while self._talk is talk:
+                            self._changed.wait()
         if self._server.returncode is None:  # it closed its output: nobody can talk with it any more
             os.killpg(self._server.pid, KILL)
-
-    def _send_piece(self, piece: bytes) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._talk is not None)
-            talk = self._talk
-        try:
-            if talk is not None:
-                talk.sendall(piece)
-        except OSError:
-            with self._changed:
-                self._changed.wait_for(lambda: self._talk is not talk)
-            return False
-        return True
 
     def _keep_stderr(self) -> None:
         stderr = self._server.stderr

@@ -57,11 +57,11 @@ class McpError(Exception):
 class McpServerProcess:
     """One server in the sandbox of one attempt; started by the first exchange, and again once it is gone.
 
-    `changed` says that it announced other tools since they were listed last.
+    `changed` is set when it announces other tools than were listed last.
     """
 
     def __init__(self, server: McpServer, context: AttemptContext) -> None:
-        self.changed = False
+        self.changed = asyncio.Event()
         self._server = server
         self._context = context
         self._initialised = False
@@ -73,7 +73,7 @@ class McpServerProcess:
 
     async def tools(self) -> list[dict[str, Any]]:
         """Return the tools that it offers, as it describes them; raises `McpError`."""
-        self.changed = False
+        self.changed.clear()
 
         async def list_tools(exchange: McpExchange) -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ class McpServerProcess:
         """Run the relay for the block."""
         sandbox = self._context.sandbox
         assert isinstance(sandbox, Converses)
-        exchange = McpExchange(self._ids, self._note_change)
+        exchange = McpExchange(self._ids, self.changed)
         running = asyncio.ensure_future(
             sandbox.converse(
                 (*_RELAY, "talk", self._directory, *self._server.command),
@@ -167,20 +167,17 @@ class McpServerProcess:
                 if not running.cancelled():
                     running.exception()
 
-    def _note_change(self) -> None:
-        self.changed = True
-
 
 class McpExchange:
-    """What is said in one run of the relay; `on_change` is called when the server announces other tools.
+    """What is said in one run of the relay; `changed` is set when the server announces other tools.
 
     `started` tells, once there is a server, whether this run started it; it raises `McpError`.
     """
 
-    def __init__(self, ids: itertools.count[int], on_change: Callable[[], None]) -> None:
+    def __init__(self, ids: itertools.count[int], changed: asyncio.Event) -> None:
         self.channel = RpcChannel(ids)
         self.started: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._on_change = on_change
+        self._changed = changed
         self._lines = JsonLines(longest=LONGEST_LINE)
         self._stderr = b""
         self._problem: BaseException | None = None
@@ -252,7 +249,7 @@ class McpExchange:
             self.channel.settle(message)
         elif "id" not in message:
             if method == "notifications/tools/list_changed":
-                self._on_change()
+                self._changed.set()
         # A request of the server: it may see that we live, and gets nothing else of us.
         elif self._answered < _MOST_ANSWERED and isinstance(number, int | str) and len(str(number)) <= _LONGEST_ID:
             self._answered += 1

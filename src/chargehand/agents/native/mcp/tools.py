@@ -91,7 +91,7 @@ class McpTools:
     async def refresh(self, turn: int) -> tuple[str, ...]:
         """List the tools before a turn's reply, where that is due; return what is wrong with which servers."""
         name = listing_step(turn)
-        due = turn == 1 or any(server.changed for server in self._servers.values())
+        due = turn == 1 or any(server.changed.is_set() for server in self._servers.values())
         if not self._configured or not (due or self._context.is_recorded(name)):
             return ()
         # Recorded: a worker that takes over must know which calls were acts.
