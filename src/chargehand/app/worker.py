@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from msgspec import Struct
 
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
 from chargehand.core.records import Reason
-from chargehand.durable.workers import begin_start, end_start
+from chargehand.durable.workers import LocalWorkers, begin_start, end_start
 from chargehand.store.rows import MissionRow
 
 if TYPE_CHECKING:
@@ -30,8 +32,10 @@ _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.3
-# Every two seconds: what was lost, and whom to wake.
+# Every two seconds: what was lost, and whom another worker left to be woken.
 _CHECK_LOOKS = 10
+# After so long without a look of any worker none was at work: a slow machine may miss some of them.
+_ABSENT_SECONDS = 10.0
 _IDLE_LOOKS = 5
 # Of rows of ended turns; what became of their missions stands in the log.
 _KEEP_SECONDS = 7 * 86_400.0
@@ -53,6 +57,7 @@ class Worker:
 
     def __init__(self, app: App, *, slots: int = SLOTS) -> None:
         self._app = app
+        self._local = LocalWorkers(app.home, version="")
         self._slots = slots
         self._stopping = asyncio.Event()
         self._handed: dict[str, int] = {}
@@ -60,6 +65,9 @@ class Worker:
         self._seen_alive: dict[str, float] = {}
         self._away = False
         self._asleep = 0
+        # When the next mission is to be woken, and whether one that ended its turn may have to be before that.
+        self._next: datetime | None = None
+        self._has_news = False
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
@@ -96,7 +104,8 @@ class Worker:
             looks = idle = 0
             while not self._is_ending:
                 check = looks % _CHECK_LOOKS == 0
-                if check:
+                if check or self._has_news or self._seconds_to_next() <= 0:
+                    self._has_news = False
                     await asyncio.to_thread(self._wake)
                 found = await self._look(engine, check=check)
                 looks += 1
@@ -105,7 +114,7 @@ class Worker:
                 if until_idle and idle > _IDLE_LOOKS and not await asyncio.to_thread(self._wake):
                     break
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
+                    async with asyncio.timeout(min(_LOOK_SECONDS, max(0.0, self._seconds_to_next()))):
                         await self._stopping.wait()
             # The engine waits for what runs before it closes, so that has to be told first.
             app.controls.stop_all("release")
@@ -114,15 +123,23 @@ class Worker:
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or self._app.member.lost
 
+    def _seconds_to_next(self) -> float:
+        """Return how long it is until the next mission is to be woken that this worker knows of."""
+        return math.inf if self._next is None else (self._next - self._app.clock.now()).total_seconds()
+
     def _wake(self) -> bool:
         """Wake the missions whose moment has come, and tell whether there are any.
 
         Each worker looks, and the first to hold one does it.
         """
         woken = False
-        now = self._app.clock.now()
+        now, since = self._app.clock.now(), self._local.last_worked()
+        if since is not None and (now - since).total_seconds() > _ABSENT_SECONDS:
+            self._app.steering.note_absence(since)
+        self._local.note_work(now)
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
+        self._next = min((moment for moment in found.values() if moment > now), default=None)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
                 try:
@@ -219,6 +236,8 @@ class Worker:
             except Exception as error:  # of our own: without an end it would be tried again for ever
                 _LOG.exception("mission %s", mission)
                 self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
+            finally:
+                self._has_news = True
 
     def _takeable(self, mission: str) -> bool:
         """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""

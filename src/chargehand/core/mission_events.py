@@ -79,8 +79,9 @@ class MissionPaused(Payload, frozen=True, kw_only=True):
 
 @event("mission.resumed")
 class MissionResumed(Payload, frozen=True, kw_only=True):
-    """A person let a paused mission go on, or stop otherwise from here on; `in_place` says that its worker held it all the time.
+    """A person let a paused mission go on, or stop otherwise from here on.
 
+    `in_place` says that its worker held it all the time.
     `step`: until the next recorded step; `to_end`: breakpoints count no more.
     """
 

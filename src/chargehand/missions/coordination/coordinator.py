@@ -8,7 +8,9 @@ something to do it sleeps: no worker holds it, and a child that comes to rest wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 
@@ -135,7 +137,8 @@ class Coordinator:
                     return
                 self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
                 self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
-                await self._carry_out(move)
+                async with self._stopping_late():
+                    await self._carry_out(move)
                 self._control.in_hand = ""
 
     def _heed_breakpoints(self, move: d.Move) -> None:
@@ -164,6 +167,26 @@ class Coordinator:
                 await self._end_task(move)
             case d.Ask():
                 self._ask_about_task(move)
+
+    @contextlib.asynccontextmanager
+    async def _stopping_late(self) -> AsyncIterator[None]:
+        """Stop tasks at their deadlines while something else is carried out: the checks of a merge take long."""
+        stopping = asyncio.create_task(self._stop_late())
+        try:
+            yield
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _stop_late(self) -> None:
+        while any(task.deadline is not None for task in self._progress.plan.tasks):
+            await self._control.may_go_on()
+            now = await asyncio.to_thread(self._situation)
+            for move in d.stop_late(now):
+                await self._carry_out(move)
+            if (due := now.next_due) is None:
+                return
+            await asyncio.sleep(due - now.elapsed)
 
     # --- looking
 
@@ -513,8 +536,11 @@ class Coordinator:
             now = self._services.clock.now()
             left = plan_seconds_left(self._journal.state, now)
             due = None if move.due is None else move.due - plan_seconds_used(self._journal.state, now)
-            later = (now + timedelta(seconds=max(0.0, each) + 1) for each in (left, due) if each is not None)
-            moments = [next_expiry(self._journal.state), *(each.isoformat(timespec="seconds") for each in later)]
+            # Not a moment too early: it would look for nothing, and sleep again.
+            later = (
+                now + timedelta(seconds=max(0.0, each), milliseconds=1) for each in (left, due) if each is not None
+            )
+            moments = [next_expiry(self._journal.state), *(each.isoformat() for each in later)]
             wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.
