@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from msgspec import Struct
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
 from chargehand.core.plan_events import PlannerStarted, ReviewStarted, TaskStarted
 from chargehand.core.records import Reason
-from chargehand.durable.workers import begin_start, end_start
+from chargehand.durable.workers import LocalWorkers, begin_start, end_start
 from chargehand.store.rows import MissionRow
 
 if TYPE_CHECKING:
@@ -32,8 +34,10 @@ _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.3
-# What was lost, and whom to wake.
+# What was lost, and whom another worker left to be woken.
 _CHECK_SECONDS = 2.0
+# After so long without a look of any worker none was at work: a slow machine may miss some of them.
+_ABSENT_SECONDS = 10.0
 _IDLE_LOOKS = 5
 # Of rows of ended turns; what became of their missions stands in the log.
 _KEEP_SECONDS = 7 * 86_400.0
@@ -55,6 +59,7 @@ class Worker:
 
     def __init__(self, app: App, *, slots: int = SLOTS) -> None:
         self._app = app
+        self._local = LocalWorkers(app.home, version="")
         self._slots = slots
         self._stopping = False
         # Ends the wait for the next look: a turn ended here, or a coordinator recorded missions.
@@ -64,6 +69,8 @@ class Worker:
         self._seen_alive: dict[str, float] = {}
         self._away = False
         self._asleep = 0
+        # When the next mission is to be woken.
+        self._next: datetime | None = None
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
@@ -104,15 +111,16 @@ class Worker:
                 check = time.monotonic() >= next_check
                 if check:
                     next_check = time.monotonic() + _CHECK_SECONDS
+                if check or self._news.is_set() or self._seconds_to_next() <= 0:
+                    self._news.clear()  # before the look: what comes meanwhile is for the next one
                     await asyncio.to_thread(self._wake)
-                self._news.clear()
                 found = await self._look(engine, check=check)
                 busy = found or engine.active() or (sleepers and self._asleep)
                 idle = 0 if busy else idle + 1
                 if until_idle and idle > _IDLE_LOOKS and not await asyncio.to_thread(self._wake):
                     break
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
+                    async with asyncio.timeout(min(_LOOK_SECONDS, max(0.0, self._seconds_to_next()))):
                         await self._news.wait()
             # The engine waits for what runs before it closes, so that has to be told first.
             app.controls.stop_all("release")
@@ -121,15 +129,23 @@ class Worker:
     def _is_ending(self) -> bool:
         return self._stopping or self._app.member.lost
 
+    def _seconds_to_next(self) -> float:
+        """Return how long it is until the next mission is to be woken that this worker knows of."""
+        return math.inf if self._next is None else (self._next - self._app.clock.now()).total_seconds()
+
     def _wake(self) -> bool:
         """Wake the missions whose moment has come, and tell whether there are any.
 
         Each worker looks, and the first to hold one does it.
         """
         woken = False
-        now = self._app.clock.now()
+        now, since = self._app.clock.now(), self._local.last_worked()
+        if since is not None and (now - since).total_seconds() > _ABSENT_SECONDS:
+            self._app.steering.note_absence(since)
+        self._local.note_work(now)
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
+        self._next = min((moment for moment in found.values() if moment > now), default=None)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
                 try:

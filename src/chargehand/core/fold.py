@@ -62,7 +62,7 @@ def apply(state: MissionSummary, line: Event) -> None:
     """Change a summary or a state by one event."""
     payload = read_payload(line)
     if isinstance(state, MissionState):
-        state.count_plan_time(line.time, claimed=isinstance(payload, m.MissionClaimed))
+        state.count_plan_time(line.time, payload)
     state.id, state.updated = line.mission, line.time
     state.created = state.created or line.time
     if payload is None:
@@ -465,11 +465,7 @@ def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolled
 
 @_on(_STATE, m.PromotionDone, m.MissionRolledBack)
 def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
-    prepared, state.prepared = state.prepared, None
-    if prepared is not None and prepared.mission:
-        state.half_merged = p.TaskMerged(
-            task=prepared.task, mission=prepared.mission, commit=event.commit, tree=event.tree
-        )
+    state.close_promotion(event.commit, event.tree)
     # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from chargehand.core import attempt_events as events
 from chargehand.core import mission_events as m
 from chargehand.core.config import Config
-from chargehand.core.plan_events import PlanProgress, TaskMerged, TaskTally
+from chargehand.core.events import Payload
+from chargehand.core.plan_events import CoordinatorWoken, PlanProgress, TaskMerged, TaskTally
 from chargehand.core.records import (
     AttemptStatus,
     Base,
@@ -414,15 +415,25 @@ class MissionState(MissionSummary, kw_only=True):
         names = [name for name in self.steps if name.startswith(prefix)]
         return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
 
-    def count_plan_time(self, now: str, *, claimed: bool) -> None:
-        """Count what passed until a line at `now`: while a plan is worked on, or sleeps until its tasks have news.
+    def close_promotion(self, commit: str, tree: str) -> None:
+        """Forget the journal's entry: its branch is moved, for the result of a task where it says so."""
+        before, self.prepared = self.prepared, None
+        if before is not None and before.mission:
+            self.half_merged = TaskMerged(task=before.task, mission=before.mission, commit=commit, tree=tree)
 
-        It stands still while people are waited for, and from the death of a worker to the next claim.
+    def count_plan_time(self, now: str, event: Payload | None) -> None:
+        """Count what passed until an event at `now`: while a plan is worked on, or sleeps until a task has news.
+
+        It stands still while people are waited for, and while no worker is at work: from the death of the one that
+        had it to the next claim, and as long as it slept and there was none.
         """
-        if self.plan is None or self.status != "running" or (claimed and not self.asleep):
+        if self.plan is None or self.status != "running":
             return
+        if isinstance(event, m.MissionClaimed) and not self.asleep:
+            return
+        until = event.idle_since if isinstance(event, CoordinatorWoken) and event.idle_since else now
         with contextlib.suppress(ValueError, TypeError):  # a damaged line
-            passed = datetime.fromisoformat(now) - datetime.fromisoformat(self.updated)
+            passed = datetime.fromisoformat(until) - datetime.fromisoformat(self.updated)
             self.plan_elapsed += max(0.0, passed.total_seconds())
 
     def _is_nested(self, name: str) -> bool:

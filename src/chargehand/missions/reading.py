@@ -18,7 +18,6 @@ from chargehand.core.fold import apply, fold, mark_unheld
 from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.state import MissionState, MissionSummary, independent_copy
 from chargehand.durable.workers import Roster
-from chargehand.missions._messages import wake_time
 from chargehand.store.chain import AuditProblem
 from chargehand.store.heads import LogHead
 from chargehand.store.log import EventLog
@@ -216,8 +215,9 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         return self.queue().reasons(among)
 
     def sleepers(self) -> dict[str, datetime]:
-        """Return the missions that wait for quota and when each is to be woken, the first one first."""
-        waking = ((wake_time(row.id, row.wakes), row.id) for row in self.store.log.sleeping() if row.wakes)
+        """Return the missions that the clock lets go on, and from when each is looked at, the first one first."""
+        rows = self.store.log.sleeping()
+        waking = ((datetime.fromisoformat(row.wakes), row.id) for row in rows if row.wakes)
         return {mission: moment for moment, mission in sorted(waking)}
 
     def followed(self, mission: str) -> FollowedMission:

@@ -246,6 +246,9 @@ class Steering(Struct, frozen=True, kw_only=True):
         before = self.store.log.summary(mission).summary
         if before.held is not None and is_still_held(self.look, before.held):
             return False
+        quota = before.waits_for_quota
+        if quota is not None and wake_time(mission, quota.until) > now and not expire_questions(before, now):
+            return False
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             state = self.look.at_rest(mission)
             if late := expire_questions(state, now):
@@ -273,6 +276,20 @@ class Steering(Struct, frozen=True, kw_only=True):
             answered = QuestionAnswered(question=asked.id, text=GO_ON, identity=CLOCK)
             self.store.log.append(mission, answered, epoch=epoch, durable=True)
         return True
+
+    def note_absence(self, since: datetime) -> None:
+        """Let the clocks of sleeping plans stand still from then until now: no worker was at work meanwhile.
+
+        Each of them looks anew when it is to be woken.
+        """
+        for row in self.store.log.sleeping():
+            with contextlib.suppress(RefusedError):  # somebody has it: it does not sleep
+                if not self.store.log.summary(row.id).summary.asleep:
+                    continue
+                with claim_mission(self.store.log, row.id, worker=self.worker, look=self.look) as epoch:
+                    if self.look.at_rest(row.id).asleep:
+                        woken = CoordinatorWoken(mission=row.id, idle_since=since.isoformat())
+                        self.store.log.append(row.id, woken, epoch=epoch)
 
     def tell_coordinators(self) -> bool:
         """Wake the coordinators of whose tasks there is news; tell whether any is woken, or held by somebody."""

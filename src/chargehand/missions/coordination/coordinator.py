@@ -8,7 +8,9 @@ something to do it sleeps: no worker holds it, and a child that comes to rest wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 
@@ -140,7 +142,8 @@ class Coordinator:
                     self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
-                await self._carry_out(move)
+                async with self._holding(move):
+                    await self._carry_out(move)
 
     def _heed_breakpoints(self, move: d.Move) -> None:
         """Stop before a task starts, and before the result is delivered, where a person wants that."""
@@ -151,7 +154,6 @@ class Coordinator:
             stop_at(self._journal, PROMOTE)
 
     async def _carry_out(self, move: d.Move) -> None:
-        self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
         if isinstance(move, d.Start | d.Merge | d.Review | d.Weigh | d.EndTask):
             self._settle_questions(move.task)
         match move:
@@ -171,7 +173,28 @@ class Coordinator:
                 await self._end_task(move)
             case d.Ask():
                 self._ask_about_task(move)
-        self._control.in_hand = ""
+
+    @contextlib.asynccontextmanager
+    async def _holding(self, move: d.Move) -> AsyncIterator[None]:
+        """Have the task of a move in hand, and stop others at their deadlines: the checks of a merge take long."""
+        self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
+        stopping = asyncio.create_task(self._stop_late())
+        try:
+            yield
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+            self._control.in_hand = ""
+
+    async def _stop_late(self) -> None:
+        while any(task.deadline is not None for task in self._progress.plan.tasks):
+            await self._control.may_go_on()
+            now = await asyncio.to_thread(self._situation)
+            for move in d.stop_late(now):
+                await self._carry_out(move)
+            if (due := now.next_due) is None:
+                return
+            await asyncio.sleep(due - now.elapsed)
 
     # --- looking
 
@@ -539,8 +562,11 @@ class Coordinator:
             now = self._services.clock.now()
             left = plan_seconds_left(self._journal.state, now)
             due = None if move.due is None else move.due - plan_seconds_used(self._journal.state, now)
-            later = (now + timedelta(seconds=max(0.0, each) + 1) for each in (left, due) if each is not None)
-            moments = [next_expiry(self._journal.state), *(each.isoformat(timespec="seconds") for each in later)]
+            # Not a moment too early: it would look for nothing, and sleep again.
+            later = (
+                now + timedelta(seconds=max(0.0, each), milliseconds=1) for each in (left, due) if each is not None
+            )
+            moments = [next_expiry(self._journal.state), *(each.isoformat() for each in later)]
             wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.

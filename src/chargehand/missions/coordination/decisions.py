@@ -200,6 +200,14 @@ class Situation(Struct, frozen=True, kw_only=True):
             return None
         return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
 
+    @property
+    def next_due(self) -> float | None:
+        """When the next deadline of a task that works is over, `None` for never."""
+        runs = (
+            run for task in self.progress.plan.tasks if self.works(task.id) for run in self.of(task.id).current
+        )
+        return min((run.due for run in runs if run.due is not None and run.due > self.elapsed), default=None)
+
     def due(self, task: Task) -> float | None:
         """Return when a task is overdue that begins now, or that a person has begun again."""
         return None if task.deadline is None else self.elapsed + task.deadline
@@ -244,6 +252,12 @@ def decide(now: Situation) -> list[Move]:
     return [_wait(now)]
 
 
+def stop_late(now: Situation) -> list[StopChild]:
+    """Return what `decide` stops for its deadline, whatever else is being carried out."""
+    late = (task for task in now.progress.plan.tasks if now.works(task.id) and now.overdue(task) is not None)
+    return [move for task in late for move in _go_on(now, task) if isinstance(move, StopChild)]
+
+
 def _open_children(now: Situation) -> Iterable[str]:
     return (child.id for child in now.children.values() if child.is_open)
 
@@ -253,11 +267,10 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            dues = [run.due for name in working for run in now.of(name).current if run.due is not None]
             # Who was told to stop may have gone without another word.
-            if any(run.is_open and run.stopping for name in working for run in now.runs(name)):
-                dues.append(now.elapsed + _STOP_SECONDS)
-            return Wait(tasks=tuple(working), due=min((due for due in dues if due > now.elapsed), default=None))
+            stopping = any(run.is_open and run.stopping for name in working for run in now.runs(name))
+            dues = [now.next_due, now.elapsed + _STOP_SECONDS if stopping else None]
+            return Wait(tasks=tuple(working), due=min((due for due in dues if due is not None), default=None))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
         for run in waiting:
