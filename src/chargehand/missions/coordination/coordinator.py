@@ -241,7 +241,7 @@ class Coordinator:
         )
 
     def _find_written(self, mission: str) -> frozenset[str]:
-        """Return the paths that a child mission has changed; its log is read where it went on since the last look."""
+        """Return the paths that a child mission has changed; its log is read again only where it went on."""
         seq = self._services.store.log.last_seq(mission)
         if mission not in self._written or self._written[mission][0] != seq:
             state, paths = self._look.state(mission), frozenset[str]()
