@@ -78,6 +78,8 @@ class Coordinator:
         self._queue = MergeQueue(services, journal, control, judge)
         self._look = MissionReader(store=services.store, workers=services.workers)
         self._next: list[d.Merge] = []
+        # By child mission: the last line that was looked at, and the paths that were changed by then.
+        self._written: dict[str, tuple[int, frozenset[str]]] = {}
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
@@ -254,12 +256,8 @@ class Coordinator:
             if task.id not in written:
                 # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
                 runs = self._progress.tasks[task.id].runs if task.id in self._progress.tasks else ()
-                paths = set[str]()
-                for state in (self._look.state(run.mission) for run in runs):
-                    if state.base is not None and state.checkpoints:
-                        changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
-                        paths.update(each.path for each in changes)
-                written[task.id] = tuple(sorted(paths))
+                paths = (path for run in runs for path in self._find_written(run.mission))
+                written[task.id] = tuple(sorted(set(paths)))
             return written[task.id]
 
         return d.Situation(
@@ -280,6 +278,17 @@ class Coordinator:
                 else collision(footprint(task), footprint(other, footprint_of(other)))
             ),
         )
+
+    def _find_written(self, mission: str) -> frozenset[str]:
+        """Return the paths that a child mission has changed; its log is read again only where it went on."""
+        seq = self._services.store.log.last_seq(mission)
+        if mission not in self._written or self._written[mission][0] != seq:
+            state, paths = self._look.state(mission), frozenset[str]()
+            if state.base is not None and state.checkpoints:
+                changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
+                paths = frozenset(each.path for each in changes)
+            self._written[mission] = seq, paths
+        return self._written[mission][1]
 
     def _ladder(self, task: Task) -> d.Ladder:
         own = (*((self._request.model,) if self._request.model else ()), *self._request.fallback)
