@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -23,7 +22,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 from test_native_terminal import ASKS, Shop
-from tests.conftest import git
+from tests.conftest import find_chromium, git
 from tests.crash_kit import wait_until
 from tests.postgres import free_port
 from tests.server_kit import API, Served, environment, record_missions, serving
@@ -45,8 +44,7 @@ Open = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        path = shutil.which("chromium")
-        yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
 
 
 @pytest.fixture
