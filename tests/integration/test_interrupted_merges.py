@@ -45,6 +45,7 @@ def test_what_a_dead_worker_merged_is_told_and_signed_before_another_task_is_mer
     tmp_path: Path, point: str
 ) -> None:
     yard = PlanYard(tmp_path, TASKS)
+    yard.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"  # the second task begins once the first one waits
     assert yard.worker(plan=point).wait() == -signal.SIGKILL, yard.said()
     with working(yard) as app:
         children = {each.task: each for each in children_of(app, yard.coordinator)}
@@ -70,6 +71,7 @@ def test_what_a_dead_worker_merged_is_told_and_signed_before_another_task_is_mer
 
 def test_what_a_dead_worker_merged_is_told_where_a_person_ends_the_plan_or_drops_the_task(tmp_path: Path) -> None:
     yard = PlanYard(tmp_path, TASKS)
+    yard.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"  # the second task begins once the first one waits
     assert yard.worker(plan="promoted#2").wait() == -signal.SIGKILL, yard.said()
     with working(yard) as app:
         with pytest.raises(RefusedError, match="'merged' is being started or merged") as raised:

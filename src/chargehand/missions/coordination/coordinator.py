@@ -37,17 +37,17 @@ from chargehand.core.plan_events import (
     TaskStarted,
 )
 from chargehand.core.plans import Task
-from chargehand.core.records import Base, MissionRequest, MissionStatus, Reason
-from chargehand.core.state import ENDED, MissionSummary
+from chargehand.core.records import Base, MissionRequest, Reason
+from chargehand.core.state import ENDED
 from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
-from chargehand.missions.causes import mission_cause
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
-from chargehand.missions.coordination.children import child_id, create_child, create_review, listens
+from chargehand.missions.coordination.children import child_id, create_child, create_review
 from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.delegating import add_delegations, read_notes
 from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
+from chargehand.missions.coordination.observation import ITSELF, PlanObserver
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
     OBJECTED,
@@ -58,12 +58,11 @@ from chargehand.missions.coordination.reviews import (
 )
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
-from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
 from chargehand.missions.services import Services
 
-# Who answers a question that needs no answer any more, and with what.
-_ITSELF, _NEEDLESS = "coordinator", "it went on without an answer"
+# What answers a question that needs no answer any more.
+_NEEDLESS = "it went on without an answer"
 
 
 class Coordinator:
@@ -77,9 +76,8 @@ class Coordinator:
         self._planner = PlannerRuns(services, journal)
         self._queue = MergeQueue(services, journal, control, judge)
         self._look = MissionReader(store=services.store, workers=services.workers)
+        self._observer = PlanObserver(services, journal, self._look)
         self._next: list[d.Merge] = []
-        # By child mission: the last line that was looked at, and the paths that were changed by then.
-        self._written: dict[str, tuple[int, frozenset[str]]] = {}
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
@@ -104,7 +102,7 @@ class Coordinator:
             await self._judge.ahead.stop()
 
     async def _end_by_time(self) -> None:
-        for child in (await asyncio.to_thread(self._children)).values():
+        for child in (await asyncio.to_thread(self._observer.children)).values():
             if child.status not in ENDED:
                 await asyncio.to_thread(self._services.stop_mission, child.id)
         message = f"the plan's time limit of {self._request.plan_seconds:.0f} s is over; {self._kept_result()}"
@@ -122,12 +120,12 @@ class Coordinator:
             if self._progress.wanted:
                 await self._control.may_go_on()
                 await self._heed_base()
-                moves = await asyncio.to_thread(lambda: self._planner.go_on(self._children_now()))
+                moves = await asyncio.to_thread(lambda: self._planner.go_on(self._observer.runs()))
             elif self._ask_about_plan() or await must_wait(self._services, self._journal, self._control):
                 return
             else:
                 await self._heed_base()
-                moves = d.decide(await asyncio.to_thread(self._situation))
+                moves = d.decide(await asyncio.to_thread(self._observer.situation))
             merges = [each for each in moves if isinstance(each, d.Merge)]
             self._next = merges[1:]
             # They come last, and one at a time: whatever may begin by then does so before the next one.
@@ -191,7 +189,7 @@ class Coordinator:
     async def _stop_late(self) -> None:
         while any(task.deadline is not None for task in self._progress.plan.tasks):
             await self._control.may_go_on()
-            now = await asyncio.to_thread(self._situation)
+            now = await asyncio.to_thread(self._observer.situation)
             for move in d.stop_late(now):
                 await self._carry_out(move)
             if (due := now.next_due) is None:
@@ -222,83 +220,6 @@ class Coordinator:
         if tip is None or tip == first.commit:
             return first
         return Base(commit=tip, tree=depot.tree_of(tip), revision=f"mission {self._journal.mission}")
-
-    def _children(self) -> dict[str, MissionSummary]:
-        log, live = self._services.store.log, self._services.workers.live
-        return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
-
-    def _children_now(self) -> dict[str, d.ChildMission]:
-        children: dict[str, d.ChildMission] = {}
-        for name, summary in self._children().items():
-            status: MissionStatus = summary.status
-            codes = {reason.code for reason in summary.reasons}
-            # These go on by themselves: nobody has to do anything for them.
-            if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
-                status = "planned"
-            cause = mission_cause(summary)
-            children[name] = d.ChildMission(
-                id=summary.id,
-                status=status,
-                stopping=summary.cancel_asked,
-                changes=summary.commit is not None,
-                reasons=summary.reasons,
-                cause=cause.kind if cause is not None else "",
-            )
-        return children
-
-    def _situation(self) -> d.Situation:
-        """Return all that a decision depends on; may block."""
-        written: dict[str, tuple[str, ...]] = {}
-        questions = self._journal.state.questions
-        prefix = (TASK_QUESTION, PLAN_QUESTION)
-
-        def footprint_of(task: Task) -> tuple[str, ...]:
-            if task.id not in written:
-                # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
-                runs = self._progress.tasks[task.id].runs if task.id in self._progress.tasks else ()
-                paths = (path for run in runs for path in self._find_written(run.mission))
-                written[task.id] = tuple(sorted(set(paths)))
-            return written[task.id]
-
-        return d.Situation(
-            progress=self._progress,
-            children=self._children_now(),
-            answers={
-                name: asked.answer
-                for name, asked in questions.items()
-                if name.startswith(prefix) and asked.identity != _ITSELF
-            },
-            at_once=self._progress.plan.at_once or self._services.attempts_at_once,
-            is_strict=self._progress.plan.at_once > 0,
-            elapsed=plan_seconds_used(self._journal.state, self._services.clock.now()),
-            ladders=self._ladder,
-            collides=lambda task, other: (
-                None
-                if self._progress.is_allowed(task, other)
-                else collision(footprint(task), footprint(other, footprint_of(other)))
-            ),
-        )
-
-    def _find_written(self, mission: str) -> frozenset[str]:
-        """Return the paths that a child mission has changed; its log is read again only where it went on."""
-        seq = self._services.store.log.last_seq(mission)
-        if mission not in self._written or self._written[mission][0] != seq:
-            state, paths = self._look.state(mission), frozenset[str]()
-            if state.base is not None and state.checkpoints:
-                changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
-                paths = frozenset(each.path for each in changes)
-            self._written[mission] = seq, paths
-        return self._written[mission][1]
-
-    def _ladder(self, task: Task) -> d.Ladder:
-        own = (*((self._request.model,) if self._request.model else ()), *self._request.fallback)
-        budget = self._services.config.limits.budget_usd
-        spent = self._services.store.spending.total(mission=self._journal.mission).booked_usd if budget else 0.0
-        return d.Ladder(
-            models=task.models or tuple(dict.fromkeys(own)),
-            listens=listens(self._services.config, task.agent or self._request.agent),
-            money_left=budget is None or spent < budget,
-        )
 
     # --- doing
 
@@ -379,7 +300,7 @@ class Coordinator:
         about = f"{TASK_QUESTION}{task}/"
         for name, asked in tuple(self._journal.state.questions.items()):
             if name.startswith(about) and not asked.answer:
-                self._journal.record(QuestionAnswered(question=name, text=_NEEDLESS, identity=_ITSELF))
+                self._journal.record(QuestionAnswered(question=name, text=_NEEDLESS, identity=ITSELF))
 
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person what becomes of a task."""
@@ -502,7 +423,7 @@ class Coordinator:
 
     def _next_result(self, move: d.Merge) -> str | None:
         """Return the mission whose result will be merged after this one, as far as that is known; may block."""
-        found = self._next or [each for each in d.decide(self._situation()) if isinstance(each, d.Merge)]
+        found = self._next or [each for each in d.decide(self._observer.situation()) if isinstance(each, d.Merge)]
         return next((each.mission for each in found if each != move), None)
 
     async def _end_task(self, move: d.EndTask) -> None:
@@ -528,7 +449,7 @@ class Coordinator:
         """Return the end of a task with what all its missions cost; what was merged of it before stays merged."""
         if outcome in ("done", "left_out") and self._progress.tasks[task].merged:
             outcome = "merged"
-        done = [child for child in self._children().values() if child.task == task]
+        done = [child for child in self._observer.children().values() if child.task == task]
         costs = [each.cost_usd if each.cost_known else None for child in done for each in child.attempts]
         known = [cost for cost in costs if cost is not None]
         cost = sum(known) if len(known) == len(costs) else None

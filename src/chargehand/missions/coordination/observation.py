@@ -1,0 +1,112 @@
+"""What a coordinator's decisions depend on: its plan's progress, and what its child missions have come to."""
+
+from __future__ import annotations
+
+from chargehand.core.plan_events import PLAN_QUESTION, TASK_QUESTION
+from chargehand.core.plans import Task
+from chargehand.core.records import MissionStatus
+from chargehand.core.state import MissionSummary
+from chargehand.missions.causes import mission_cause
+from chargehand.missions.coordination import decisions as d
+from chargehand.missions.coordination.children import listens
+from chargehand.missions.journal import Journal
+from chargehand.missions.planning.collisions import collision, footprint
+from chargehand.missions.reading import MissionReader, plan_seconds_used
+from chargehand.missions.services import Services
+
+# Who answers a question that nobody has to answer any more.
+ITSELF = "coordinator"
+
+
+class PlanObserver:
+    """Looks at one mission that has a plan, and at its children; every method may block."""
+
+    def __init__(self, services: Services, journal: Journal, reader: MissionReader) -> None:
+        self._services = services
+        self._journal = journal
+        self._look = reader
+        # By child mission: the last line that was looked at, and the paths that were changed by then.
+        self._written: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def children(self) -> dict[str, MissionSummary]:
+        """Return the child missions by their ids, as their logs and workers are now."""
+        log, live = self._services.store.log, self._services.workers.live
+        return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
+
+    def runs(self) -> dict[str, d.ChildMission]:
+        """Return what decisions look at of the child missions, by their ids."""
+        children: dict[str, d.ChildMission] = {}
+        for name, summary in self.children().items():
+            status: MissionStatus = summary.status
+            codes = {reason.code for reason in summary.reasons}
+            # These go on by themselves: nobody has to do anything for them.
+            if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
+                status = "planned"
+            cause = mission_cause(summary)
+            children[name] = d.ChildMission(
+                id=summary.id,
+                status=status,
+                stopping=summary.cancel_asked,
+                changes=summary.commit is not None,
+                reasons=summary.reasons,
+                cause=cause.kind if cause is not None else "",
+            )
+        return children
+
+    def situation(self) -> d.Situation:
+        """Return all that a decision depends on."""
+        progress = self._journal.state.plan
+        assert progress is not None
+        written: dict[str, tuple[str, ...]] = {}
+        questions = self._journal.state.questions
+        prefix = (TASK_QUESTION, PLAN_QUESTION)
+
+        def footprint_of(task: Task) -> tuple[str, ...]:
+            if task.id not in written:
+                # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
+                runs = progress.tasks[task.id].runs if task.id in progress.tasks else ()
+                paths = (path for run in runs for path in self._find_written(run.mission))
+                written[task.id] = tuple(sorted(set(paths)))
+            return written[task.id]
+
+        return d.Situation(
+            progress=progress,
+            children=self.runs(),
+            answers={
+                name: asked.answer
+                for name, asked in questions.items()
+                if name.startswith(prefix) and asked.identity != ITSELF
+            },
+            at_once=progress.plan.at_once or self._services.attempts_at_once,
+            is_strict=progress.plan.at_once > 0,
+            elapsed=plan_seconds_used(self._journal.state, self._services.clock.now()),
+            ladders=self._ladder,
+            collides=lambda task, other: (
+                None
+                if progress.is_allowed(task, other)
+                else collision(footprint(task), footprint(other, footprint_of(other)))
+            ),
+        )
+
+    def _find_written(self, mission: str) -> frozenset[str]:
+        """Return the paths that a child mission has changed; its log is read again only where it went on."""
+        seq = self._services.store.log.last_seq(mission)
+        if mission not in self._written or self._written[mission][0] != seq:
+            state, paths = self._look.state(mission), frozenset[str]()
+            if state.base is not None and state.checkpoints:
+                changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
+                paths = frozenset(each.path for each in changes)
+            self._written[mission] = seq, paths
+        return self._written[mission][1]
+
+    def _ladder(self, task: Task) -> d.Ladder:
+        request = self._journal.state.request
+        assert request is not None
+        own = (*((request.model,) if request.model else ()), *request.fallback)
+        budget = self._services.config.limits.budget_usd
+        spent = self._services.store.spending.total(mission=self._journal.mission).booked_usd if budget else 0.0
+        return d.Ladder(
+            models=task.models or tuple(dict.fromkeys(own)),
+            listens=listens(self._services.config, task.agent or request.agent),
+            money_left=budget is None or spent < budget,
+        )
