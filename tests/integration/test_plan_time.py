@@ -53,7 +53,7 @@ def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_sai
     mission = crew.record([task("a"), task("b", shell(hurries), after=["a"])], time="5s")
     assert crew.work(mission).status == "exhausted"
     with crew.opened() as app:
-        assert follow_up_mission(app, FollowUp(mission=mission, text="please hurry", time="1h")) == mission
+        follow_up_mission(app, FollowUp(mission=mission, text="please hurry", time="1h", budget="3"))
     assert crew.work(mission).status == "waiting"
     state = crew.answer(mission, "retry")
     assert (state.status, [each.outcome for each in crew.events(mission, TaskEnded)]) == (
@@ -61,6 +61,9 @@ def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_sai
         ["merged"] * 2,
     )
     assert len(crew.events(mission, MessageDelivered)) == 1
+    with crew.opened() as app:
+        limits = [app.mission_reader.state(row.id).config for row in app.store.log.children(mission)]
+    assert [each and each.limits.budget_usd for each in limits] == [5.0, 5.0, 3.0]
     assert state.undelivered == {}
 
 

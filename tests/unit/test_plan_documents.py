@@ -259,6 +259,8 @@ def test_what_is_wrong_in_a_task_is_told_with_value_and_way_out(keys: str, messa
         ("task: []", "plan.yaml:1: unknown key 'task'"),
         ("tasks: 5", "plan.yaml:1: 'tasks' must be a list, got '5'"),
         ("tasks: [a]", "plan.yaml: tasks[1]: a task must be a table, got 'a'"),
+        ("{tasks: {a: x}, team: [{role: a b}]}", "plan.yaml: team: 'a b' is no name of a role"),
+        ("{tasks: {a: x}, team: [{role: a}, {role: a}]}", "plan.yaml: team: the role 'a' stands twice"),
         ("tasks: [{text: Mend it!}]", "plan.yaml:1: tasks[1]: has no id"),
         ("tasks: [{id: a}]", "plan.yaml:1: task 'a': 'text' is missing"),
         ("tasks: [{id: a, text: ''}]", "plan.yaml:1: task 'a': 'text' is empty"),

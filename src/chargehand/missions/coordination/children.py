@@ -139,13 +139,20 @@ def record_child(
     mission: str,
 ) -> None:
     """Record the mission of a task from `base` on; raises `UsageError` (`mission_exists`) where it is recorded."""
-    # The coordinator's configuration as its first event has it, with the task's own limit of money.
+    # The coordinator's configuration as its first event has it, with the task's own limit of money, and with the
+    # whole one that a person gave since.
     first = services.store.log.read(coordinator.id, types=("mission.created",))[0]
     created = read_payload(first)
     config: dict[str, object] = dict(created.config) if isinstance(created, MissionCreated) else {}
-    if task.budget_usd is not None:
+    given = [each.budget_usd for each in coordinator.continued.values() if each.budget_usd is not None]
+    if task.budget_usd is not None or given:
         values = convert_to(config.get("values"), Config)
-        limits = replace(values.limits, task_usd=task.budget_usd)
+        limits = values.limits
+        limits = replace(
+            limits,
+            task_usd=task.budget_usd or limits.task_usd,
+            budget_usd=given[-1] if given else limits.budget_usd,
+        )
         config["values"] = replace(values, limits=limits)
     create_mission(
         services.store,

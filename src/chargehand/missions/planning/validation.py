@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError
 
+from chargehand.agents.roles import ROLE_NAME
 from chargehand.core.errors import nearest
 from chargehand.core.plans import Plan, Task, predecessors
 from chargehand.core.text import late_pattern
@@ -33,6 +34,12 @@ def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:
     for name in sorted(draft.groups.keys() & lines.keys()):
         problems.add(f"task {name!r}", "a group has the same id", "choose another", line=lines[name])
     _check_obligations(plan, problems, lines)
+    for role, count in Counter(each.role for each in plan.team if each.role).items():
+        if not ROLE_NAME.fullmatch(role):
+            hint = "`chargehand role list` lists them"
+            problems.add("team", f"{quote_value(role)} is no name of a role", hint)
+        if count > 1:
+            problems.add("team", f"the role {role!r} stands twice", "say in one entry who works in it")
     for task in plan.tasks:
         _check_alone(task, problems, lines[task.id])
     if _check_order(plan, draft.groups, problems, lines):
