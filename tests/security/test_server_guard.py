@@ -307,6 +307,7 @@ def test_who_guesses_too_often_is_told_to_wait(tmp_path: Path) -> None:
         assert [each.status_code for each in answers[:10]] == [401] * 10
         assert answers[-1].status_code == 429
         assert (code(answers[-1]), answers[-1].headers["retry-after"]) == ("rate_limited", "1")
+    assert re.fullmatch("try again in [2-5] s", answers[-1].json()["error"]["hint"])
 
 
 async def test_who_asks_too_often_is_told_to_wait() -> None:

@@ -109,8 +109,8 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
 def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> int:
     """Start the dashboard, its API and a worker on this machine, until a signal.
 
-    In a repository that is one of its projects from then on. Prints a link that logs you in once. Beyond loopback accounts are needed (chargehand user add), and a proxy in
-    front that speaks TLS.
+    In a repository that is one of its projects from then on. Prints a link that logs you in once. Beyond loopback
+    accounts are needed (chargehand user add), and a proxy in front that speaks TLS.
 
     \b
     Example:
