@@ -300,6 +300,24 @@ def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) 
         assert [guess(client, f"203.0.113.{number}") for number in range(12)][-1] == "rate_limited"
 
 
+@pytest.mark.parametrize("proxy", ["127.0.0.1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    ("named", "known"), [("203.0.113.7", "203.0.113.7"), ("::FFFF:203.0.113.7", "203.0.113.7")]
+)
+async def test_an_address_has_one_form(proxy: str, named: str, known: str) -> None:
+    """A server that listens for IPv6 hears of those of IPv4 in another form, and has to believe the same proxy."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(scope["client"][0])(scope, receive, send)
+
+    guard = RequestGuard(answer, hosts=Hosts(own=frozenset({"here"}), trusted=frozenset({"127.0.0.1"})))
+    transport = httpx.ASGITransport(app=guard, client=(proxy, 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        assert (await client.get("/", headers={"X-Forwarded-For": named})).text == known
+        assert (await client.get("/", headers={"X-Forwarded-For": "127.0.0.1"})).text == "127.0.0.1"
+        assert (await client.get("/")).text == "127.0.0.1"
+
+
 def test_who_guesses_too_often_is_told_to_wait(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as served:
         client = served.stranger()
@@ -307,6 +325,7 @@ def test_who_guesses_too_often_is_told_to_wait(tmp_path: Path) -> None:
         assert [each.status_code for each in answers[:10]] == [401] * 10
         assert answers[-1].status_code == 429
         assert (code(answers[-1]), answers[-1].headers["retry-after"]) == ("rate_limited", "1")
+    assert re.fullmatch("try again in [2-5] s", answers[-1].json()["error"]["hint"])
 
 
 async def test_who_asks_too_often_is_told_to_wait() -> None:

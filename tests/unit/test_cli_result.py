@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from chargehand.app.documents import mission_details, mission_document, money_document, to_json
+from chargehand.app.missions import resolve_option
 from chargehand.app.outcome import FailingTestDocument, FailureDocument, mission_cost, next_commands
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import (
@@ -216,6 +217,14 @@ def test_what_was_rolled_back_is_said_and_no_merge_is_offered(capsys: pytest.Cap
     assert shown.startswith("rolled back  m-1\n")
     assert "git merge" not in shown
     assert "mission rollback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("2", "stop"), ("Stop", "stop"), ("GO ON", "go on"), ("A", "A"), ("stop it", "stop it")]
+)
+def test_an_option_is_meant_by_its_number_and_by_its_words_in_any_case(given: str, meant: str) -> None:
+    asked = Question(id="q", text="Go on?", options=("go on", "stop", "a", "A"), tree="t", attempt=None)
+    assert resolve_option(asked, given) == meant
 
 
 def test_an_answer_of_several_words_is_one_word_of_its_command() -> None:

@@ -113,6 +113,7 @@ class TestRisk:
             ("tests/test_old.py", None, "test_deleted"),
             ("tests/test_calc.py", b"from src import calc\n\n\ndef test_one():\n    pass\n", "test_skipped"),
             ("pyproject.toml", b'[project]\nversion = "2"\n', "manifest"),
+            ("src/calc.py", (LINK, b"../tests/test_calc.py"), "symbolic_link"),
             ("src/run", (EXECUTABLE, b"#!/bin/sh\n"), "executable"),
             ("src/logo.png", b"\0\1", "binary_file"),
         ],

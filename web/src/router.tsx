@@ -5,7 +5,8 @@ import type { MissionPage } from "./api/contract";
 import { missionsQuery, sessionQuery } from "./api/queries";
 import { BoardPage } from "./board/BoardPage";
 import { readFilter } from "./board/filter";
-import { EmptyState, ErrorState } from "./design/states";
+import { EmptyState } from "./design/states";
+import { PageError } from "./PageError";
 import { feed } from "./feed/hooks";
 import { LoginPage } from "./login/LoginPage";
 import { Shell } from "./shell/Shell";
@@ -24,7 +25,7 @@ export const client = new QueryClient({
 const root = createRootRouteWithContext<{ client: QueryClient }>()({
   component: Outlet,
   notFoundComponent: () => <EmptyState title="There is no such page." />,
-  errorComponent: ({ error }) => <ErrorState error={error} retry={() => void router.invalidate()} />,
+  errorComponent: PageError,
 });
 
 const login = createRoute({
@@ -94,6 +95,8 @@ const settings = createRoute({ getParentRoute: () => app, path: "/settings", com
 export const router = createRouter({
   routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, statistics, system, settings, accounts])]),
   context: { client },
+  // In the place of the page that failed: what stands around it stays.
+  defaultErrorComponent: PageError,
   scrollRestoration: true,
 });
 

@@ -458,11 +458,13 @@ def check_answer(asked: Question | None, text: str) -> str:
 
 
 def resolve_option(asked: Question, text: str) -> str:
-    """Return an answer: the number of an option stands for its text."""
+    """Return an answer: the number of an option stands for its text, and so do its words in any case."""
     # Not any longer number: Python refuses to read thousands of digits.
     if len(text) <= _DIGITS and text.isdecimal() and 1 <= int(text) <= len(asked.options):
         return asked.options[int(text) - 1]
-    return text
+    # "Stop" means `stop`, and is no words of one's own with which a task is tried again.
+    alike = [option for option in asked.options if option.casefold() == text.casefold()]
+    return alike[0] if len(alike) == 1 else text
 
 
 # --- results

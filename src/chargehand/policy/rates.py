@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -31,10 +32,13 @@ class RateLimit:
         self._left = min(self._burst, self._left + (at - self._at) * self._per_second)
         self._at = at
         if self._left < 1:
+            wait = math.ceil((1 - self._left) / self._per_second)
             raise ExhaustedError(
-                f"more than {self._per_second:g} calls a second",
+                f"more than {self._per_second:g} calls a second" if self._per_second >= 1 else "too many attempts",
                 code="rate_limited",
-                hint="call again in a second; follow a mission or the feed instead of asking again and again",
+                hint="call again in a second; follow a mission or the feed instead of asking again and again"
+                if wait <= 1
+                else f"try again in {wait} s",
             )
         self._left -= 1
 

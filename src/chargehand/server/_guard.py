@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import time
 from collections.abc import Callable
@@ -70,6 +69,8 @@ class RequestGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
+        if scope["type"] in ("http", "websocket"):
+            scope["client"] = self._client(scope)
         if scope["type"] == "websocket":
             try:
                 self._check(scope)
@@ -80,7 +81,6 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["client"] = self._client(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -122,13 +122,12 @@ class RequestGuard:
     def _client(self, scope: Scope) -> tuple[str, int]:
         """Return who sent a request: whom a trusted proxy names last. Anybody may write what stands before."""
         host, port = scope.get("client") or ("", 0)
+        host = _plain_address(host) or host
         if host in self._hosts.trusted:
             named = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
-            for address in map(str.strip, reversed(named)):
+            for address in (_plain_address(each.strip()) for each in reversed(named)):
                 if address not in self._hosts.trusted:
-                    with contextlib.suppress(ValueError):
-                        return str(ipaddress.ip_address(address)), 0
-                    break
+                    return (address, 0) if address else (host, port)
         return host, port
 
     def _rate(self, scope: Scope, headers: Headers) -> RateLimit:
@@ -142,6 +141,15 @@ class RequestGuard:
                 del self._rates[next(iter(self._rates))]  # the one that came first
             found = self._rates[caller] = RateLimit(burst=_BURST, per_second=_PER_SECOND, now=self._now)
         return found
+
+
+def _plain_address(text: str) -> str:
+    """Return an address in its one form, "" for none: a socket for IPv6 names those of IPv4 in its own way."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _forbidden(message: str, hint: str) -> RefusedError:

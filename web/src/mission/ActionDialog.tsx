@@ -33,7 +33,7 @@ export function ActionDialog({ mission, action, onClose, given = {} }: Props) {
     <Dialog title={`${action.label}?`} onClose={onClose} alert={action.danger ?? false} keep>
       <form className="stack" onSubmit={submit}>
         <p>{action.consequence}</p>
-        {action.id === "rollback" && <RollbackPreview mission={mission.mission} />}
+        {action.id === "rollback" && <RollbackPreview mission={mission.mission} branch={mission.branch} />}
         {action.fields?.map((field) => (
           <ActionInput
             key={field.name}

@@ -12,7 +12,8 @@ export function Facts({ mission }: { mission: MissionDetails }) {
   const facts: [string, ReactNode][] = [
     ["Cost", money(mission.cost_usd, mission.cost_known)],
     ["Budget", mission.budget_usd === null ? "no limit" : money(mission.budget_usd)],
-    ["Time", `${duration(elapsed(mission, now))}${limit === null ? "" : ` of ${duration(limit)}`}`],
+    ["Time", duration(elapsed(mission, now))],
+    ["Time limit", limit !== null && duration(limit)],
     ["Attempts", mission.tasks ? null : request ? `${mission.attempts.length} of ${request.attempts}` : String(mission.attempts.length)],
     ["Role", mission.role],
     ["Agent", request?.agent],
@@ -33,7 +34,7 @@ export function Facts({ mission }: { mission: MissionDetails }) {
     <aside className="card" aria-label="Facts">
       <dl className="facts">
         {facts
-          .filter(([, value]) => value !== null && value !== undefined && value !== "")
+          .filter(([, value]) => value !== false && value !== null && value !== undefined && value !== "")
           .map(([name, value]) => (
             <div key={name} className="fact">
               <dt>{name}</dt>

@@ -3,13 +3,13 @@ import { rollbackQuery } from "../api/queries";
 import { Loaded } from "../design/states";
 import { count } from "../format";
 
-export function RollbackPreview({ mission }: { mission: string }) {
+export function RollbackPreview({ mission, branch }: { mission: string; branch: string | null }) {
   return (
     <Loaded query={useQuery(rollbackQuery(mission))} label="Working out what it would do">
       {({ plan, ref }) => (
         <details open={plan.paths.length <= 8}>
           <summary>
-            {count(plan.paths.length, "file")} on <span className="mono">{ref ?? "no branch"}</span>
+            {count(plan.paths.length, "file")} on <span className="mono">{branch ?? ref ?? "no branch"}</span>
           </summary>
           <ul className="mono small">
             {plan.paths.map(({ path, action }) => (

@@ -23,6 +23,7 @@ it("offers what fits the status and nothing else", () => {
 
 it("offers no promotion while a question is open or a task waits", () => {
   expect(ids({ status: "waiting" })).toContain("promote");
+  expect(ids({ status: "waiting" })).not.toContain("send");
   expect(ids({ status: "waiting", question: QUESTION })).not.toContain("promote");
   expect(ids({ status: "waiting", waiting: [{}] })).not.toContain("promote");
 });

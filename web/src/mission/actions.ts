@@ -63,7 +63,7 @@ export const ACTIONS: readonly Action[] = [
       { name: "text", label: "Message", kind: "text", required: true },
       { name: "critical", label: "Critical: freeze the agent and ask me if it is not acknowledged in 10 s", kind: "check" },
     ],
-    when: status("planned", "running", "paused", "waiting"),
+    when: status("planned", "running", "paused"),
   },
   {
     id: "continue",

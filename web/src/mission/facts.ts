@@ -12,7 +12,7 @@ export function isOpen(question: Question | null): question is Question {
   return question !== null && !question.answer && !question.expired && !question.until;
 }
 
-/** Returns the seconds that a mission took, so far where it works: a person's own time is none of it. Null where that is not known. */
+/** Returns the seconds that a mission took, as the server says, so far where it works. Null where that is not known. */
 export function elapsed(mission: Pick<ListedMission | MissionDetails, "status" | "seconds" | "created">, now: number): number | null {
   if (mission.status !== "running") return mission.seconds;
   const begun = Date.parse(mission.created);

@@ -46,6 +46,7 @@ _OWN = {
     "test_deleted": (0.7, "a file that belongs to the tests was deleted"),
     "test_changed": (0.3, "a test that was there before is changed"),
     "executable": (0.5, "it can be executed now"),
+    "symbolic_link": (0.5, "it is a symbolic link, and its one line is where it leads"),
     "binary": (0.4, "its content cannot be read by lines"),
 }
 # What inspection says already in its own words.
@@ -226,6 +227,8 @@ class _Ranking:
             yield "test_deleted" if change.new_id is None else "test_changed"
         if change.new_mode == 0o100755 and change.old_mode != 0o100755:
             yield "executable"
+        if change.new_mode == 0o120000:
+            yield "symbolic_link"
         if change.new_id is not None and not self._has_top(path):
             yield "new_area"
 
