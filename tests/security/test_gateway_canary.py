@@ -23,7 +23,6 @@ from tests.native_kit import FINISH, ModelServer, call, edit, says
 
 from chargehand.app.composition import App
 
-WAIT = 90.0
 LOOK = "id; env; cat {secrets}; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'"
 CLIENT = """
 import json, os, subprocess, urllib.error, urllib.request
