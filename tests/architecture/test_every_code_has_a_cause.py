@@ -97,7 +97,7 @@ class Collector:
                 self._constants(v for k, v in pairs if isinstance(k, ast.Constant) and k.value in WORDS)
             elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                self._constants([node.value] if ast.unparse(target) == "default_code" else [])
+                self._constants([node.value] if _name(target) == "default_code" else [])
 
     def _constants(self, values: Iterator[ast.expr] | list[ast.expr]) -> None:
         self.codes |= {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
@@ -133,9 +133,14 @@ def _calls(tree: ast.Module) -> list[tuple[ast.Call, Function | None]]:
     return [(node, around.get(node)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
+def _name(node: ast.expr) -> str:
+    """Return the last part of a dotted name, "" of anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def _keyword_values(call: ast.Call) -> list[ast.expr]:
     # What the table is read into; and what names a rule of the policy, which ends no mission.
-    if ast.unparse(call.func) in ("Cause", "Judgement", "Part", *ALERTS):
+    if isinstance(call.func, ast.Name) and call.func.id in ("Cause", "Judgement", "Part", *ALERTS):
         return []
     return [keyword.value for keyword in call.keywords if keyword.arg in WORDS]
 
@@ -143,7 +148,7 @@ def _keyword_values(call: ast.Call) -> list[ast.expr]:
 def _argument_values(call: ast.Call, to: Forwarder) -> list[ast.expr]:
     given = len(call.args) + len(call.keywords)
     # The number of arguments tells `add` of the findings from `add` of a set.
-    if ast.unparse(call.func).rpartition(".")[2] != to.name or not to.least <= given <= to.most:
+    if _name(call.func) != to.name or not to.least <= given <= to.most:
         return []
     named = [keyword.value for keyword in call.keywords if keyword.arg == to.argument]
     return named or call.args[to.position : to.position + 1]

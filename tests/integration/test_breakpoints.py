@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, Said, repository
+from tests.crash_kit import sleepers, wait_until, wake
 from tests.integration.test_coordinator import Crew, task
+from tests.integration.test_mission_holds import Branch, slow
 from tests.integration.workshop import GOLD, Workshop
 
+from chargehand.app.composition import App
+from chargehand.app.missions import resume_mission
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import decode
-from chargehand.core.mission_events import ApprovalGiven, MissionPaused
+from chargehand.core.mission_events import ApprovalGiven, MissionPaused, MissionQueued
+from chargehand.core.records import Reason
 from chargehand.missions.breakpoints import parse_breakpoints
 
 pytestmark = pytest.mark.needs_bwrap
@@ -26,6 +31,8 @@ def resumed(desk: Desk, said: Said, *words: str, cwd: Path) -> tuple[str, str]:
     """Resume a mission and let a worker run it; return its status and first reason."""
     assert desk.say("mission", "resume", said.document["mission"], *words, cwd=cwd).code == 0
     desk.say("worker", "--until-idle", cwd=cwd)
+    # The worker that resuming started may have been first.
+    wait_until(lambda: desk.state(said).status not in ("planned", "running"))
     state = desk.state(said)
     return state.status, state.reasons[0].message if state.reasons else ""
 
@@ -135,3 +142,41 @@ def test_an_approval_is_for_the_tree_that_was_seen_and_for_no_other(tmp_path: Pa
         assert [each.tree for each in given] == [seen]  # type: ignore[attr-defined]
     finally:
         app.close()
+
+
+def test_a_single_step_of_a_mission_that_has_not_begun_is_its_first_one(tmp_path: Path) -> None:
+    """Of one that waits for a worker, and of one that waits for an earlier mission."""
+    branch = Branch(tmp_path)
+    branch.ask("echo a > f.txt", change=["f.txt"], break_at="plan")
+    held = branch.ask("echo b > f.txt", change=["f.txt"])
+    queued = branch.ask("echo c > c.txt", apply=False)
+    with branch.opened("worker") as app:
+        reason = Reason(code="collision_file", message="f.txt")
+        first = app.store.log.missions()[0].id
+        waits = MissionQueued(waits_for="missions", before=0, places=1, reason=reason, mission=first, seen=99)
+        app.store.log.append(held, waits)
+        assert app.mission_reader.state(held).held is not None
+        for mission in (held, queued):
+            assert resume_mission(app, mission, step=True).state.status == "planned"
+    branch.work()
+    for state in map(branch.state, (held, queued)):
+        assert state.reasons[0].message == "breakpoint paused it: before step verdict/base"
+    with branch.opened("worker") as app:
+        resume_mission(app, queued, to_end=True)
+    branch.work()
+    assert branch.state(queued).status == "promoted"
+
+
+def test_a_mission_that_works_stops_before_its_next_step(tmp_path: Path) -> None:
+    branch = Branch(tmp_path)
+    mission = branch.ask(slow("echo a > a.txt"), apply=False)
+
+    def act(app: App) -> None:
+        wait_until(sleepers)
+        resume_mission(app, mission)
+        assert app.store.log.read(mission, types=("mission.resumed",)) == ()
+        resume_mission(app, mission, step=True)
+        assert wake()
+
+    branch.work_beside(act)
+    assert branch.state(mission).reasons[0].message == "breakpoint paused it: before step attempt/1/verdict"

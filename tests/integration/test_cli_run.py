@@ -165,7 +165,10 @@ def test_without_checks_a_person_decides(desk: Desk) -> None:
     assert "approved by os:" in desk("mission", "log", mission).stdout
     waiting = desk.run("echo three > README", "--repo", str(other), code=3)["mission"]
     assert desk.json("mission", "cancel", waiting)["status"] == "cancelled"
-    assert desk.json("mission", "discard", waiting)["status"] == "discarded"
+    discarded = desk.json("mission", "discard", waiting, "--reason", "not wanted")
+    assert discarded["status"] == "discarded"
+    assert discarded["reasons"][0]["message"].startswith("os:")
+    assert discarded["reasons"][0]["message"].endswith(" discarded the mission: not wanted")
 
 
 def test_gates_that_are_added_and_replaced(desk: Desk) -> None:

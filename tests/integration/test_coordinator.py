@@ -26,12 +26,13 @@ from chargehand.app.missions import (
     resume_mission,
     roll_back_mission,
 )
-from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.outcome import next_commands
+from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import MergeConflicted
+from chargehand.core.mission_events import ApprovalGiven, MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
 from chargehand.missions.provenance import verify_mission
@@ -94,6 +95,10 @@ class Crew:
         with App.open(environ=self.environ, cwd=self.repo) as app:
             listed = app.store.log.summaries(app.workers.live, parent=mission)
         return {each.summary.task: each.summary.status for each in listed}
+
+    def mission_of(self, coordinator: str, name: str) -> str:
+        """Return the last mission of a task."""
+        return [each.mission for each in self.events(coordinator, TaskStarted) if each.task == name][-1]
 
 
 @pytest.fixture
@@ -211,6 +216,21 @@ def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
     state = crew.answer(mission, "stop")
     assert (state.status, state.reasons[0].code) == ("refused", "task_failed")
     assert state.export is None
+    assert any(each.startswith(f"chargehand mission promote {mission}") for each in next_commands(state))
+    with crew.opened() as app:
+        with pytest.raises(RefusedError, match="does not go on") as refused:
+            follow_up_mission(app, FollowUp(mission=mission, text="go on"))
+        assert f"mission promote {mission}" in refused.value.hint
+        with pytest.raises(RefusedError, match="nobody needs its result"):
+            follow_up_mission(app, FollowUp(mission=crew.mission_of(mission, "bad"), text="go on"))
+        with pytest.raises(RefusedError, match="has another tree"):
+            asyncio.run(promote_mission(app, mission, tree="0123"))
+        part = asyncio.run(promote_mission(app, mission, reason="good will do"))
+    assert (part.status, [each.reason for each in crew.events(mission, ApprovalGiven)]) == (
+        "promoted",
+        ["good will do"],
+    )
+    assert git(crew.repo, "diff", "--name-only", f"main..{branch(crew, part)}").split() == ["sub/good.txt"]
 
 
 def test_what_the_plan_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
@@ -233,12 +253,18 @@ def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
             task("never", when="test -e nowhere"),
             task("three", counts, loop={"most": 9, "until": "test $(wc -l < sub/n.txt) = 3"}),
             task("two", shell("echo y >> sub/two.txt"), loop={"most": 2}, after=["there", "never"]),
+            task("part", loop={"most": 3}, done_when="test -e sub/part.txt"),
+            task("twins", shell("echo z >> sub/twins.txt"), loop={"most": 2}, candidates=2),
         ]
     )
     state = crew.work(mission)
     assert state.status == "promoted"
     outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
-    assert outcomes == {"there": "done", "never": "left_out", "three": "merged", "two": "merged"}
+    # What was merged of a task stays merged, whatever ends its loop.
+    ended = {"three": "merged", "two": "merged", "part": "merged", "twins": "merged"}
+    assert outcomes == {"there": "done", "never": "left_out", **ended}
+    starts = [(event.task, event.round) for event in crew.events(mission, TaskStarted)]
+    assert [starts.count(("twins", number)) for number in (1, 2)] == [2, 2]
     made = branch(crew, state)
     assert git(crew.repo, "show", f"{made}:sub/n.txt").split() == ["x"] * 3
     assert git(crew.repo, "show", f"{made}:sub/two.txt").split() == ["y"] * 2
@@ -322,6 +348,27 @@ def test_a_plan_of_one_task_is_an_ordinary_mission(crew: Crew) -> None:
     assert (state.status, state.tasks) == ("promoted", None)
     assert state.request is not None
     assert "it is written" in state.request.text
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"budget": 100}, {"timeout": "2h"}, {"models": ["one", "two"]}],
+)
+def test_what_one_task_may_take_is_no_more_than_its_plan_may(crew: Crew, own: dict[str, Any]) -> None:
+    file = crew.place / "plan.json"
+    file.write_text(json.dumps({"tasks": [task("a", **own)]}))
+    asked = RunRequest(plan=str(file), agent="command:true", budget="1", time="1m", yes=True)
+    with crew.opened() as app:
+        request, plan = plan_request(app, asked)
+    assert (request.budget, request.time) == ("1", "1m")
+    assert plan is not None
+
+
+def test_what_one_task_covers_its_mission_is_told(crew: Crew) -> None:
+    covering = task("a", covers=["o"], acceptance=["it is written"])
+    state = crew.work(crew.record([covering], obligations={"o": "nothing is lost"}))
+    assert state.request is not None
+    assert "It is done when:\n- nothing is lost\n- it is written" in state.request.text
 
 
 def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: Crew) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +19,7 @@ from tests.unit.older_stores import as_of_version_6
 
 from chargehand.app import worker
 from chargehand.app.composition import App
+from chargehand.app.outcome import next_commands
 from chargehand.app.worker import start_worker
 from chargehand.cli.terminal.logs import LARGEST_FILE
 
@@ -205,11 +205,17 @@ def test_a_mission_whose_repository_is_gone_fails_and_says_so(desk: Desk, repo: 
     with App.open(environ=desk.environ, cwd=desk.place) as app:
         (worker,) = [member for member in app.workers.members() if member.role == "worker"]
     os.kill(worker.pid, signal.SIGKILL)
-    shutil.rmtree(repo)
+    repo.rename(desk.place / "away")
     done = desk.say("worker", "--until-idle", cwd=desk.place)
     assert done.code == 0, done
     state = desk.state(said)
     assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["repository_gone"])
+    assert f"chargehand mission resume {state.id}" in next_commands(state)
+    # Once it is back, the mission goes on where it was.
+    (desk.place / "away").rename(repo)
+    assert desk.say("mission", "resume", "last", cwd=repo).code == 0
+    wait_until(lambda: desk.state(said).status == "running")
+    desk.say("mission", "cancel", "last", cwd=repo)
 
 
 def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, repo: Path) -> None:
@@ -267,3 +273,29 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Des
         steps = [line.type for line in app.store.log.read(state.id)]
     assert steps.count("agent.selected") == 1
     assert steps.count("attempt.resumed") == 1
+
+
+SECOND = shell("test $CHARGEHAND_ATTEMPT -gt 1 && echo x > b.txt")
+
+
+def test_a_plan_goes_on_with_what_a_person_does_to_one_of_its_tasks(desk: Desk, repo: Path) -> None:
+    file = desk.place / "plan.json"
+    tasks = [
+        {"id": "b", "text": "b", "agent": SECOND},
+        {"id": "c", "text": "c", "agent": shell("touch conftest.py"), "after": ["b"]},
+    ]
+    file.write_text(json.dumps({"tasks": tasks}))
+    said = desk.say("run", "--plan", str(file), *PASSES, cwd=repo)
+    assert (said.code, said.document["status"]) == (3, "waiting"), said
+
+    def child() -> str:
+        return next(each.id for each in reversed(desk.missions(repo)) if each.parent)
+
+    again = desk.say("mission", "continue", child(), "once more", cwd=repo)
+    assert (again.document["status"], again.document["task"]) == ("promoted", "b"), again
+    # Nobody has to start a worker for the plan.
+    wait_until(lambda: desk.state(said).reasons[:1] and desk.state(said).reasons[0].code == "task_waits")
+    desk.say("mission", "cancel", child(), cwd=repo)
+    wait_until(lambda: desk.state(said).open_question is not None)
+    desk.say("mission", "answer", said.document["mission"], "skip", cwd=repo)
+    wait_until(lambda: desk.state(said).status == "promoted")

@@ -112,6 +112,14 @@ class TestCommands:
         assert again["status"] == "promoted"
         assert git(repo, "diff", "--name-only", "HEAD", again["branch"]) == "one.txt"
 
+    def test_what_the_repository_never_got_it_begins_on_all_the_same(self, desk: Desk, repo: Path) -> None:
+        said = desk.say("run", "first", "--agent", shell("echo 1 > one.txt"), "--only-check", "true", cwd=repo)
+        branch = said.document["branch"]
+        git(repo, "update-ref", f"refs/heads/{branch}", "HEAD")  # the roll-back cannot be exported then
+        assert desk.say("mission", "rollback", "last", cwd=repo).document["export"]["state"] == "blocked"
+        again = desk.say("mission", "continue", said.document["mission"], "again", cwd=repo).document
+        assert (again["status"], again["reasons"]) == ("promoted", [])
+
     @pytest.mark.parametrize("first", ["true", "false"])
     def test_killed_in_the_middle_another_worker_goes_on(self, desk: Desk, repo: Path, first: str) -> None:
         """Both ways: in the mission itself, and in a new one on what was promoted."""

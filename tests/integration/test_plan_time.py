@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from desk import repository, shell
 from tests import forked
-from tests.integration.test_coordinator import Crew, task
+from tests.crash_kit import MARK, sleepers, wait_until, wake
+from tests.integration.test_coordinator import READS, Crew, task
 
-from chargehand.app.requests import plan_request, record_mission
+from chargehand.app import worker
+from chargehand.app.composition import App
+from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
-from chargehand.core.mission_events import MissionFinished
+from chargehand.app.worker import Worker
+from chargehand.core.attempt_events import MessageDelivered
+from chargehand.core.clock import SystemClock
+from chargehand.core.mission_events import MissionFinished, QuestionAsked, QuestionExpired
+from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken, TaskEnded, TaskMerged
+from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -34,6 +46,22 @@ def test_a_plan_ends_when_its_time_is_over_and_so_do_its_tasks(crew: Crew) -> No
     with crew.opened() as app:
         limits = [app.mission_reader.state(row.id).request for row in app.store.log.children(mission)]
     assert all(request is not None and request.seconds <= 5.0 for request in limits), "what was left for each"
+
+
+def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_said(crew: Crew) -> None:
+    hurries = "case $CHARGEHAND_REQUEST in *hurry*) echo x > sub/b.txt;; *) sleep 600;; esac"
+    mission = crew.record([task("a"), task("b", shell(hurries), after=["a"])], time="5s")
+    assert crew.work(mission).status == "exhausted"
+    with crew.opened() as app:
+        assert follow_up_mission(app, FollowUp(mission=mission, text="please hurry", time="1h")) == mission
+    assert crew.work(mission).status == "waiting"
+    state = crew.answer(mission, "retry")
+    assert (state.status, [each.outcome for each in crew.events(mission, TaskEnded)]) == (
+        "promoted",
+        ["merged"] * 2,
+    )
+    assert len(crew.events(mission, MessageDelivered)) == 1
+    assert state.undelivered == {}
 
 
 def test_without_a_word_of_a_person_each_task_has_a_limit_of_its_own(crew: Crew) -> None:
@@ -72,3 +100,106 @@ def test_the_time_of_a_plan_counts_while_a_planner_makes_it(crew: Crew) -> None:
     assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
     assert "nothing was merged" in state.reasons[0].message
     assert not set(crew.children(mission).values()) - {"cancelled", "exhausted"}
+
+
+@pytest.fixture
+def unpolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers look at what sleeps once, when they begin: after that each mission is woken at its moment."""
+    monkeypatch.setattr(worker, "_CHECK_SECONDS", 1e9)
+
+
+class Ahead(SystemClock):
+    """The machine's clock, hours later."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(hours=2)
+
+
+def work_until_woken(crew: Crew, mission: str, *, clock: SystemClock | None = None) -> MissionState:
+    """Work until nothing is left to do and nothing sleeps."""
+    app = App(environ=crew.environ, cwd=crew.repo, role="worker", clock=clock)
+    try:
+        asyncio.run(Worker(app, slots=4).work(until_idle=True, sleepers=True))
+        return app.mission_reader.state(mission)
+    finally:
+        app.close()
+
+
+@pytest.mark.usefixtures("unpolled")
+def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Crew) -> None:
+    mission = crew.record([task("slow", shell("sleep 600"), deadline=1.0)])
+    assert work_until_woken(crew, mission).status == "waiting"
+    (asked,) = crew.events(mission, QuestionAsked)
+    assert asked.reasons[0].code == "deadline"
+    slept = crew.events(mission, CoordinatorSlept)[0]
+    with crew.opened() as app:
+        (line, *_) = app.store.log.read(mission, types=(CoordinatorSlept.type,))
+    # No second more than it was to have, less what passed before it was asleep.
+    passed = datetime.fromisoformat(slept.wakes) - datetime.fromisoformat(line.time)
+    assert timedelta(0) < passed <= timedelta(seconds=1, milliseconds=1)
+
+
+@pytest.mark.usefixtures("unpolled")
+def test_a_question_that_nobody_answers_in_time_is_settled_at_that_moment(crew: Crew) -> None:
+    crew.environ["CHARGEHAND_LIMITS_QUESTION_SECONDS"] = "1"
+    unclear = [{"id": "way", "question": "Which way?", "default": "left"}]
+    mission = crew.record([task("a")], ambiguities=unclear)
+    assert work_until_woken(crew, mission).status == "promoted"
+    assert len(crew.events(mission, QuestionExpired)) == 1
+
+
+@pytest.mark.usefixtures("unpolled")
+def test_a_deadline_does_not_wait_for_the_checks_of_a_merge(crew: Crew) -> None:
+    late = task("late", shell("sleep 600"), deadline=3.0)
+    # The second one that is merged is judged anew, and takes long.
+    check = f"{READS}; test $(ls sub | wc -l) -lt 3 || sleep {MARK} || true"
+    mission = crew.record([task("a"), task("b"), late], check)
+
+    def look() -> None:
+        wait_until(sleepers)
+        wait_until(lambda: crew.children(mission)["late"] == "cancelled")
+        seen.append(len(crew.events(mission, TaskMerged)))
+        assert wake()
+
+    seen = list[int]()
+    person = threading.Thread(target=look)
+    person.start()
+    try:
+        state = crew.work(mission)
+    finally:
+        person.join()
+    assert (state.status, seen) == ("waiting", [1])
+    assert len(crew.events(mission, TaskMerged)) == 2
+
+
+@pytest.mark.parametrize("timed", [{"time": "1h"}, {"deadline": 3600}])
+def test_no_clock_of_a_plan_runs_while_no_worker_lives(crew: Crew, timed: dict[str, object]) -> None:
+    limits = {name: timed.pop(name) for name in ("time",) if name in timed}
+    works = task("a", shell(f"sleep {MARK}; echo x > sub/a.txt"), **timed)
+    mission = crew.record([works, task("b", after=["a"])], **limits)
+
+    def rests(app: App) -> Callable[[], bool]:
+        return lambda: bool(sleepers()) and app.mission_reader.state(mission).asleep
+
+    first = forked.ForkedProcess(("worker",), cwd=crew.repo, environ=crew.environ, session=True)
+    try:
+        with crew.opened() as app:
+            wait_until(rests(app))
+    finally:
+        first.kill()
+        first.wait()
+    wait_until(lambda: not sleepers())
+
+    def go_on() -> None:
+        wait_until(sleepers)
+        assert wake()
+
+    person = threading.Thread(target=go_on)
+    person.start()
+    try:
+        state = work_until_woken(crew, mission, clock=Ahead())
+    finally:
+        person.join()
+    assert (state.status, state.reasons) == ("promoted", ())
+    assert state.plan_elapsed < 3600
+    assert sum(bool(woken.idle_since) for woken in crew.events(mission, CoordinatorWoken)) == 1

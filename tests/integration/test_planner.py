@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,16 @@ from tests.crash_kit import Yard, nothing_survives, sample
 
 from chargehand.app.composition import App
 from chargehand.app.documents import mission_document
-from chargehand.app.requests import plan_request, record_mission
+from chargehand.app.requests import change_plan, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.story import show_plan
 from chargehand.core.errors import ChargehandError
 from chargehand.core.fold import read_payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed, TaskEnded, TaskHeld
-from chargehand.core.plans import MOST_TASKS
+from chargehand.core.plans import MOST_TASKS, Plan
 from chargehand.core.state import MissionState
+from chargehand.missions.coordination import planner
+from chargehand.missions.plan_documents import parse_plan
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -231,3 +235,32 @@ def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path, of_a_plan:
             assert yard.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
             assert yard.finish() == expected, point
             yard.at_rest()
+
+
+def test_a_plan_that_a_person_sets_while_the_planners_is_read_is_the_one(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, changed = threading.Event(), threading.Event()
+
+    def read(content: bytes, name: str) -> Plan:
+        if name == "plan":
+            reading.set()
+            assert changed.wait(60)
+        return parse_plan(content, name)
+
+    monkeypatch.setattr(planner, "parse_plan", read)
+    mission = record(crew, plans(document(small("theirs"), small("too"))))
+    own = crew.place / "own.json"
+    own.write_text(document(small("mine"), small("also")))
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(crew.work, mission)
+        assert reading.wait(60)
+        with App.open(environ=crew.environ, cwd=crew.repo) as app:
+            change_plan(app, mission, str(own))
+        changed.set()
+        state = working.result()
+    assert [[each.id for each in made.plan.tasks] for made in crew.events(mission, PlanMade)] == [["mine", "also"]]
+    assert (state.status, {each.task for each in crew.events(mission, TaskEnded)}) == (
+        "promoted",
+        {"mine", "also"},
+    )

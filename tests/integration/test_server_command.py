@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from desk import Desk
+from desk import Desk, repository
 from tests.crash_kit import wait_until
 from tests.server_kit import API, PASSWORD, environment, serving
 
@@ -35,7 +35,7 @@ def roles(desk: Desk) -> list[str]:
 def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
     # The machine that tests run on may be as full as it likes.
     desk = Desk(tmp_path, CHARGEHAND_ALERTS_DISK_PERCENT="1", CHARGEHAND_ALERTS_MEMORY_PERCENT="1")
-    process = desk.start("up", "--port", "0", cwd=tmp_path)
+    process = desk.start("up", "--port", "0", cwd=repository(tmp_path / "repo"))
     assert process.stdout is not None
     said = json.loads(process.stdout.readline())
     url, _, code = said["login"].partition("/login#")
@@ -43,6 +43,7 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
     wait_until(lambda: "worker" in roles(desk))
     with httpx.Client(base_url=url) as client:
         assert client.post(f"{API}/session", json={"code": code}).json()["role"] == "admin"
+        assert [each["name"] for each in client.get(f"{API}/projects").json()["projects"]] == ["repo"]
         # Another link of the same server, asked for beside it.
         port = url.rpartition(":")[2]
         again = desk.say("up", "--link", "--port", port, cwd=tmp_path).document["login"]

@@ -188,7 +188,8 @@ def test_promote_and_discard_decide_on_the_task_that_waits_for_an_approval(crew:
 def test_a_message_goes_to_the_coordinator_or_to_the_task_that_is_named(crew: Steered) -> None:
     mission = crew.record([asking("ways"), task("a")])
     crew.run("mission", "pause", mission)
-    crew.say("mission", "send", mission, "for all")
+    assert crew.say("mission", "send", mission, "for all")["delivery"] == "next_task"
+    assert crew.say("mission", "send", mission, "--critical", "now", code=2)["error"]["hint"].endswith("--task ID")
     assert [each.text for each in crew.events(mission, MessageSent)] == ["for all"]
     crew.refused("not_sendable", "mission", "send", mission, "--task", "ways", "too early")
     crew.run("mission", "resume", mission)

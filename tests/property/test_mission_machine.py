@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.clock import SteppedClock
-from chargehand.core.errors import FencedError, RefusedError
+from chargehand.core.errors import FencedError, NotFoundError, RefusedError
 from chargehand.core.events import decode
 from chargehand.core.fold import fold
 from chargehand.core.ids import new_id
@@ -36,6 +36,7 @@ from chargehand.missions.reading import MissionReader
 from chargehand.missions.steering import Steering
 from chargehand.store.audit import verify
 from chargehand.store.store import open_store
+from chargehand.workspace.depot import Depot
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 BASE = Base(commit="c", tree="t", revision="HEAD")
@@ -259,7 +260,9 @@ class MissionMachine(RuleBasedStateMachine):
     def steer(self, data: st.DataObject, order: str) -> None:
         """Steer what is at rest; refused where it is not, and then nothing has changed."""
         mission = self.any_mission(data)
-        steering = Steering(store=self.store, look=self.look, worker=self.person.id, identity="me")
+        steering = Steering(
+            store=self.store, look=self.look, worker=self.person.id, identity="me", open_depot=no_depot
+        )
         before = self.store.log.read(mission)
         more: tuple[Any, ...] = {"send": ("hurry",), "give_up": (Reason(code="x", message="x"),)}.get(order, ())
         timed = {"now": self.clock.now()} if order == "give_up" else {}
@@ -343,6 +346,10 @@ class MissionMachine(RuleBasedStateMachine):
 
     def any_mission(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(list(self.seen)))
+
+
+def no_depot(state: MissionState) -> Depot:
+    raise NotFoundError(f"mission {state.id!r} has no depot")
 
 
 def running_attempt(state: MissionState) -> AttemptState | None:

@@ -15,13 +15,16 @@ from chargehand.core.events import Payload
 from chargehand.core.messages import Delegation
 from chargehand.core.plan_events import (
     PlanMade,
+    PlannerStarted,
     PlanProgress,
+    PlanWanted,
     ReviewStarted,
     ReviewVote,
     TaskDelegated,
     TaskEnded,
     TaskHeld,
     TaskMerged,
+    TaskProgress,
     TaskReturned,
     TaskReviewed,
     TaskStarted,
@@ -121,9 +124,17 @@ class World:
                 if not isinstance(move, Finish) and self.chance.random() < self.changing and self.change():
                     break  # as the coordinator does: what was decided on another plan is not carried out
                 self.do(move)
+                # Whoever takes over from one that died here ends it too.
+                if not self.finished and any(each.end and each.end.outcome == "failed" for each in self.in_plan()):
+                    last = decide(self.situation())[-1]
+                    assert isinstance(last, Finish)
+                    assert last.stopped is not None
             # Whoever takes over decides the same from the same log.
             assert decide(self.situation()) == decide(self.situation())
         raise AssertionError(f"it goes on for ever: {self.progress}")
+
+    def in_plan(self) -> list[TaskProgress]:
+        return [self.progress.tasks[task.id] for task in self.plan.tasks]
 
     def late_ones_are_stopped(self, moves: list[Move]) -> None:
         stopped = {move.mission for move in moves if isinstance(move, StopChild)}
@@ -513,3 +524,13 @@ def test_a_mission_that_is_late_is_stopped_once_and_then_waited_for() -> None:
         assert wait.due is not None, "it may end without a word"
     world.end(name, "cancelled")
     assert [type(move) for move in decide(world.situation())] == [Ask]
+
+
+def test_a_planner_that_a_person_was_quicker_than_is_stopped() -> None:
+    world = World(Plan(tasks=(Task(id="a", text="a"),)), 1, (), set())
+    world.progress = PlanProgress().after(PlanWanted()).after(PlannerStarted(mission="planner", round=1))
+    world.note(PlanMade(plan=world.plan, identity="ada"))
+    world.children["planner"] = ChildMission(id="planner", status="running")
+    assert StopChild(mission="planner", why="there is a plan") in decide(world.situation())
+    world.run()
+    assert world.children["planner"].status == "cancelled"

@@ -37,6 +37,7 @@ from chargehand.missions.causes import CAUSE_CLASSES, ENDED, load_causes
 from chargehand.missions.statistics import (
     MissionTally,
     Statistics,
+    TalliedBlocks,
     gather_statistics,
     nearest_rank,
 )
@@ -351,6 +352,22 @@ def test_what_the_sandboxes_of_200_missions_took_equals_the_truth(writer: Writer
     assert (took.freeze.known, took.freeze.p50) == (len(truth.freezes), by_definition(truth.freezes, 50))
     assert (took.memory.known, took.memory.p95) == (len(truth.memory), by_definition(truth.memory, 95))
     assert took.memory.known + took.memory.unknown == took.disk.known == truth.sandboxes / 2
+
+
+def test_what_was_counted_before_is_counted_no_other_way_again(writer: Writer) -> None:
+    write_all(writer)
+    blocks: TalliedBlocks = {}
+    assert writer.stats(known=blocks) == writer.stats()
+    before = {place: tally for place, (_, tally) in blocks.items()}
+    assert len(before) > 2
+    writer.app.store.log.append("m-000001", MissionFinished(status="failed"))
+    writer.write(SCRIPTS[0])
+    assert writer.stats(known=blocks) == writer.stats()
+    # The first block has another mission now, and the last one more; nobody looks at the others.
+    same = [place for place, (_, tally) in blocks.items() if tally is before.get(place)]
+    assert same == sorted(before)[1:-1]
+    assert writer.stats(known=blocks, project="q") == writer.stats(project="q")
+    assert writer.stats(known=blocks, since=START) == writer.stats(since=START)
 
 
 def test_only_what_was_created_since_then_counts(writer: Writer) -> None:

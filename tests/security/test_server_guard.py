@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,21 +214,24 @@ def test_a_login_link_counts_once_and_its_cookie_is_closed_to_scripts(served: Se
 def test_a_login_gives_a_session_of_its_own(served: Served) -> None:
     """Who plants a cookie in another's browser does not learn the session that they log in to."""
     client = served.user("fixed", "viewer")
-    planted = client.cookies["chargehand_session"]
+    (planted,) = client.cookies.values()
     answer = client.post(f"{API}/session", json={"user": "fixed", "password": PASSWORD})
     assert answer.status_code == 200
-    assert answer.cookies["chargehand_session"] != planted
+    ((name, own),) = answer.cookies.items()
+    assert own != planted
+    # Another server of this machine has another port, and a browser keeps one cookie for both.
+    assert name == f"chargehand_session_{client.base_url.port}"
     old = served.stranger()
-    old.cookies.set("chargehand_session", planted)
+    old.cookies.set(name, planted)
     assert code(old.get(f"{API}/session")) == "login_needed"
 
 
 def test_logging_out_ends_the_session(served: Served) -> None:
     client = served.user("leaver", "viewer")
-    kept = client.cookies["chargehand_session"]
+    ((name, kept),) = client.cookies.items()
     assert client.delete(f"{API}/session").status_code == 204
     old = served.stranger()
-    old.cookies.set("chargehand_session", kept)
+    old.cookies.set(name, kept)
     assert code(old.get(f"{API}/session")) == "login_needed"
 
 
@@ -262,6 +268,15 @@ def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
 def test_a_path_that_is_none_is_no_fault_of_ours(served: Served, path: str) -> None:
     answer = served.owner().post(f"{API}/projects", json={"path": path})
     assert (answer.status_code, code(answer)) == (422, "not_a_repository")
+
+
+def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
+    client = served.user("ines", "operator")
+    for name in ("task", "tree"):
+        answer = client.post(f"{API}/missions/m-00001/pause", json={name: "x"})
+        assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), name
+    done = client.post(f"{API}/missions/m-00001/discard", json={"reason": "not wanted"}).json()
+    assert done["reasons"] == [{"code": "discarded", "message": "account:ines discarded the mission: not wanted"}]
 
 
 # --- too much
@@ -320,11 +335,28 @@ def test_a_body_that_is_too_large_or_no_object_is_refused(served: Served) -> Non
         b"[]",
         b"{",
         b"\xff",
+        b'{"text": ' + b"[" * 100_000,
         b'{"text": "\\ud800"}',
         b'{"text": "a\\u0000"}',
     ):
         answer = client.post(url, content=content, headers={"Content-Type": "application/json"})
         assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), content[:20]
+
+
+def test_a_body_that_breaks_off_or_never_ends_is_no_fault_of_ours(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger who does so often holds no connection for long, and leaves nothing behind."""
+    monkeypatch.setattr("chargehand.server.application._LOGIN_BODY_SECONDS", 0.2)
+    port = served.stranger().base_url.port
+    head = f"POST {API}/session HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    for how, sent in (("Content-Length: 100", b"{"), ("Transfer-Encoding: chunked", b"none\r\n")):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(f"{head}{how}\r\n\r\n".encode() + sent)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())["error"]["code"]) == (400, "arguments_invalid")
+    assert "request failed" not in caplog.text
 
 
 @pytest.mark.parametrize(

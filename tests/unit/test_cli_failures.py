@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from chargehand.cli.main import chargehand
-from chargehand.cli.terminal.failures import guarded
+from chargehand.cli.terminal.failures import guarded, keep_traceback
 from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
@@ -79,6 +79,19 @@ def test_an_unexpected_exception_is_short_and_its_traceback_is_kept(
     assert kept.parent == tmp_path / "state" / "errors"
     assert "Traceback (most recent call last)" in kept.read_text()
     assert "Traceback" not in error["message"]
+
+
+def test_the_newest_tracebacks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    place = tmp_path / "state" / "errors"
+    place.mkdir(parents=True)
+    for number in range(250):
+        (place / f"error-{number}.txt").touch()
+        os.utime(place / f"error-{number}.txt", (number, number))
+    (place / "a note of mine.txt").touch()
+    kept = Path(keep_traceback(ZeroDivisionError()))
+    left = {path.name for path in place.iterdir()}
+    assert left == {kept.name, "a note of mine.txt", *(f"error-{number}.txt" for number in range(51, 250))}
 
 
 def test_a_state_directory_that_cannot_be_had_does_not_lose_the_traceback(

@@ -88,6 +88,7 @@ def test_it_sleeps_until_its_moment_over_a_restart_and_of_many_workers_one_wakes
     bed.app.close()
     bed.app = bed.process()
     (moment,) = bed.app.mission_reader.sleepers().values()
+    moment = wake_time("m-1", moment.isoformat())
     assert not bed.app.store.log.get("m-1").runnable
     bed.clock.advance((moment - bed.clock.now()).total_seconds() - 0.001)
     assert not bed.wake(bed.app, "m-1")

@@ -18,7 +18,8 @@ from tests.server_kit import API, Served, environment, record_missions, serving
 
 from chargehand import __version__
 from chargehand.app.accounts import create_token, owner
-from chargehand.cli.remote.connection import ServerConnection, check_url
+from chargehand.cli.main import chargehand
+from chargehand.cli.remote.connection import FeedSignal, ServerConnection, check_url
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
 from chargehand.server.commands import known_routes
@@ -138,6 +139,11 @@ def test_a_host_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ((502, {"Content-Type": "text/html"}, b"<html>bad gateway"), "server_unknown"),
         ((200, {"Content-Type": "text/html"}, b"<html>log in"), "server_unknown"),
         ((200, {}, b""), "server_unknown"),
+        ((200, {"Content-Type": "application/json"}, b'{"ok": true}'), "server_unknown"),
+        (
+            (400, {"Content-Type": "application/json"}, b'{"error": {"code": "usage", "message": "of others"}}'),
+            "server_unknown",
+        ),
         ((500, {"Content-Type": "application/json"}, b'{"detail": "no"}'), "server_unknown"),
         ((500, {"Content-Type": "application/json"}, b'{"error": "no"}'), "server_unknown"),
         ((302, {"Location": "https://example.org/"}, b""), "server_redirects"),
@@ -158,6 +164,44 @@ def test_what_answers_is_no_server_of_ours_or_another_one(
     assert error.code == code
     assert "\x1b" not in error.message
     assert len(seen.seen) == 1  # the token went nowhere else
+
+
+@pytest.mark.parametrize("content", [b"[]", b'"x"', b'{"name": "ann"}'])
+def test_a_login_to_another_version_that_says_not_who_it_is_for(content: bytes) -> None:
+    with stub((200, VERSION | {"Chargehand-Version": "9.9"}, content)) as (url, _):
+        error = failure(url, ask=lambda it: it.show_session())
+    assert error.code == "server_version"
+    assert "9.9" in error.message
+
+
+def test_a_feed_ends_lines_as_json_does_and_nobody_elses_is_followed() -> None:
+    events = 'id: 7\nevent: message\ndata: {"text": "a\u2028b\x85c"}\n\n'
+    page = (200, {"Content-Type": "text/html"}, b"<html>log in")
+    feed = (200, VERSION | {"Content-Type": "text/event-stream; charset=utf-8"}, events.encode())
+    with stub(feed, page, page, page) as (url, _):
+
+        def follow(it: ServerConnection) -> None:
+            for signal in it.follow("m-1"):
+                found.append(signal)
+
+        found: list[FeedSignal] = []
+        assert failure(url, ask=follow).code == "server_unknown"
+    assert [signal.data.get("text") for signal in found if signal.name] == ["a\u2028b\x85c"]
+
+
+@pytest.mark.parametrize("command", ["audit verify", "mission watch m-1"])
+def test_a_command_that_another_version_answers_in_its_own_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path))
+    monkeypatch.setenv("CHARGEHAND_TOKEN", "chg_none")
+    with (
+        stub((200, VERSION | {"Chargehand-Version": "9.9"}, b'{"missions": 1}')) as (url, _),
+        pytest.raises(SystemExit) as caught,
+    ):
+        chargehand.main(["--json", "--server", url, *command.split()])
+    assert caught.value.code == 2
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "server_version"
 
 
 def test_a_report_is_taken_from_a_server_of_ours_alone() -> None:

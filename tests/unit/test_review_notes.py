@@ -94,6 +94,7 @@ def test_of_two_tabs_the_second_one_finds_out(served: Served) -> None:
             {}, 422, "review_too_long",
         ),
         (notes() | {"revision": 7}, {}, 412, "review_changed"),
+        (notes() | {"revision": 0}, {"If-Match": '"7-00"'}, 400, "arguments_invalid"),  # which of the two?
     ],
 )  # fmt: skip
 def test_what_cannot_be_kept_is_refused_and_changes_nothing(

@@ -122,6 +122,14 @@ class Numbers(RestArguments, frozen=True):
     names: tuple[str, ...] = ()
 
 
+def nested(depth: int) -> list[Any]:
+    """Return lists in lists."""
+    made: list[Any] = []
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
 def test_an_address_is_read_as_what_its_route_takes() -> None:
     query = [("count", "3"), ("sure", "true"), ("names", "a"), ("names", "b")]
     assert read_arguments(Numbers, path={}, query=query, body={}) == Numbers(count=3, sure=True, names=("a", "b"))
@@ -138,6 +146,10 @@ def test_an_address_is_read_as_what_its_route_takes() -> None:
         ((), {"count": 1, "unknown": 2}),
         ((), {"names": ["a\0"]}),
         ((), {"names": "a"}),
+        ([("names", "a")], {"names": "b"}),
+        ([("names", "a")], {"names": ["b"]}),
+        ([("count", "1")], {"count": None}),
+        ((), {"names": nested(5_000)}),
     ],
 )
 def test_a_wrong_argument_is_refused(query: list[tuple[str, str]], body: dict[str, Any]) -> None:

@@ -35,9 +35,9 @@ from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import (
     MACHINES,
+    OpenTiers,
     SessionSnippets,
     choose_driver,
-    open_tier,
     require_tier,
     settle_tier,
     try_tier,
@@ -95,6 +95,7 @@ class App(StateReader):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._member: Membership | None = None
         self._taking_orders = 0
+        self._tiers = OpenTiers()
 
     @classmethod
     @contextlib.contextmanager
@@ -166,12 +167,13 @@ class App(StateReader):
             look=self.acting_reader,
             worker=self.member.id,
             identity=self.identity(),
+            open_depot=lambda state: self.depot(self.project(repository_of(state))),
             clock=self.clock,
         )
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:
-        """Take orders for the missions of this process while the block runs; blocks may be nested."""
+        """Take orders for this process's missions while the block runs, with what its sessions share; nestable."""
         self._taking_orders += 1
         self._loop = asyncio.get_running_loop()
         try:
@@ -182,6 +184,8 @@ class App(StateReader):
                 yield
         finally:
             self._taking_orders -= 1
+            if not self._taking_orders:
+                await self._tiers.close()
 
     def register_project(self, repository: Path | None = None) -> ProjectRow:
         """Return the project of a repository (the working directory's by default), registered when new."""
@@ -194,11 +198,13 @@ class App(StateReader):
         revision: str | None = None,
         directory: str | None = None,
         only_reads: bool = False,
+        recorded: bool = False,
     ) -> ProjectBase:
         """Return the project of a repository, its depot and a base; raises what each of these does.
 
         `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
         `only_reads` nothing is written: neither a project nor a depot is made, as on a disk that is full.
+        `recorded`: see `resolve_base`.
         """
         with system_errors():
             at = self.cwd / repository if repository else self.cwd
@@ -207,7 +213,7 @@ class App(StateReader):
             project = projects.identify(place.path) if only_reads else projects.register(place.path)
             open_depot = Depot.view if only_reads else Depot.open
             depot = open_depot(self.home / "projects" / project.id, repository=place, room=self.room)
-            base = depot.resolve_base(revision)
+            base = depot.resolve_base(revision, recorded=recorded)
             if directory is None:
                 start = standing_directory(place, at)
             else:
@@ -381,7 +387,7 @@ class App(StateReader):
             places = await asyncio.to_thread(self.places, found, resolved)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
             # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
-            opening = open_tier(
+            opening = self._tiers.use(
                 resolved.config.sandbox,
                 toolchain,
                 scratch=self.home,
@@ -534,12 +540,11 @@ class App(StateReader):
         repository = repository_of(state)
         # The recorded commit and not the branch, which may have moved on.
         revision = state.base.commit if state.base else None
-        config = state.config if recorded else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
-        choice = state.tier if recorded else None
-        at = await asyncio.to_thread(self.find, repository, revision=revision)
+        config, choice = (state.config, state.tier) if recorded else (None, None)
+        at = await asyncio.to_thread(self.find, repository, revision=revision, recorded=True)
         # Where it was asked for to work, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
-        watch = watch or ignore_event
-        async with self.session(revision=revision, found=at, config=config, choice=choice, watch=watch) as session:
+        seen = watch or ignore_event
+        async with self.session(revision=revision, found=at, config=config, choice=choice, watch=seen) as session:
             yield found, session

@@ -303,7 +303,7 @@ def describe_system(reader: StateReader) -> SystemView:
             for each in members
         ),
         running=sum(held[each.id] for each in members),
-        queued=reader.mission_reader.queued(),
+        queued=len(reader.mission_reader.queue().missions),
         sleeping=len(log.sleeping()),
         open_questions=sum(each.summary.open_question is not None for each in waiting),
         disk_free_mb=usage.free >> 20,

@@ -316,11 +316,15 @@ class QuestionDocument(Document, frozen=True):
     default: str
 
 
+Delivery = Literal["next_step", "next_attempt", "next_task", "no_attempt_left", "on_resume"]
+
+
 class MessageDocument(Document, frozen=True):
     """`mission send`: the message that was recorded, when it reaches the agent, and how many the mission has.
 
     `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
-    `no_attempt_left` where this is its last one, or `on_resume` of a mission that does not run.
+    `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one
+    with a plan, whose tasks are told that begin from then on.
     """
 
     mission: str
@@ -328,7 +332,7 @@ class MessageDocument(Document, frozen=True):
     messages: int
     message: str
     critical: bool
-    delivery: Literal["next_step", "next_attempt", "no_attempt_left", "on_resume"]
+    delivery: Delivery
 
 
 def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:

@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from chargehand.app.documents import (
+    Delivery,
     ListedMission,
     MessageDocument,
     MissionDetails,
@@ -46,12 +47,14 @@ if TYPE_CHECKING:
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.reporting.review import ChangeReview
     from chargehand.missions.journal import OnEvent
+    from chargehand.missions.reading import Queue
 
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
 _DIGITS = 9
-_MOST_LISTED = 5_000
+# Missions and lists that are kept as they are shown.
+_MOST_LISTED, _MOST_LISTS = 5_000, 16
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +85,26 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
     """Return missions, the oldest first, and how many `limit` leaves out. Raises `UsageError`."""
     project = None if request.everywhere else reader.current_project(request.repository)
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
-    waits = reader.mission_reader.waits()
+    queue = reader.mission_reader.queue()
     # The projected rows, not the logs: a list must not grow with what its missions did.
-    states = tuple(reader.mission_reader.summaries(project=project.id if project else None))
+    listings = reader.mission_reader.listings(project=project.id if project else None)
+    # Nothing else is in a list: of the same rows and the same queue it is the same one.
+    key = (project and project.id, since, request.statuses, request.limit)
+    made = reader.lists.get(key)
+    if made is None or made[0] is not listings or made[1] != queue:
+        if len(reader.lists) >= _MOST_LISTS:
+            reader.lists.clear()
+        states = [listing.summary for listing in listings]
+        made = reader.lists[key] = (listings, queue, _list_document(reader, states, queue, since, request))
+    return made[2]
+
+
+def _list_document(
+    reader: StateReader, states: Sequence[MissionSummary], queue: Queue, since: str, request: ListRequest
+) -> MissionListDocument:
     waiting = waiting_tasks(states)
-    found = listed_missions(reader, [state for state in states if state.created >= since], waits, waiting)
+    chosen_since = [state for state in states if state.created >= since]
+    found = listed_missions(reader, chosen_since, queue.reasons(), waiting)
     chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
     ids = {each.mission for each in chosen}
     counted = [each.mission for each in chosen if each.parent not in ids]
@@ -323,6 +341,9 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
     # An argument that is no UTF-8 holds lone surrogates, which encode() refuses.
     if len(text.encode(errors="replace")) > _LONGEST:
         raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
+    if critical and app.mission_reader.state(mission).plan is not None:
+        message = f"mission {mission!r} has a plan, and no agent of its own that could be frozen"
+        raise UsageError(message, hint="leave out --critical, or name the task: --task ID")
     more = {"critical": "yes"} if critical else {}
     ordered = app.order(mission, "send", text=text, **more)
     return app.mission_reader.state(mission) if ordered else app.steering.send(mission, text, critical=critical)
@@ -334,8 +355,10 @@ def message_document(state: MissionState) -> MessageDocument:
     from chargehand.app.selection.agents import named_agent
 
     sent, request, config = state.messages[-1], state.request, state.config
-    delivery: Literal["next_step", "next_attempt", "no_attempt_left", "on_resume"] = "next_attempt"
-    if state.status != "running" or request is None or config is None:
+    delivery: Delivery = "next_attempt"
+    if state.plan is not None:
+        delivery = "next_task"
+    elif state.status != "running" or request is None or config is None:
         delivery = "on_resume"
     elif ABILITIES[named_agent(config, request.agent).kind].hears:
         delivery = "next_step"
@@ -358,6 +381,8 @@ def cancel_mission(app: App, name: str) -> MissionState:
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it ended meanwhile
             _cancel(app, child)
+    if state.parent:  # its coordinator goes on without it
+        ensure_worker(app)
     return state
 
 
@@ -374,14 +399,17 @@ def _cancel(app: App, mission: str) -> MissionState:
     while True:
         state = app.mission_reader.state(mission)
         # A paused mission counts as settled, though it is still to be cancelled.
+        if state.cancel_asked and state.status in ENDED:  # its worker died before it could settle it
+            with contextlib.suppress(RefusedError):
+                state = app.steering.cancel(mission)
         if state.status in SETTLED - {"paused"} or time.monotonic() > deadline:
             return state
         time.sleep(0.05)
 
 
-def discard_mission(app: App, name: str) -> MissionState:
+def discard_mission(app: App, name: str, *, reason: str = "") -> MissionState:
     """Settle a mission as not wanted. Raises `RefusedError`."""
-    state = app.steering.discard(app.find_mission(name))
+    state = app.steering.discard(app.find_mission(name), reason)
     if state.parent:
         ensure_worker(app)
     return state

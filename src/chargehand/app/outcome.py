@@ -14,7 +14,8 @@ from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult
 from chargehand.core.state import ENDED, MissionState, MissionSummary
-from chargehand.missions.causes import mission_cause
+from chargehand.missions.causes import RESUMED, mission_cause
+from chargehand.missions.reading import is_part_of_plan
 from chargehand.store.store import Store
 
 _BRANCHES = "refs/heads/"
@@ -140,6 +141,8 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
         return ()  # its tasks were promoted, one after the other: there is no one result to promote again
     if state.plan is not None and state.status not in ENDED:
         return tuple(_commands_to_coordinate(state))
+    if state.plan is not None and state.status not in ("promoted", "discarded"):
+        return tuple(_commands_after_plan(state))
     return (*_commands_to_settle(state), *_commands_to_look(state, failures))
 
 
@@ -159,6 +162,18 @@ def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
     else:
         yield f"chargehand mission watch {state.id}"
     yield f"chargehand mission plan {state.id}"
+
+
+def _commands_after_plan(state: MissionState) -> Iterator[str]:
+    """Yield what makes sense once a plan ended before all was done."""
+    mission, cause = f"chargehand mission {{}} {state.id}", mission_cause(state)
+    if state.status == "cancelled" or (state.status == "failed" and cause is not None and cause.kind in RESUMED):
+        yield mission.format("resume")
+    elif state.status == "exhausted":
+        yield mission.format("continue") + " TEXT"
+    if is_part_of_plan(state):
+        yield mission.format("promote") + "  # exports what was merged"
+    yield mission.format("plan")
 
 
 def _commands_to_settle(state: MissionState) -> Iterator[str]:
@@ -182,7 +197,7 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
     elif state.status == "waiting":
         yield mission.format("promote") + " --reason …"
     elif state.status in ("paused", "cancelled") or (
-        state.status == "failed" and cause is not None and cause.kind in ("engine", "provider")
+        state.status == "failed" and cause is not None and cause.kind in RESUMED
     ):
         yield mission.format("resume")
     elif state.status in ("planned", "running", "refused", "exhausted"):

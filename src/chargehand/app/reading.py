@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from typing import Self
 
     from chargehand.app.config.records import ResolvedConfig
-    from chargehand.app.documents import ListedMission
+    from chargehand.app.documents import ListedMission, MissionListDocument
     from chargehand.app.wiring.disk import StillNeeded
     from chargehand.app.wiring.profile import MachineProfile
     from chargehand.core.config import EngineConfig
     from chargehand.core.state import MissionState, MissionSummary
     from chargehand.credentials.credentials import Credentials
-    from chargehand.missions.reading import FoldedMissions, MissionReader
+    from chargehand.missions.reading import FoldedMissions, MissionReader, Queue
+    from chargehand.missions.statistics import TalliedBlocks
+    from chargehand.store.rows import MissionListing
     from chargehand.workspace.depot import Depot
     from chargehand.workspace.space import StateQuota
 
@@ -76,6 +78,9 @@ class StateReader:
         self.keeps_missions = False
         # By mission: a summary, what it waits for, and how lists show that.
         self.listed: dict[str, tuple[MissionSummary, object, ListedMission]] = {}
+        self.tallied: TalliedBlocks = {}
+        # By what was asked for: the rows and the queue that a list was made of, and the list.
+        self.lists: dict[object, tuple[tuple[MissionListing, ...], Queue, MissionListDocument]] = {}
         self._actor = actor
         self.starts_workers = starts_workers
 

@@ -28,7 +28,7 @@ from chargehand.core.mission_events import MissionContinued
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.plans import PLANNER, Plan
 from chargehand.core.records import Base, MissionRequest
-from chargehand.core.state import MissionState
+from chargehand.core.state import ENDED, MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
 
 if TYPE_CHECKING:
@@ -93,17 +93,13 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
     conditional = only.done_when or only.when or only.loop is not None
     # What it says that it will touch an ordinary mission has no place for, and others on the branch wait for.
     touches = request.apply and (only.make or only.change or only.delete or only.contracts)
-    if len(plan.tasks) == 1 and not (
-        touches
-        or plan.ambiguities
-        or conditional
-        or only.candidates > 1
-        or only.reviewers
-        or only.needs
-        or only.deadline
-    ):
+    # A task's own limits hold beside those of the whole, and its models are tried one after the other.
+    limits = only.budget_usd or only.seconds or only.deadline or len(only.models) > 1
+    shared = only.candidates > 1 or only.reviewers or only.needs
+    if len(plan.tasks) == 1 and not (touches or plan.ambiguities or conditional or limits or shared):
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
-        duties = "".join(f"\n- {each}" for each in only.acceptance)
+        covered = [each.text for each in plan.obligations if each.id in only.covers]
+        duties = "".join(f"\n- {each}" for each in (*covered, *only.acceptance))
         return replace(
             request,
             text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
@@ -115,8 +111,6 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
             checks=(*request.checks, *only.checks),
             allow=meet_areas(request.allow, only.areas),
             attempts=str(only.attempts) if only.attempts else request.attempts,
-            time=f"{only.seconds:g}s" if only.seconds else request.time,
-            budget=request.budget if only.budget_usd is None else f"{only.budget_usd:g}",
         ), None
     reviews = {role for task in plan.tasks for role in task.reviewers}
     named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
@@ -361,6 +355,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
     """
     from chargehand.app.runs import allowed_attempts
+    from chargehand.missions.steering import check_continuable_plan
 
     state = app.mission_state(request.mission)
     before, base = state.request, state.base
@@ -371,6 +366,11 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         verb = "answer" if state.open_question else "send" if going_on else ""
         hint = f"chargehand mission {verb} {state.id} TEXT" if verb else "start a new mission"
         raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
+    check_continuable_plan(state)
+    if state.parent and state.status != "promoted" and app.mission_reader.state(state.parent).status in ENDED:
+        message = f"mission {state.id!r} does a task of {state.parent!r}, which has ended: nobody needs its result"
+        hint = f"chargehand mission show {state.parent} says what can be done with that"
+        raise RefusedError(message, code="not_continuable", hint=hint)
     app.require_recorded_agent(state)
     found = app.find(repository_of(state), revision=base.commit)
     resolved = app.configuration(found, options=given.configuration(), head=False)
@@ -401,6 +401,7 @@ def _follow_up_promoted(
     assert state.base is not None
     assert state.commit is not None
     depot = app.depot(app.project(repository_of(state)))
+    depot.keep_base(state.commit)  # the repository may have lost it, or never have got it
     applied = state.base.branch if state.request.apply and is_applied(state) else None
     after = last_whole_attempt(state)
     continued = MissionContinued(

@@ -170,7 +170,9 @@ class _Selection(msgspec.Struct, frozen=True, kw_only=True):
 def mission_statistics(reader: StateReader, request: StatisticsRequest) -> StatisticsDocument:
     """Return how missions ended. Raises `UsageError`, `StoreError`."""
     chosen = _select(reader, request)
-    counted = gather_statistics(reader.mission_reader, project=chosen.project, since=chosen.since)
+    counted = gather_statistics(
+        reader.mission_reader, project=chosen.project, since=chosen.since, known=reader.tallied
+    )
     return StatisticsDocument(
         project=chosen.project,
         since=chosen.since_text,

@@ -5,33 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, StoreError
+from chargehand.core.plan_events import PlannerStarted, ReviewStarted, TaskStarted
 from chargehand.core.records import Reason
-from chargehand.durable.workers import begin_start, end_start
+from chargehand.durable.workers import LocalWorkers, begin_start, end_start
 from chargehand.store.rows import MissionRow
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reading import StateReader
+    from chargehand.core.events import Event, Payload
     from chargehand.durable.engine import Engine
 
 _LOG = logging.getLogger("chargehand.worker")
 # Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.3
-# Every two seconds: what was lost, and whom to wake.
-_CHECK_LOOKS = 10
+# What was lost, and whom another worker left to be woken.
+_CHECK_SECONDS = 2.0
+# After so long without a look of any worker none was at work: a slow machine may miss some of them.
+_ABSENT_SECONDS = 10.0
 _IDLE_LOOKS = 5
 # Of rows of ended turns; what became of their missions stands in the log.
 _KEEP_SECONDS = 7 * 86_400.0
@@ -53,17 +59,23 @@ class Worker:
 
     def __init__(self, app: App, *, slots: int = SLOTS) -> None:
         self._app = app
+        self._local = LocalWorkers(app.home, version="")
         self._slots = slots
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        # Ends the wait for the next look: a turn ended here, or a coordinator recorded missions.
+        self._news = asyncio.Event()
         self._handed: dict[str, int] = {}
         self._spent: dict[str, int] = {}
         self._seen_alive: dict[str, float] = {}
         self._away = False
         self._asleep = 0
+        # When the next mission is to be woken.
+        self._next: datetime | None = None
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
-        self._stopping.set()
+        self._stopping = True
+        self._news.set()
         self._app.controls.stop_all("release")
 
     async def work(self, *, until_idle: bool, sleepers: bool = False) -> None:
@@ -77,6 +89,7 @@ class Worker:
         from chargehand.durable.engine import Engine
 
         app = self._app
+        self._loop = asyncio.get_running_loop()
         worker = app.member.id
         end_start(_log_path(app.home))
         async with (
@@ -93,26 +106,32 @@ class Worker:
             with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
             await asyncio.to_thread(remove_unneeded_output, app)
-            looks = idle = 0
+            idle, next_check = 0, 0.0
             while not self._is_ending:
-                check = looks % _CHECK_LOOKS == 0
+                check = time.monotonic() >= next_check
                 if check:
+                    next_check = time.monotonic() + _CHECK_SECONDS
+                if check or self._news.is_set() or self._seconds_to_next() <= 0:
+                    self._news.clear()  # before the look: what comes meanwhile is for the next one
                     await asyncio.to_thread(self._wake)
                 found = await self._look(engine, check=check)
-                looks += 1
                 busy = found or engine.active() or (sleepers and self._asleep)
                 idle = 0 if busy else idle + 1
                 if until_idle and idle > _IDLE_LOOKS and not await asyncio.to_thread(self._wake):
                     break
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
-                        await self._stopping.wait()
+                    async with asyncio.timeout(min(_LOOK_SECONDS, max(0.0, self._seconds_to_next()))):
+                        await self._news.wait()
             # The engine waits for what runs before it closes, so that has to be told first.
             app.controls.stop_all("release")
 
     @property
     def _is_ending(self) -> bool:
-        return self._stopping.is_set() or self._app.member.lost
+        return self._stopping or self._app.member.lost
+
+    def _seconds_to_next(self) -> float:
+        """Return how long it is until the next mission is to be woken that this worker knows of."""
+        return math.inf if self._next is None else (self._next - self._app.clock.now()).total_seconds()
 
     def _wake(self) -> bool:
         """Wake the missions whose moment has come, and tell whether there are any.
@@ -120,9 +139,13 @@ class Worker:
         Each worker looks, and the first to hold one does it.
         """
         woken = False
-        now = self._app.clock.now()
+        now, since = self._app.clock.now(), self._local.last_worked()
+        if since is not None and (now - since).total_seconds() > _ABSENT_SECONDS:
+            self._app.steering.note_absence(since)
+        self._local.note_work(now)
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
+        self._next = min((moment for moment in found.values() if moment > now), default=None)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
                 try:
@@ -201,7 +224,8 @@ class Worker:
                 if not await asyncio.to_thread(self._takeable, mission):
                     return
                 _LOG.info("goes on")
-                async with self._app.mission_session(mission, recorded=True) as (_, session):
+                opening = self._app.mission_session(mission, recorded=True, watch=self._see_event)
+                async with opening as (_, session):
                     await run_with_output(self._app, session, mission)
                 _LOG.info("is %s", self._app.store.log.summary(mission).summary.status)
             except asyncio.CancelledError:
@@ -219,6 +243,13 @@ class Worker:
             except Exception as error:  # of our own: without an end it would be tried again for ever
                 _LOG.exception("mission %s", mission)
                 self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
+            finally:
+                self._news.set()
+
+    def _see_event(self, event: Event, payload: Payload) -> None:
+        """Look at once where a coordinator has recorded missions; called from any thread."""
+        if isinstance(payload, TaskStarted | ReviewStarted | PlannerStarted):
+            self._loop.call_soon_threadsafe(self._news.set)
 
     def _takeable(self, mission: str) -> bool:
         """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""

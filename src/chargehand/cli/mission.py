@@ -328,6 +328,7 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
 _DELIVERIES = {
     "next_step": "Message recorded. The agent gets it before its next step.",
     "next_attempt": "Message recorded. The agent gets it with its next attempt: it does not listen as it works.",
+    "next_task": "Message recorded. The tasks that begin from now on are told; one that works is with --task ID.",
     "no_attempt_left": "Message recorded. The agent does not listen as it works, and this is its last attempt: it "
     "gets the message only if the mission is resumed. Use --critical to stop it and be asked.",
     "on_resume": "Message recorded. The agent gets it when the mission runs: chargehand mission resume {mission}",
@@ -438,13 +439,18 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
     """
     from chargehand.app.composition import App
     from chargehand.app.requests import FollowUp, follow_up_mission
-    from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+    from chargehand.cli import run
 
     with App.open() as app:
         made = follow_up_mission(app, FollowUp(mission=mission, text=text, **limits))
         if detach:
-            return leave_to_worker(app, out, made)
-        return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
+            return run.leave_to_worker(app, out, made)
+        state = app.mission_reader.state(made)
+        if state.plan is not None or state.parent:  # a worker has to go on with its tasks, or with its coordinator
+            return run.follow_to_end(app, out, made)
+        return run.show_outcome(
+            app, out, run.continue_with_answers(app, out, run.continue_mission(app, out, made))
+        )
 
 
 @mission.command()
@@ -511,9 +517,10 @@ def promote(mission: str, reason: str, tree: str, task: str | None, out: Output)
 
 @mission.command()
 @named_mission_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
 @task_option
 @json_option
-def discard(mission: str, task: str | None, out: Output) -> None:
+def discard(mission: str, reason: str, task: str | None, out: Output) -> None:
     """Settle a mission as not wanted; its checkpoints stay until gc.
 
     Of a coordinator that is the one task that waits for an approval, where there is one.
@@ -525,7 +532,7 @@ def discard(mission: str, task: str | None, out: Output) -> None:
     with App.open() as app:
         meant = addressed_mission(app, mission, "discard", task=task)
         _name_task(out, meant)
-        print_result(out, discard_mission(app, meant.mission), app.store)
+        print_result(out, discard_mission(app, meant.mission, reason=reason), app.store)
 
 
 def _name_task(out: Output, meant: Addressee) -> None:

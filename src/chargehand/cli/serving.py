@@ -108,8 +108,8 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
 def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> None:
     """Start the dashboard, its API and a worker on this machine, until a signal.
 
-    Prints a link that logs you in once. Beyond loopback accounts are needed (chargehand user add), and a proxy in
-    front that speaks TLS.
+    In a repository that is one of its projects from then on. Prints a link that logs you in once. Beyond loopback
+    accounts are needed (chargehand user add), and a proxy in front that speaks TLS.
 
     \b
     Example:
@@ -124,6 +124,7 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
+    from chargehand.core.errors import RepositoryError
     from chargehand.server.serving import ServeOptions, open_server, serve, url_at
 
     asked = ServeOptions(host=host, port=port, worker=not no_worker, **options)
@@ -140,6 +141,9 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
         return
     with App.open() as app, contextlib.closing(open_server(app, asked)) as listening:
         set_up_logs()
+        # So that the page can start a mission in it; elsewhere there is none to register.
+        with contextlib.suppress(RepositoryError):
+            app.register_project()
 
         def announce() -> None:
             show_link(app, url_at(*listening.getsockname()[:2]), " Ctrl-C stops the server.")

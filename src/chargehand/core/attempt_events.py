@@ -12,7 +12,11 @@ from chargehand.core.records import Checkpoint, Reason, TierChoice
 
 @event("message.delivered")
 class MessageDelivered(Payload, frozen=True, kw_only=True):
-    """A message lies before the agent of an attempt; that it was taken into its work is another event's word."""
+    """A message lies before the agent of an attempt; that it was taken into its work is another event's word.
+
+    One to a coordinator lies before the agents of the tasks that begin from then on: `attempt` is the mission of
+    the first.
+    """
 
     message: str
     attempt: str

@@ -25,7 +25,7 @@ def decode_as(content: bytes | str, kind: Any) -> Any:
 
     Raises `msgspec.DecodeError`, `msgspec.ValidationError`.
     """
-    return _learnt(kind, _JSON, msgspec.json.Decoder).decode(content)
+    return _decode(_learnt(kind, _JSON, msgspec.json.Decoder), content)
 
 
 @overload
@@ -34,7 +34,7 @@ def unpack_as(content: bytes, kind: type[_T]) -> _T: ...
 def unpack_as(content: bytes, kind: Any) -> Any: ...
 def unpack_as(content: bytes, kind: Any) -> Any:
     """Return msgpack as a value of `kind`; raises as `decode_as`."""
-    return _learnt(kind, _PACKED, msgspec.msgpack.Decoder).decode(content)
+    return _decode(_learnt(kind, _PACKED, msgspec.msgpack.Decoder), content)
 
 
 @overload
@@ -57,6 +57,13 @@ def json_schema(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
     (own,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
     return own, parts
+
+
+def _decode(decoder: Any, content: bytes | str) -> Any:
+    try:
+        return decoder.decode(content)
+    except RecursionError as error:  # who sends it is told that it is wrong, as of anything else
+        raise msgspec.DecodeError("it is nested too deeply") from error
 
 
 def _learnt(kind: Any, known: dict[object, _D], make: Callable[[Any], _D]) -> _D:

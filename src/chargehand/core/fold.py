@@ -25,12 +25,9 @@ from chargehand.core.state import (
     MissionMeasures,
     MissionState,
     MissionSummary,
-    NetworkUse,
     Question,
 )
 
-# Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
-_MOST_PLACES = 100
 _Handlers = dict[type[Payload], Callable[[Any, Any], None]]
 _H = TypeVar("_H", bound=Callable[[Any, Any], None])
 _SUMMARY: _Handlers = {}
@@ -65,7 +62,7 @@ def apply(state: MissionSummary, line: Event) -> None:
     """Change a summary or a state by one event."""
     payload = read_payload(line)
     if isinstance(state, MissionState):
-        state.count_plan_time(line.time, claimed=isinstance(payload, m.MissionClaimed))
+        state.count_plan_time(line.time, payload)
     state.id, state.updated = line.mission, line.time
     state.created = state.created or line.time
     if payload is None:
@@ -196,10 +193,11 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
+    # Also of one that goes on already: from here on it stops otherwise.
+    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
     state.drop_lapsed_questions()
-    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
     # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
     state.attempts = [
         replace(attempt, status="running", reasons=())
@@ -222,7 +220,10 @@ def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
     ]
     state.drop_lapsed_questions()
     if state.request is not None:
-        state.request = replace(state.request, attempts=event.attempts, seconds=event.seconds)
+        plan_seconds = event.plan_seconds or state.request.plan_seconds
+        state.request = replace(
+            state.request, attempts=event.attempts, seconds=event.seconds, plan_seconds=plan_seconds
+        )
     state.status, state.reasons = "planned", ()
     state.finished, state.cancel_asked = "", False
     state.fruitless_claims = 0
@@ -408,17 +409,7 @@ def _keep_sandbox(measures: MissionMeasures, event: a.SandboxClosed) -> None:
 @_on(_STATE, a.NetworkRequested)
 @_on(_MEASURES, a.NetworkRequested)
 def _count_request(state: MissionState | MissionMeasures, event: a.NetworkRequested) -> None:
-    used: NetworkUse = state.network
-    listed = 0 if event.unlisted else 1
-    refused = event.unlisted_refused + listed * (not event.allowed)
-    used.refused += refused
-    used.allowed += event.unlisted + listed - refused
-    used.bytes_out += event.bytes_out
-    used.bytes_in += event.bytes_in
-    place = f"{event.host}:{event.port}"
-    told_apart = place in used.hosts_refused or len(used.hosts_refused) < _MOST_PLACES
-    if event.host and not event.allowed and told_apart:
-        used.hosts_refused[place] = used.hosts_refused.get(place, 0) + 1
+    state.network.count(event)
 
 
 @_on(_SUMMARY, a.CheckpointMade, m.CheckpointRestored)
@@ -474,7 +465,7 @@ def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolled
 
 @_on(_STATE, m.PromotionDone, m.MissionRolledBack)
 def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
-    state.prepared = None
+    state.close_promotion(event.commit, event.tree)
     # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base
@@ -540,6 +531,7 @@ def _coordinate(state: MissionSummary, event: Payload) -> None:
 
 @_on(_STATE, *p.PLAN_EVENTS)
 def _keep_progress(state: MissionState, event: Any) -> None:
+    state.half_merged = None if isinstance(event, p.TaskMerged) else state.half_merged
     state.plan = (state.plan or p.PlanProgress()).after(event)
 
 

@@ -79,8 +79,9 @@ class MissionPaused(Payload, frozen=True, kw_only=True):
 
 @event("mission.resumed")
 class MissionResumed(Payload, frozen=True, kw_only=True):
-    """A person let a paused mission go on; `in_place` says that its worker held it all the time.
+    """A person let a paused mission go on, or stop otherwise from here on.
 
+    `in_place` says that its worker held it all the time.
     `step`: until the next recorded step; `to_end`: breakpoints count no more.
     """
 
@@ -95,8 +96,8 @@ class MissionContinued(Payload, frozen=True, kw_only=True):
     """A person wants more of a mission that had come to its end: another attempt follows attempt `after`.
 
     It begins on what that attempt left, or on `base`: what was promoted meanwhile, with `tree` in the workspace
-    where that is another one. `attempts`, `seconds` and, where set, `budget_usd` bound the whole mission from now
-    on.
+    where that is another one. `attempts`, `seconds` and, where set, `budget_usd` and `plan_seconds` bound the
+    whole mission from now on.
     """
 
     identity: str
@@ -106,6 +107,7 @@ class MissionContinued(Payload, frozen=True, kw_only=True):
     budget_usd: float | None = None
     base: Base | None = None
     tree: str = ""
+    plan_seconds: float | None = None
 
 
 @event("setup.detected")
@@ -310,6 +312,9 @@ class PromotionPrepared(Payload, frozen=True, kw_only=True):
     tree: str
     # Those that a roll-back of single tasks takes back.
     tasks: tuple[str, ...] = ()
+    # The task, and the child mission that did it, whose result a coordinator merges by this.
+    task: str = ""
+    mission: str = ""
 
 
 @event("promotion.done")

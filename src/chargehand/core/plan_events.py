@@ -200,7 +200,8 @@ class TaskEnded(Payload, frozen=True, kw_only=True):
 class CoordinatorSlept(Payload, frozen=True, kw_only=True):
     """The coordinator has nothing to decide until one of the child missions of these tasks has news.
 
-    A worker wakes it at `wakes` all the same, where a question expires then.
+    A worker wakes it at `wakes` (ISO 8601, UTC) all the same: a question expires then, a task is overdue, or the
+    plan's time is over.
     """
 
     tasks: tuple[str, ...]
@@ -209,9 +210,14 @@ class CoordinatorSlept(Payload, frozen=True, kw_only=True):
 
 @event("plan.woken")
 class CoordinatorWoken(Payload, frozen=True, kw_only=True):
-    """A child mission has news: a worker goes on with the coordinator."""
+    """A child mission has news, or it is time: a worker goes on with the coordinator.
+
+    From `idle_since` (ISO 8601, UTC) until now no worker was at work, where that is given: the plan's clock stood
+    still.
+    """
 
     mission: str
+    idle_since: str = ""
 
 
 PLAN_EVENTS: tuple[type[Payload], ...] = (

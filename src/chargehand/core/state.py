@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from chargehand.core import attempt_events as events
 from chargehand.core import mission_events as m
 from chargehand.core.config import Config
-from chargehand.core.plan_events import PlanProgress, TaskTally
+from chargehand.core.events import Payload
+from chargehand.core.plan_events import CoordinatorWoken, PlanProgress, TaskMerged, TaskTally
 from chargehand.core.records import (
     AttemptStatus,
     Base,
@@ -33,7 +34,8 @@ from chargehand.core.records import (
 
 _N = TypeVar("_N", int, float)
 
-
+# Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
+_MOST_PLACES = 100
 # How a question begins that asks a person to allow an act. An agent that begins its own so only gets a person.
 PERMISSION = "May the agent do this? "
 
@@ -238,6 +240,19 @@ class NetworkUse(Struct, kw_only=True):
     # A default that is an empty collection msgspec copies for each struct.
     hosts_refused: dict[str, int] = {}
 
+    def count(self, event: events.NetworkRequested) -> None:
+        """Count a request, or those that were too many to be listed one by one."""
+        listed = 0 if event.unlisted else 1
+        refused = event.unlisted_refused + listed * (not event.allowed)
+        self.refused += refused
+        self.allowed += event.unlisted + listed - refused
+        self.bytes_out += event.bytes_out
+        self.bytes_in += event.bytes_in
+        place = f"{event.host}:{event.port}"
+        told_apart = place in self.hosts_refused or len(self.hosts_refused) < _MOST_PLACES
+        if event.host and not event.allowed and told_apart:
+            self.hosts_refused[place] = self.hosts_refused.get(place, 0) + 1
+
 
 class Ending(Struct, frozen=True, kw_only=True):
     """How a mission stood, held by nobody, when a person discarded it: discarding does not change how it ended."""
@@ -366,8 +381,9 @@ class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
     `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `sandbox_kinds` the
-    tiers and drivers of the sandboxes that it had, each pair once.
+    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the task
+    whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers of
+    the sandboxes that it had, each pair once.
     """
 
     config: Config | None = None
@@ -387,6 +403,7 @@ class MissionState(MissionSummary, kw_only=True):
     continued: dict[int, m.MissionContinued] = {}
     plan: PlanProgress | None = None
     plan_elapsed: float = 0.0
+    half_merged: TaskMerged | None = None
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
     acknowledged: set[str] = set()
@@ -398,15 +415,25 @@ class MissionState(MissionSummary, kw_only=True):
         names = [name for name in self.steps if name.startswith(prefix)]
         return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
 
-    def count_plan_time(self, now: str, *, claimed: bool) -> None:
-        """Count what passed until a line at `now`: while a plan is worked on, or sleeps until its tasks have news.
+    def close_promotion(self, commit: str, tree: str) -> None:
+        """Forget the journal's entry: its branch is moved, for the result of a task where it says so."""
+        before, self.prepared = self.prepared, None
+        if before is not None and before.mission:
+            self.half_merged = TaskMerged(task=before.task, mission=before.mission, commit=commit, tree=tree)
 
-        It stands still while people are waited for, and from the death of a worker to the next claim.
+    def count_plan_time(self, now: str, event: Payload | None) -> None:
+        """Count what passed until an event at `now`: while a plan is worked on, or sleeps until a task has news.
+
+        It stands still while people are waited for, and while no worker is at work: from the death of the one that
+        had it to the next claim, and as long as it slept and there was none.
         """
-        if self.plan is None or self.status != "running" or (claimed and not self.asleep):
+        if self.plan is None or self.status != "running":
             return
+        if isinstance(event, m.MissionClaimed) and not self.asleep:
+            return
+        until = event.idle_since if isinstance(event, CoordinatorWoken) and event.idle_since else now
         with contextlib.suppress(ValueError, TypeError):  # a damaged line
-            passed = datetime.fromisoformat(now) - datetime.fromisoformat(self.updated)
+            passed = datetime.fromisoformat(until) - datetime.fromisoformat(self.updated)
             self.plan_elapsed += max(0.0, passed.total_seconds())
 
     def _is_nested(self, name: str) -> bool:

@@ -135,6 +135,10 @@ class Engine:
         if self._closing:
             raise asyncio.CancelledError  # taken just before the end: it is given back
         self._active[mission] += 1
+        task = asyncio.current_task()
+        assert task is not None
+        # Not before its end is written: until then it has its slot.
+        task.add_done_callback(lambda _: self._scheduler.look())
         try:
             await self._run(mission)
         except Exception as error:

@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -159,6 +160,7 @@ class LocalWorkers:
 
     def __init__(self, home: Path, *, version: str) -> None:
         self.directory = home / "workers"
+        self._worked = home / "last-worked"
         self._version = version
 
     def join(self, role: Role, *, on_lost: Callable[[], None] | None = None) -> LocalMembership:
@@ -199,6 +201,18 @@ class LocalWorkers:
         for fresh in self.directory.glob(f"{FRESH}*"):
             remove_abandoned(fresh)
         return dead
+
+    def last_worked(self) -> datetime | None:
+        """Return when a worker of this directory was last at work, `None` where none ever was."""
+        try:
+            return datetime.fromtimestamp(self._worked.stat().st_mtime, UTC)
+        except FileNotFoundError:
+            return None
+
+    def note_work(self, now: datetime) -> None:
+        """Note that a worker of this directory, which is there, is at work now."""
+        self._worked.touch(mode=0o600)
+        os.utime(self._worked, (now.timestamp(), now.timestamp()))
 
     def socket(self, worker: str) -> Path:
         """Return where a worker takes orders."""

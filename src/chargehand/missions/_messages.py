@@ -68,7 +68,10 @@ def requires_next_attempt(state: MissionState, number: int) -> bool:
 
 
 def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tuple[Payload, ...]:
-    """Return the events of a mission's end: which messages reached no agent, and the end itself."""
+    """Return the events of a mission's end: what nobody told of yet, and the end itself.
+
+    That is which messages reached no agent, and that of a task whose result is on a coordinator's branch.
+    """
     ends = {"promoted": "it was promoted", "waiting": "it waits for a person to decide about its result"}
     why = ends.get(finished.status, f"it ended as {finished.status}")
     reason = Reason(code="not_delivered", message=f"{why}, and no further attempt will receive the message")
@@ -84,7 +87,7 @@ def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tup
         for each in state.messages
         if each.message not in state.undelivered and not was_received(each)
     )
-    return (*undelivered, finished)
+    return (*undelivered, *((state.half_merged,) if state.half_merged is not None else ()), finished)
 
 
 def events_of_attempt_end(

@@ -8,7 +8,7 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import PROMOTE, MissionFinished, QuestionExpired
 from chargehand.core.records import Reason
-from chargehand.core.state import ENDED, MissionState, Question
+from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
 from chargehand.missions._messages import is_about_message
 
 
@@ -66,7 +66,7 @@ def next_expiry(state: MissionState) -> str:
     return next((asked.expires for asked in state.expiring), "")
 
 
-def expire_questions(state: MissionState, now: datetime) -> tuple[Payload, ...]:
+def expire_questions(state: MissionSummary, now: datetime) -> tuple[Payload, ...]:
     """Return the events of the open questions whose time is over: each with its default, or a person is needed.
 
     For whoever holds the mission: until it is in the log, no reader takes a question for expired.

@@ -21,6 +21,8 @@ from chargehand.core.state import SETTLED, AttemptState, Ending, MissionSummary
 
 CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
 CAUSE_CLASSES: tuple[CauseClass, ...] = get_args(CauseClass)
+# What a mission that failed may be resumed after: not what was wrong with its work.
+RESUMED: tuple[CauseClass, ...] = ("engine", "provider", "person")
 # Statuses in which a mission goes on only if a person makes it; a paused one has not ended.
 ENDED: frozenset[MissionStatus] = SETTLED - {"paused"}
 # The code of a mission whose role had to add a failing test, and did: it waits for a developer.

@@ -101,12 +101,16 @@ class Control:
     async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
         """Let it go on where it stood, once it has again what the pause let others have.
 
-        The time until then counts for no limit. One that is being stopped does not go on: a person's word that it
-        should end stands.
+        The time until then counts for no limit. One that goes on already only stops otherwise: with `step` before
+        the next of its steps, with `to_end` no more. One that is being stopped does not go on: a person's word
+        that it should end stands.
         """
-        if not self.paused or self.stopped is not None or self._taking_again is not None:
+        goes_on = not self.paused or self._taking_again is not None
+        if self.stopped is not None or (goes_on and not (step or to_end)):
             return
         self._journal.record(MissionResumed(identity=identity, in_place=True, step=step, to_end=to_end))
+        if goes_on:
+            return
         if self._places:  # whoever gave the order does not wait for others to end
             self._taking_again = asyncio.create_task(self._take_places())
         else:

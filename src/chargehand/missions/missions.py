@@ -23,7 +23,7 @@ from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, has_branch_moved, rebase_promoted
-from chargehand.missions.reading import MissionReader, find_checkpoint, is_undelivered
+from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_of_plan, is_undelivered
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
@@ -117,7 +117,14 @@ class Missions:
             finally:
                 # A paused mission, or one with an open question, goes on in the workspace that it has.
                 if journal.state.status in SETTLED - {"paused"} and journal.state.open_question is None:
-                    await asyncio.shield(asyncio.to_thread(remove_leftovers, services, journal.state))
+                    await asyncio.shield(asyncio.to_thread(self._remove_leftovers, journal.state))
+
+    def _remove_leftovers(self, state: MissionState) -> None:
+        services, ended = self._services, [state.id]
+        if state.plan is not None:  # of a task whose worker died when it was told to end nobody did it
+            tasks = services.store.log.summaries(services.workers.live, parent=state.id)
+            ended += [each.summary.id for each in tasks if each.summary.status in ENDED]
+        remove_leftovers(services.home, lambda: services.depot, *ended)
 
     def _journal(self, mission: str) -> Journal:
         services = self._services
@@ -131,8 +138,9 @@ class Missions:
 
         A person may approve a changed check surface, protected areas, tests changed on purpose and a tree without
         checks, never override a failed check of the tree itself. What is promoted already and could not be
-        exported or applied is delivered now; where the branch that it is to be applied to has moved on, what both
-        come to is judged and promoted on top. Raises `RefusedError` (`merge_conflict` where they conflict).
+        exported or applied is delivered now, as is what a plan merged that ended before all was done; where the
+        branch that it is to be applied to has moved on, what both come to is judged and promoted on top. Raises
+        `RefusedError` (`merge_conflict` where they conflict).
         """
         async with self._claim(mission) as (journal, control):
             flow = MissionFlow(self._services, journal, control, fault=self._fault)
@@ -146,6 +154,13 @@ class Missions:
         self, flow: MissionFlow, journal: Journal, *, identity: str, reason: str, seen: str
     ) -> None:
         mission = journal.mission
+        if is_part_of_plan(journal.state):
+            _check_seen(journal, journal.state.tree or "", seen)
+            # Each merge was judged; that it is exported without the rest, a person says.
+            approved = ApprovalGiven(tree=journal.state.tree or "", identity=identity, reason=reason)
+            journal.record(approved, durable=True)
+            await flow.deliver()
+            return
         if is_undelivered(journal.state):
             rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
             if rebase is None:
@@ -155,12 +170,7 @@ class Missions:
         else:
             rebase = None
             base, tree = _promotable(journal.state)
-        if not tree.startswith(seen):
-            raise RefusedError(
-                f"mission {mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
-                code="tree_changed",
-                hint=f"look again: chargehand mission diff {mission}",
-            )
+        _check_seen(journal, tree, seen)
         # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
         scope: VerdictScope = "merged" if rebase else "attempt"
         verdict, context = await run_interruptible(journal, lambda: flow.judge_again(base, tree, scope=scope))
@@ -305,6 +315,16 @@ class Missions:
             ) as sandbox,
         ):
             yield workspace, sandbox
+
+
+def _check_seen(journal: Journal, tree: str, seen: str) -> None:
+    """Raise `RefusedError` (`tree_changed`) where a person looked at another tree, by its beginning, than this."""
+    if not tree.startswith(seen):
+        raise RefusedError(
+            f"mission {journal.mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
+            code="tree_changed",
+            hint=f"look again: chargehand mission diff {journal.mission}",
+        )
 
 
 def _promotable(state: MissionState) -> tuple[Base, str]:

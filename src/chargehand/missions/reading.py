@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from datetime import datetime
+from functools import lru_cache
 from threading import Lock
 
 from msgspec import Struct
@@ -17,56 +18,46 @@ from chargehand.core.fold import apply, fold, mark_unheld
 from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.state import MissionState, MissionSummary, independent_copy
 from chargehand.durable.workers import Roster
-from chargehand.missions._messages import wake_time
 from chargehand.store.chain import AuditProblem
 from chargehand.store.heads import LogHead
 from chargehand.store.log import EventLog
-from chargehand.store.rows import MissionRow
+from chargehand.store.rows import MissionListing, MissionRow
 from chargehand.store.store import Store
 
 # Of a long log no more is in memory at once than so many lines.
 _LINES_AT_ONCE = 5_000
 
 
-class QueuePosition(Struct, frozen=True, kw_only=True):
-    """A mission that should go on and that nobody alive holds; `before` so many others were asked for before it.
+class Queue(Struct, frozen=True, kw_only=True):
+    """The `missions` that should go on and that nobody alive holds, the one that was asked for first before all.
 
     `workers` take up whatever should go on and are alive, `running` is how many missions they hold.
     """
 
     workers: int
     running: int
-    before: int
+    missions: tuple[str, ...]
 
-    @property
-    def reason(self) -> Reason:
-        """Why it waits, in words; the code is `no_worker`, or `queued` where one is alive."""
-        ahead = f" ({self.before} ahead of it in the queue)" if self.before else ""
-        if not self.workers:
-            message = f"no worker is running, `chargehand worker` starts one{ahead}"
-            return Reason(code="no_worker", message=message)
-        who = "1 worker is running" if self.workers == 1 else f"{self.workers} workers are running"
-        what = "1 mission" if self.running == 1 else f"{self.running} missions"
-        message = f"waiting for a worker: {who} {what}{ahead}; it starts automatically"
-        return Reason(code="queued", message=message)
+    def reasons(self, among: Collection[str] | None = None) -> dict[str, Reason]:
+        """Return in words why each mission waits, or each `among` some, in the order of the queue."""
+        wanted = None if among is None else frozenset(among)
+        return {
+            mission: _queue_reason(self.workers, self.running, before)
+            for before, mission in enumerate(self.missions)
+            if wanted is None or mission in wanted
+        }
 
 
-def queue_positions(store: Store, workers: Roster) -> dict[str, QueuePosition]:
-    """Return the position of each mission that should go on and that nobody alive holds, the oldest first.
-
-    Raises `StoreError`.
-    """
-    alive = {member.id for member in workers.members() if member.role == "worker"}
-    # Rows and locks only: this must stay cheap, as lists ask it on every refresh.
-    queue = store.log.queue()
-    living = {owner for owner in {owner for _, owner in queue} if owner is not None and workers.live(owner)}
-    # A `chargehand run` holds its own mission and takes no other: it counts as a living owner, not as a worker.
-    running = sum(owner in living and owner in alive for _, owner in queue)
-    free = [mission for mission, owner in queue if owner not in living]
-    return {
-        mission: QueuePosition(workers=len(alive), running=running, before=before)
-        for before, mission in enumerate(free)
-    }
+# Lists ask for the words of a whole queue again and again, and hardly ever are they others than before.
+@lru_cache(maxsize=5_000)
+def _queue_reason(workers: int, running: int, before: int) -> Reason:
+    ahead = f" ({before} ahead of it in the queue)" if before else ""
+    if not workers:
+        return Reason(code="no_worker", message=f"no worker is running, `chargehand worker` starts one{ahead}")
+    who = "1 worker is running" if workers == 1 else f"{workers} workers are running"
+    what = "1 mission" if running == 1 else f"{running} missions"
+    message = f"waiting for a worker: {who} {what}{ahead}; it starts automatically"
+    return Reason(code="queued", message=message)
 
 
 class FollowedMission:
@@ -196,29 +187,37 @@ class MissionReader(Struct, frozen=True, kw_only=True):
 
     def summaries(self, *, project: str | None = None) -> Iterator[MissionSummary]:
         """Yield what lists tell of all missions, of one project if named, oldest first; no log is read."""
-        for listing in self.store.log.summaries(self.workers.live, project=project):
+        for listing in self.listings(project=project):
             yield listing.summary
+
+    def listings(self, *, project: str | None = None) -> tuple[MissionListing, ...]:
+        """Return all missions as lists show them, as `summaries`; the same tuple while nothing has changed."""
+        return self.store.log.summaries(self.workers.live, project=project)
 
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds the mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
 
+    def queue(self) -> Queue:
+        """Return the missions that should go on and that nobody alive has taken up. Raises `StoreError`."""
+        alive = {member.id for member in self.workers.members() if member.role == "worker"}
+        # Rows and locks only: this must stay cheap, as lists ask it on every refresh.
+        rows = self.store.log.queue()
+        owners = {owner for _, owner in rows if owner is not None}
+        living = {owner for owner in owners if self.workers.live(owner)}
+        # A `chargehand run` holds its own mission and takes no other: a living owner that is no worker.
+        running = sum(owner in living and owner in alive for _, owner in rows)
+        free = tuple(mission for mission, owner in rows if owner not in living)
+        return Queue(workers=len(alive), running=running, missions=free)
+
     def waits(self, among: Collection[str] | None = None) -> dict[str, Reason]:
-        """Return why each mission waits that should go on and that nobody alive has taken up, the oldest first.
-
-        Only those `among` some, where these are given: words for a long queue take longer than to look at it.
-        """
-        found = queue_positions(self.store, self.workers)
-        wanted = found if among is None else [mission for mission in among if mission in found]
-        return {mission: found[mission].reason for mission in wanted}
-
-    def queued(self) -> int:
-        """Return how many missions should go on and nobody alive has taken up."""
-        return len(queue_positions(self.store, self.workers))
+        """Return why each mission of the queue waits, or each of those `among` some; see `Queue.reasons`."""
+        return self.queue().reasons(among)
 
     def sleepers(self) -> dict[str, datetime]:
-        """Return the missions that wait for quota and when each is to be woken, the first one first."""
-        waking = ((wake_time(row.id, row.wakes), row.id) for row in self.store.log.sleeping() if row.wakes)
+        """Return the missions that the clock lets go on, and from when each is looked at, the first one first."""
+        rows = self.store.log.sleeping()
+        waking = ((datetime.fromisoformat(row.wakes), row.id) for row in rows if row.wakes)
         return {mission: moment for moment, mission in sorted(waking)}
 
     def followed(self, mission: str) -> FollowedMission:
@@ -313,6 +312,12 @@ def is_undelivered(state: MissionState) -> bool:
     if state.commit is None or state.parent:  # a task's coordinator delivers
         return False
     return not is_exported(state) or (state.request.apply and not is_applied(state))
+
+
+def is_part_of_plan(state: MissionState) -> bool:
+    """Tell whether a plan ended before all was done, and what was merged until then stays on its branch alone."""
+    ended = state.status in ("refused", "failed", "exhausted", "cancelled")
+    return ended and state.plan is not None and state.commit is not None and not is_rolled_back(state)
 
 
 def not_promoted_error(state: MissionState) -> RefusedError:

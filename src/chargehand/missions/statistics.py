@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from datetime import UTC, datetime
 from typing import get_args
@@ -23,7 +23,10 @@ from chargehand.core.state import AttemptState, Ending, MissionMeasures, Mission
 from chargehand.missions.causes import CAUSE_CLASSES, ENDED, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions.journal import AGENT
 from chargehand.missions.reading import MissionReader
+from chargehand.store.rows import MissionListing
 
+# Missions that are counted together, and blocks of them that are known by what they came to.
+_BLOCK, _MOST_BLOCKS = 64, 1_000
 _BROKEN_OFF = {("failed", "provider"), ("failed", "person"), ("waiting", "provider")}
 _NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
 
@@ -135,19 +138,54 @@ class Statistics(Struct, frozen=True, kw_only=True):
 
 
 def gather_statistics(
-    reader: MissionReader, *, project: str | None = None, since: datetime | None = None
+    reader: MissionReader,
+    *,
+    project: str | None = None,
+    since: datetime | None = None,
+    known: TalliedBlocks | None = None,
 ) -> Statistics:
     """Return the statistics of all missions, or of one project's, created at `since` (timezone-aware) or later.
 
-    Reads the projected rows, so the time it takes does not grow with the length of the logs. Raises `StoreError`.
+    Reads the projected rows, so the time it takes does not grow with the length of the logs. `known` is for who
+    asks again: only blocks with a mission that has changed since are counted again. Raises `StoreError`.
     """
-    tally = MissionTally()
+    total, known = MissionTally(), known if known is not None and since is None else {}
     moment = since.astimezone(UTC).isoformat(timespec="microseconds") if since is not None else None
-    log, is_live = reader.store.log, reader.workers.live
-    for listing in log.summaries(is_live, project=project, since=moment, measures=True):
+    listings = reader.store.log.summaries(reader.workers.live, project=project, since=moment, measures=True)
+    for begin in range(0, len(listings), _BLOCK):
+        block, before = listings[begin : begin + _BLOCK], known.get((project, begin))
+        if before is None or before[0] != block:
+            if len(known) >= _MOST_BLOCKS:
+                known.clear()
+            before = known[project, begin] = (block, _tally(block))
+        _add_up(total, before[1])
+    return total.stats()
+
+
+def _tally(listings: Iterable[MissionListing]) -> MissionTally:
+    tally = MissionTally()
+    for listing in listings:
         assert listing.measures is not None
         tally.add(listing.summary, listing.measures)
-    return tally.stats()
+    return tally
+
+
+def _add_up(total: Struct, part: Struct) -> None:
+    """Add to each count of `total` that of a `part` of the same kind, which stays as it is."""
+    for name in total.__struct_fields__:
+        mine, its = getattr(total, name), getattr(part, name)
+        match mine:
+            case int():
+                setattr(total, name, mine + its)
+            case array():
+                mine.extend(its)
+            case Counter():
+                mine.update(its)
+            case dict():
+                for key, each in its.items():
+                    _add_up(mine.setdefault(key, type(each)()), each)
+            case _:
+                _add_up(mine, its)
 
 
 class Sample(Struct):
@@ -162,6 +200,11 @@ class Sample(Struct):
             self.unknown += 1
         else:
             self.values.append(value)
+
+    def total(self) -> float | None:
+        """Return the sum of what is known, `None` where nothing is."""
+        # In one order, whichever they were added up in: a sum of floats depends on it.
+        return sum(sorted(self.values)) if self.values else None
 
     def spread(self) -> Percentiles:
         """Return their percentiles."""
@@ -187,9 +230,7 @@ class _AttemptTally(Struct):
     succeeded: int = 0
     by_class: Counter[CauseClass] = field(default_factory=Counter)
     seconds: Sample = field(default_factory=Sample)
-    usd: float = 0.0
-    priced: int = 0
-    unpriced: int = 0
+    usd: Sample = field(default_factory=Sample)
 
     def add(self, attempt: AttemptState, cause: Cause | None) -> None:
         if cause is None:
@@ -197,11 +238,7 @@ class _AttemptTally(Struct):
         else:
             self.by_class[cause.kind] += 1
         self.seconds.add(attempt.seconds)
-        if attempt.cost_known and attempt.cost_usd is not None:
-            self.usd += attempt.cost_usd
-            self.priced += 1
-        else:
-            self.unpriced += 1
+        self.usd.add(attempt.cost_usd if attempt.cost_known else None)
 
     def stats(self) -> AttemptStats:
         return AttemptStats(
@@ -209,7 +246,7 @@ class _AttemptTally(Struct):
             succeeded=self.succeeded,
             by_class={kind: self.by_class[kind] for kind in CAUSE_CLASSES},
             seconds=self.seconds.spread(),
-            cost=Cost(usd=self.usd if self.priced else None, known=self.priced, unknown=self.unpriced),
+            cost=Cost(usd=self.usd.total(), known=len(self.usd.values), unknown=self.usd.unknown),
         )
 
 
@@ -250,19 +287,30 @@ class _SandboxTally(Struct):
         )
 
 
-class MissionTally:
+class _CauseTally(Struct):
+    """Missions and attempts that ended for one cause."""
+
+    missions: int = 0
+    attempts: int = 0
+
+
+class MissionTally(Struct):
     """Adds up missions one by one."""
 
-    def __init__(self) -> None:
-        self._statuses: Counter[MissionStatus] = Counter()
-        self._ended = self._completed = self._promoted = self._rolled_back = self._engine = self._tasks = 0
-        self._seconds = Sample()
-        self._attempts = _AttemptTally()
-        self._agents: dict[str, _AttemptTally] = {}
-        self._causes: dict[Cause, Counter[str]] = {}
-        self._checkpoints = Sample()
-        self._sandboxes = _SandboxTally()
-        self._network: Counter[str] = Counter()
+    statuses: Counter[MissionStatus] = field(default_factory=Counter)
+    tasks: int = 0
+    ended: int = 0
+    completed: int = 0
+    promoted: int = 0
+    rolled_back: int = 0
+    engine: int = 0
+    seconds: Sample = field(default_factory=Sample)
+    attempts: _AttemptTally = field(default_factory=_AttemptTally)
+    agents: dict[str, _AttemptTally] = field(default_factory=dict)
+    causes: dict[Cause, _CauseTally] = field(default_factory=dict)
+    checkpoints: Sample = field(default_factory=Sample)
+    sandboxes: _SandboxTally = field(default_factory=_SandboxTally)
+    network: Counter[str] = field(default_factory=Counter)
 
     def add(self, state: MissionSummary, measures: MissionMeasures) -> None:
         """Count one mission."""
@@ -270,32 +318,32 @@ class MissionTally:
         if unheld_status(state) in ENDED:
             state = copy(state)
             mark_unheld(state)
-        self._statuses[state.status] += 1
-        self._tasks += bool(state.parent)
+        self.statuses[state.status] += 1
+        self.tasks += bool(state.parent)
         for seconds in measures.checkpoint_seconds:
-            self._checkpoints.add(seconds)
+            self.checkpoints.add(seconds)
         # Checkpoints of older versions did not record how long they took.
-        self._checkpoints.unknown += state.checkpoint_count - len(measures.checkpoint_seconds)
+        self.checkpoints.unknown += state.checkpoint_count - len(measures.checkpoint_seconds)
         for sandbox in measures.sandboxes:
-            self._sandboxes.add(sandbox)
+            self.sandboxes.add(sandbox)
         for name in _NETWORK:
-            self._network[name] += getattr(measures.network, name)
+            self.network[name] += getattr(measures.network, name)
         ended = state.status in ENDED
         for attempt in state.attempts:
             # A lost attempt counts once its mission has ended: until then another worker may go on with it.
             if attempt.copied or attempt.status == "running" or (attempt.status == "lost" and not ended):
                 continue
             cause = attempt_cause(attempt)
-            self._attempts.add(attempt, cause)
-            self._agents.setdefault(attempt.agent, _AttemptTally()).add(attempt, cause)
+            self.attempts.add(attempt, cause)
+            self.agents.setdefault(attempt.agent, _AttemptTally()).add(attempt, cause)
             if cause is not None:
-                self._causes.setdefault(cause, Counter())["attempts"] += 1
+                self.causes.setdefault(cause, _CauseTally()).attempts += 1
         if ended:
             self._add_end(_own_end(state))
             spent = None
             if state.created and state.finished:
                 spent = datetime.fromisoformat(state.finished) - datetime.fromisoformat(state.created)
-            self._seconds.add(spent.total_seconds() if spent is not None else None)
+            self.seconds.add(spent.total_seconds() if spent is not None else None)
 
     def _add_end(self, end: Ending) -> None:
         cause = mission_cause(end)
@@ -305,50 +353,50 @@ class MissionTally:
         kind = cause.kind if cause is not None else ""
         broken_off = (end.status, kind) in _BROKEN_OFF
         promoted = end.status == "promoted"
-        self._ended += 1
-        self._engine += engine
-        self._completed += not engine and not broken_off
-        self._promoted += promoted
-        self._rolled_back += promoted and end.base is not None and end.tree == end.base.tree
+        self.ended += 1
+        self.engine += engine
+        self.completed += not engine and not broken_off
+        self.promoted += promoted
+        self.rolled_back += promoted and end.base is not None and end.tree == end.base.tree
         if cause is not None:
-            self._causes.setdefault(cause, Counter())["missions"] += 1
+            self.causes.setdefault(cause, _CauseTally()).missions += 1
 
     def stats(self) -> Statistics:
         """Return what was counted."""
         causes = [
-            CauseStats(cause=cause, missions=counts["missions"], attempts=counts["attempts"])
-            for cause, counts in self._causes.items()
+            CauseStats(cause=cause, missions=counted.missions, attempts=counted.attempts)
+            for cause, counted in self.causes.items()
         ]
-        agents = [(name, attempts.stats()) for name, attempts in self._agents.items()]
+        agents = [(name, attempts.stats()) for name, attempts in self.agents.items()]
         return Statistics(
             missions=MissionStats(
-                total=self._statuses.total(),
-                tasks=self._tasks,
-                by_status={status: self._statuses[status] for status in get_args(MissionStatus)},
-                ended=self._ended,
-                completed=self._completed,
-                promoted=self._promoted,
-                rolled_back=self._rolled_back,
-                engine_failures=self._engine,
-                seconds=self._seconds.spread(),
+                total=self.statuses.total(),
+                tasks=self.tasks,
+                by_status={status: self.statuses[status] for status in get_args(MissionStatus)},
+                ended=self.ended,
+                completed=self.completed,
+                promoted=self.promoted,
+                rolled_back=self.rolled_back,
+                engine_failures=self.engine,
+                seconds=self.seconds.spread(),
             ),
             rates=Rates(
-                completion=self._share(self._completed),
-                promotion=self._share(self._promoted),
-                engine_failure=self._share(self._engine),
+                completion=self._share(self.completed),
+                promotion=self._share(self.promoted),
+                engine_failure=self._share(self.engine),
             ),
-            attempts=self._attempts.stats(),
+            attempts=self.attempts.stats(),
             causes=tuple(sorted(causes, key=lambda one: (-one.missions, -one.attempts, one.cause.code or ""))),
             agents=dict(sorted(agents, key=lambda item: (-item[1].ended, item[0]))),
             checkpoints=CheckpointStats(
-                made=self._checkpoints.unknown + len(self._checkpoints.values), seconds=self._checkpoints.spread()
+                made=self.checkpoints.unknown + len(self.checkpoints.values), seconds=self.checkpoints.spread()
             ),
-            sandboxes=self._sandboxes.stats(),
-            network=NetworkStats(**{name: self._network[name] for name in _NETWORK}),
+            sandboxes=self.sandboxes.stats(),
+            network=NetworkStats(**{name: self.network[name] for name in _NETWORK}),
         )
 
     def _share(self, count: int) -> float | None:
-        return count / self._ended if self._ended else None
+        return count / self.ended if self.ended else None
 
 
 def _own_end(state: MissionSummary) -> Ending:
@@ -365,3 +413,7 @@ def _own_end(state: MissionSummary) -> Ending:
         return before
     lost = any(reason.code == "worker_lost" for reason in before.reasons)
     return replace(before, status="failed") if lost else now
+
+
+# By project and place in its list: missions, and what they come to, which nobody changes.
+TalliedBlocks = dict[tuple[str | None, int], tuple[tuple[MissionListing, ...], MissionTally]]

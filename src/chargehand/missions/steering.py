@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -44,13 +45,15 @@ from chargehand.missions._messages import (
 )
 from chargehand.missions._questions import check_answer, expire_questions
 from chargehand.missions._questions import require_question as require_question
-from chargehand.missions.causes import mission_cause
+from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
-from chargehand.missions.reading import MissionReader, is_rolled_back
+from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_used
+from chargehand.missions.sandboxes.provisioning import remove_leftovers
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
+from chargehand.workspace.depot import Depot
 from chargehand.workspace.space import require_room
 
 # Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
@@ -75,17 +78,30 @@ def last_whole_attempt(state: MissionState) -> int:
     return max(whole, default=0)
 
 
+def check_continuable_plan(state: MissionState) -> None:
+    """Raise `RefusedError` (`not_continuable`) where a plan does not go on, whatever a person adds to it."""
+    if state.plan is None or state.status not in ("waiting", "refused"):
+        return
+    hint = f"chargehand mission plan {state.id} shows which of its tasks waits for what"
+    if state.status == "refused":
+        more = f"chargehand mission promote {state.id} exports what was merged, and " if state.commit else ""
+        hint = f"{more}chargehand run --plan FILE starts another plan for what is left"
+    message = f"the plan of mission {state.id!r} is {state.status}, and does not go on by a message"
+    raise RefusedError(message, code="not_continuable", hint=hint)
+
+
 class Steering(Struct, frozen=True, kw_only=True):
     """What a person does to a mission at rest; needs neither its repository nor a sandbox.
 
     Every method holds the mission for the moment it takes, and raises `RefusedError`: `mission_held` where a
-    worker has it, else with the status that forbids it.
+    worker has it, else with the status that forbids it. `open_depot` opens the depot of a mission, or raises.
     """
 
     store: Store
     look: MissionReader
     worker: str
     identity: str
+    open_depot: Callable[[MissionState], Depot]
     clock: Clock = field(default_factory=SystemClock)
 
     def pause(self, mission: str, reason: str = "") -> MissionState:
@@ -99,33 +115,36 @@ class Steering(Struct, frozen=True, kw_only=True):
         It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
         waits for quota, or for room on the disk, looks now whether there is any; one that waits for an earlier
         mission begins beside it. What nobody answered in time is asked again. With `step` it is paused again
-        before the next of its steps, with `to_end` at no breakpoint.
+        before the next of its steps, with `to_end` at no breakpoint, whatever it waits for.
         """
+        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
+        stops = (resumed,) if step or to_end else ()
         before = self.look.state(mission)
         if before.expiring and self.wake(mission, now=self.clock.now()):
             before = self.look.state(mission)
         if before.held is not None:
-            return self._let_begin(mission)
-        if before.status == "planned" or self.store.log.get(mission).runnable:
-            return before
+            return self._let_begin(mission, *stops)
+        if before.status == "planned" or self.store.log.get(mission).runnable or (before.asleep and stops):
+            open_ones: tuple[MissionStatus, ...] = ("planned", "paused")
+            wanted = partial(self._record, among=open_ones, verb="resume", code="not_resumable")
+            return wanted(mission, *stops) if stops else before
         if before.waits_for_quota is not None:
-            return self.answer(mission, GO_ON)
+            return self.answer(mission, GO_ON, then=stops)
         cause = mission_cause(before)
         among: tuple[MissionStatus, ...] = ("paused", "cancelled")
-        if cause is not None and cause.kind in ("engine", "provider"):
+        if cause is not None and cause.kind in RESUMED:
             among += ("failed",)
         if before.needs_person:
             among += ("waiting",)
         if before.status in among and before.attempts:
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
-        resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
-    def _let_begin(self, mission: str) -> MissionState:
+    def _let_begin(self, mission: str, *stops: Payload) -> MissionState:
         with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
             events = events_of_start(self.look, state, identity=self.identity)
-            self.store.log.append(mission, *events, epoch=epoch, durable=True)
+            self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
         return self.look.state(mission)
 
     def follow_up(
@@ -133,9 +152,12 @@ class Steering(Struct, frozen=True, kw_only=True):
     ) -> MissionState:
         """Give a mission that ended without a promotion up to `attempts` more, and its agent a message.
 
-        It has `seconds` more; `budget_usd` is its whole budget from now on, as before where that is `None`.
+        It has `seconds` more, the plan of a coordinator too where it has a limit; `budget_usd` is its whole budget
+        from now on, as before where that is `None`.
         """
         before = self.look.state(mission)
+        is_limited = before.request is not None and before.request.plan_seconds is not None
+        used = plan_seconds_used(before, self.clock.now())
         after = last_whole_attempt(before)
         if before.status in FOLLOWED and len(before.attempts) > after:
             # First, for a worker may take it at once: what was paid for is not asked for again.
@@ -146,22 +168,26 @@ class Steering(Struct, frozen=True, kw_only=True):
             attempts=after + attempts,
             seconds=before.seconds_of() + seconds,
             budget_usd=budget_usd,
+            plan_seconds=used + seconds if is_limited else None,
         )
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"))
         return self._record(mission, message, continued, among=FOLLOWED, verb="continue", code="not_continuable")
 
     def cancel(self, mission: str) -> MissionState:
         """End a mission that has not come to its end."""
-        reason = Reason(code="cancelled", message="a person cancelled the mission")
+        reason = Reason(code="cancelled", message=f"{self.identity} cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
+        # Its worker died when it was told to: then it ended by that word, and nobody settled it.
+        among += ("cancelled",) if self.look.state(mission).cancel_asked else ()
         return self._settle(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
-    def discard(self, mission: str) -> MissionState:
+    def discard(self, mission: str, why: str = "") -> MissionState:
         """Settle a mission as not wanted; its checkpoints stay until `gc`."""
         if self.look.state(mission).status == "discarded":
             return self.look.state(mission)
-        reason = Reason(code="discarded", message="a person discarded the mission")
+        message = f"{self.identity} discarded the mission" + (f": {why}" if why else "")
+        reason = Reason(code="discarded", message=message)
         finished = MissionFinished(status="discarded", reasons=(reason,))
         among: tuple[MissionStatus, ...] = (
             *("planned", "paused", "waiting"),
@@ -190,8 +216,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.look.state(mission)
 
-    def answer(self, mission: str, text: str, question: str = "") -> MissionState:
-        """Answer what a mission asks, as far as nobody did; a worker may then resume it.
+    def answer(self, mission: str, text: str, question: str = "", *, then: Sequence[Payload] = ()) -> MissionState:
+        """Answer what a mission asks, as far as nobody did, and `then` more; a worker may then resume it.
 
         That is its first open question where none is named. Raises `RefusedError`: what `require_question` and
         `check_answer` do.
@@ -207,6 +233,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             # The question about a critical message paused the mission too: answering has to lift that.
             if about_message and answer != CANCEL:
                 events.append(MissionResumed(identity=self.identity))
+            events += then
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
@@ -218,6 +245,9 @@ class Steering(Struct, frozen=True, kw_only=True):
         """
         before = self.store.log.summary(mission).summary
         if before.held is not None and is_still_held(self.look, before.held):
+            return False
+        quota = before.waits_for_quota
+        if quota is not None and wake_time(mission, quota.until) > now and not expire_questions(before, now):
             return False
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             state = self.look.at_rest(mission)
@@ -246,6 +276,20 @@ class Steering(Struct, frozen=True, kw_only=True):
             answered = QuestionAnswered(question=asked.id, text=GO_ON, identity=CLOCK)
             self.store.log.append(mission, answered, epoch=epoch, durable=True)
         return True
+
+    def note_absence(self, since: datetime) -> None:
+        """Let the clocks of sleeping plans stand still from then until now: no worker was at work meanwhile.
+
+        Each of them looks anew when it is to be woken.
+        """
+        for row in self.store.log.sleeping():
+            with contextlib.suppress(RefusedError):  # somebody has it: it does not sleep
+                if not self.store.log.summary(row.id).summary.asleep:
+                    continue
+                with claim_mission(self.store.log, row.id, worker=self.worker, look=self.look) as epoch:
+                    if self.look.at_rest(row.id).asleep:
+                        woken = CoordinatorWoken(mission=row.id, idle_since=since.isoformat())
+                        self.store.log.append(row.id, woken, epoch=epoch)
 
     def tell_coordinators(self) -> bool:
         """Wake the coordinators of whose tasks there is news; tell whether any is woken, or held by somebody."""
@@ -293,6 +337,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             ended = cancel_open_attempts(state, finished.reasons[0])
             events = (*ended, *events_of_mission_end(state, finished))
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
+            if state.claims:  # while it is held: who resumes it begins at its last checkpoint
+                remove_leftovers(self.store.home, lambda: self.open_depot(state), mission)
         # Only now: until the attempts' end is on the disk, a worker could resume them and need the replies.
         archive_replies(self.store, mission, *(each.attempt for each in ended))
         return self.look.state(mission)

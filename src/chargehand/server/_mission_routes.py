@@ -82,6 +82,7 @@ from chargehand.server._routes import (
     Words,
 )
 
+_Reason = Annotated[str, Meta(max_length=10_000)]
 _Many = Annotated[tuple[Words, ...], Meta(max_length=50)]
 
 
@@ -144,11 +145,26 @@ class RollbackQuery(RestArguments, frozen=True):
     with_dependents: bool = False
 
 
-class WithReason(RestArguments, frozen=True):
-    """A decision on a mission, and why; `tree` refuses it where the mission's tree is another one by now."""
+class PauseBody(RestArguments, frozen=True):
+    """A mission to pause, and why."""
 
     mission: MissionName
-    reason: Annotated[str, Meta(max_length=10_000)] = ""
+    reason: _Reason = ""
+
+
+class DiscardBody(RestArguments, frozen=True):
+    """A mission, or a task of it, that is not wanted, and why."""
+
+    mission: MissionName
+    reason: _Reason = ""
+    task: Short | None = None
+
+
+class PromoteBody(RestArguments, frozen=True):
+    """An approval, and why; `tree` refuses it where the mission's tree is another one by now."""
+
+    mission: MissionName
+    reason: _Reason = ""
     task: Short | None = None
     tree: Annotated[str, Meta(max_length=64)] = ""
 
@@ -239,14 +255,14 @@ def _send(app: App, call: SendBody, by: Caller) -> MessageDocument:
     return message_document(send_message(app, meant.mission, call.text, critical=call.critical))
 
 
-async def _promote(app: App, call: WithReason, by: Caller) -> MissionDocument:
+async def _promote(app: App, call: PromoteBody, by: Caller) -> MissionDocument:
     meant = addressed_mission(app, call.mission, "promote", task=call.task)
     return _mission_result(app, await promote_mission(app, meant.mission, reason=call.reason, tree=call.tree))
 
 
-def _discard(app: App, call: WithReason, by: Caller) -> MissionDocument:
+def _discard(app: App, call: DiscardBody, by: Caller) -> MissionDocument:
     meant = addressed_mission(app, call.mission, "discard", task=call.task)
-    return _mission_result(app, discard_mission(app, meant.mission))
+    return _mission_result(app, discard_mission(app, meant.mission, reason=call.reason))
 
 
 async def _roll_back(app: App, call: RollbackQuery, by: Caller) -> MissionDocument:
@@ -358,7 +374,7 @@ ROUTES = (
     Route(
         method="POST", path=f"{_ONE}/pause", action="mission.pause",
         summary="Freeze a mission where it is.",
-        takes=WithReason, gives=MissionDocument, commands=("mission pause",),
+        takes=PauseBody, gives=MissionDocument, commands=("mission pause",),
         call=lambda app, call, by: _mission_result(app, pause_mission(app, call.mission, reason=call.reason)),
     ),
     Route(
@@ -388,12 +404,12 @@ ROUTES = (
     Route(
         method="POST", path=f"{_ONE}/promote", action="mission.promote",
         summary="Approve a waiting mission and promote it.",
-        takes=WithReason, gives=MissionDocument, call=_promote, commands=("mission promote",),
+        takes=PromoteBody, gives=MissionDocument, call=_promote, commands=("mission promote",),
     ),
     Route(
         method="POST", path=f"{_ONE}/discard", action="mission.discard",
         summary="Settle a mission as not wanted.",
-        takes=WithReason, gives=MissionDocument, call=_discard, commands=("mission discard",),
+        takes=DiscardBody, gives=MissionDocument, call=_discard, commands=("mission discard",),
     ),
     Route(
         method="GET", path=f"{_ONE}/rollback", action="mission.diff",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ from chargehand.server._routes import EncodedDocument, RawContent, StreamedConte
 
 # Bytes from which on a response is compressed, and how hard zlib tries.
 LEAST_COMPRESSED, COMPRESSION = 2000, 4
+# Answers that are kept compressed, and the most bytes of one that is kept.
+_MOST_KEPT, _LARGEST_KEPT = 32, 2 << 20
 _JSON = "application/json"
 _PIECE_BYTES = 1 << 16
 # The first class that fits: subclasses stand before their bases.
@@ -59,18 +62,53 @@ def encode_document(document: Any) -> bytes:
         return msgspec.json.encode(to_json(document))
 
 
-def document_response(result: Any, *, status: int = 200, known: str = "", gzipped: bool = False) -> Response:
+class KnownAnswers:
+    """The last documents as they were sent: most are the same when they are asked for again."""
+
+    def __init__(self) -> None:
+        self._encoded: dict[type, tuple[object, EncodedDocument]] = {}
+        self._compressed: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def encode(self, document: Any) -> EncodedDocument:
+        """Return a document as JSON, of each kind the last one as it is known."""
+        kept = self._encoded.get(type(document))
+        if kept is None or kept[0] is not document:
+            kept = (document, EncodedDocument.of(encode_document(document)))
+            if len(kept[1].content) <= _LARGEST_KEPT:
+                self._encoded[type(document)] = kept
+        return kept[1]
+
+    def compress(self, document: EncodedDocument) -> bytes:
+        """Return a document as gzip has it."""
+        if document.compressed:
+            return document.compressed
+        known = self._compressed.get(document.digest)
+        compressed = known or gzip.compress(document.content, COMPRESSION, mtime=0)
+        with self._lock:
+            self._compressed.pop(document.digest, None)  # the one that was asked for last stands last
+            if len(compressed) <= _LARGEST_KEPT:
+                self._compressed[document.digest] = compressed
+            while len(self._compressed) > _MOST_KEPT:
+                del self._compressed[next(iter(self._compressed))]
+        return compressed
+
+
+def document_response(
+    result: Any, *, status: int = 200, known: str = "", gzipped: bool = False, answers: KnownAnswers | None = None
+) -> Response:
     """Return a result as a response; 304 where the client has it already, as its `known` entity tags say.
 
     The tag of what has a revision begins with it, so that `If-Match` can name it. For a client that takes it
     `gzipped` a long one is compressed here, in the thread that made it, and not in the loop that all wait for.
     """
+    answers = answers or KnownAnswers()
     if isinstance(result, StreamedContent):
         return StreamingResponse(_join_pieces(result.pieces), status, media_type=result.media_type)
     if isinstance(result, RawContent):
         headers = {"Content-Disposition": f'attachment; filename="{result.file_name}"'} if result.file_name else {}
         return Response(result.content, status, headers, result.media_type)
-    encoded = result if isinstance(result, EncodedDocument) else EncodedDocument.of(encode_document(result))
+    encoded = result if isinstance(result, EncodedDocument) else answers.encode(result)
     tag = f'"{encoded.digest}"'
     if (revision := getattr(result, "revision", None)) is not None:
         tag = f'"{revision}-{tag[1:]}'
@@ -79,7 +117,7 @@ def document_response(result: Any, *, status: int = 200, known: str = "", gzippe
         return Response(status_code=304, headers=headers)
     content = encoded.content
     if gzipped and len(content) >= LEAST_COMPRESSED:
-        content = encoded.compressed or gzip.compress(content, COMPRESSION, mtime=0)
+        content = answers.compress(encoded)
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(content, status, headers, _JSON)
 

@@ -174,29 +174,33 @@ def read_arguments(
     many = {field.name for field in msgspec.structs.fields(kind) if "tuple[" in str(field.type)}
     given: dict[str, Any] = dict(body)
     for name, text in query:
+        if name in body or (name in given and name not in many):
+            raise _invalid(f"{name!r} is given more than once")
         if name in many:
             given.setdefault(name, []).append(text)
-        elif name in given:
-            raise _invalid(f"{name!r} is given more than once")
         else:
             given[name] = text
     given |= path
-    # Whatever runs a mission expects texts that could stand on a command line.
-    if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
-        raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
     try:
+        # Whatever runs a mission expects texts that could stand on a command line.
+        if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
+            raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
         # In a body a number is a number; in an address there is nothing but text.
         return convert_to(given, kind, strict=bool(body))
+    except RecursionError as error:
+        raise _invalid("an argument is nested too deeply") from error
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
 
 
-def read_revision(tag: str) -> int:
-    """Return the revision that an entity tag of `document_response` names. Raises `UsageError`."""
+def name_revision(body: Mapping[str, Any], tag: str) -> dict[str, Any]:
+    """Return a body with the revision that an entity tag of `document_response` names. Raises `UsageError`."""
     found = re.fullmatch(r'"([0-9]{1,15})-[0-9a-f]+"', tag)
     if found is None:
         raise _invalid(f"If-Match: {tag!r} is no ETag of this document")
-    return int(found[1])
+    if body.get("revision", int(found[1])) != int(found[1]):
+        raise _invalid(f"If-Match names the revision {found[1]}, and the body another one")
+    return {**body, "revision": int(found[1])}
 
 
 def _invalid(message: str) -> UsageError:

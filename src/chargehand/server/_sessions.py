@@ -29,7 +29,7 @@ from chargehand.server._guard import SAFE_METHODS, Hosts
 from chargehand.server._responses import document_response
 from chargehand.server._routes import PREFIX, RestArguments, read_arguments
 
-COOKIE = "chargehand_session"
+_COOKIE = "chargehand_session"
 _CSRF_HEADER = "x-csrf-token"
 # Attempts to log in that fail, from one address and from all: who has many addresses guesses no faster for long.
 _LOGINS_AT_ONCE, _LOGINS_PER_SECOND = 10.0, 0.2
@@ -66,7 +66,7 @@ class Sessions:
             bearer = given[0] if len(given) == 1 and given[0].lower().startswith(_BEARER) else ""
             caller = resolve_token(self._reader, bearer[len(_BEARER) :].strip(), address=address)
         else:
-            cookie = request.cookies.get(COOKIE, "")
+            cookie = request.cookies.get(_cookie_name(request), "")
             caller = resolve_session(self._reader, cookie, address=address) if cookie else None
         if caller is None and given:
             expired = token_has_expired(self._reader, bearer[len(_BEARER) :].strip())
@@ -98,7 +98,7 @@ class Sessions:
         limits = self._limit(address), self._all_logins
         for limit in limits:
             limit.take()
-        before = request.cookies.get(COOKIE)
+        before = request.cookies.get(_cookie_name(request))
         if given.code is not None:
             opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
         elif given.user is not None and given.password is not None:
@@ -111,7 +111,7 @@ class Sessions:
         response = document_response(session_document(self._reader, opened.caller))
         # Strict: no link of another site opens a page with the session; the page itself asks again with it.
         response.set_cookie(
-            COOKIE,
+            _cookie_name(request),
             opened.secret,
             path="/",
             httponly=True,
@@ -123,10 +123,10 @@ class Sessions:
 
     def log_out(self, request: Request, caller: Caller) -> Response:
         """End the caller's session; may block."""
-        close_session(self._reader, request.cookies.get(COOKIE, ""), by=caller)
+        close_session(self._reader, request.cookies.get(_cookie_name(request), ""), by=caller)
         response = Response(status_code=204)
         response.delete_cookie(
-            COOKIE,
+            _cookie_name(request),
             path="/",
             httponly=True,
             samesite="strict",
@@ -142,6 +142,12 @@ class Sessions:
             found = RateLimit(burst=_LOGINS_AT_ONCE, per_second=_LOGINS_PER_SECOND)
             self._logins[address] = found
         return found
+
+
+def _cookie_name(request: HTTPConnection) -> str:
+    """Return the name that a server has for its own: browsers give one cookie to all ports of a machine."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
 
 
 def _address(request: HTTPConnection) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as HttpRoute
 from starlette.routing import WebSocketRoute
@@ -28,18 +28,19 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
-from chargehand.server._guard import SAFE_METHODS, Hosts, RequestGuard
+from chargehand.server._guard import Hosts, RequestGuard
 from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import (
     COMPRESSION,
     LEAST_COMPRESSED,
+    KnownAnswers,
     document_response,
     error_response,
     reply_response,
 )
-from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, read_arguments, read_revision
+from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, name_revision, read_arguments
 from chargehand.server._sessions import Sessions
 from chargehand.server._terminal import TerminalSockets
 from chargehand.server.openapi import ROUTES, openapi_document
@@ -48,6 +49,8 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
 PAGES = Path(__file__).parent / "pages"
 _LARGEST = 1 << 20
+# How long a body may take; a login's not so long that strangers who send theirs slowly hold all connections.
+_BODY_SECONDS, _LOGIN_BODY_SECONDS = 60.0, 10.0
 # Threads that read at once, and that change something: what waits for a worker must not keep pages waiting.
 _READERS, _WRITERS = 8, 8
 # How long a client is kept waiting for work that may take minutes, such as a verdict.
@@ -75,6 +78,7 @@ class ChargehandServer:
         self._feed = EventFeed(self._shared)
         self._sessions = Sessions(self._shared, hosts=hosts)
         self._pages = Pages(pages)
+        self._answers = KnownAnswers()
         self._metrics = Metrics(self._shared)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
@@ -153,23 +157,15 @@ class ChargehandServer:
         return response
 
     async def _call(self, route: Route, request: Request) -> Response:
+        if route.method == "GET":
+            return await self._in_thread(lambda: self._read(route, request))
         caller = await self._in_thread(lambda: self._authorise(request, route.action))
-        body = await _read_body(request) if request.method not in SAFE_METHODS else {}
+        body = await _read_body(request)
         if route.method == "PUT" and (tag := request.headers.get("if-match", "")):
-            body = {"revision": read_revision(tag), **body}
+            body = name_revision(body, tag)
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body=body
         )
-
-        if route.method == "GET":
-            known = request.headers.get("if-none-match", "")
-            gzipped = "gzip" in request.headers.get("accept-encoding", "")
-
-            def read() -> Response:
-                result = route.call(self._shared, call, caller)
-                return document_response(result, status=route.status, known=known, gzipped=gzipped)
-
-            return await self._in_thread(read)
         if key := request.headers.get("idempotency-key", ""):
             return await self._call_once(route, call, caller, key)
         if route.may_take_long:
@@ -180,6 +176,16 @@ class ChargehandServer:
         if not await _is_done_soon(task):
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
+
+    def _read(self, route: Route, request: Request) -> Response:
+        caller = self._authorise(request, route.action)
+        call = read_arguments(
+            route.takes, path=request.path_params, query=request.query_params.multi_items(), body={}
+        )
+        result = route.call(self._shared, call, caller)
+        known = request.headers.get("if-none-match", "")
+        gzipped = "gzip" in request.headers.get("accept-encoding", "")
+        return document_response(result, status=route.status, known=known, gzipped=gzipped, answers=self._answers)
 
     async def _call_once(self, route: Route, call: Any, caller: Caller, key: str) -> Response:
         """Answer a request that has a key: what it asks for is done at most once, and a refusal is an answer."""
@@ -252,7 +258,7 @@ class ChargehandServer:
 
     async def _log_in(self, request: Request) -> Response:
         async def work() -> Response:
-            body = await _read_body(request)
+            body = await _read_body(request, within=_LOGIN_BODY_SECONDS)
             return await self._in_thread(lambda: self._sessions.log_in(request, body), self._writers)
 
         return await self._answer_safely(work)
@@ -332,13 +338,19 @@ async def _is_done_soon(task: asyncio.Task[Any]) -> bool:
     return task.done()
 
 
-async def _read_body(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict[str, Any]:
     """Return a JSON object of at most 1 MiB. Raises `UsageError` (`arguments_invalid`)."""
     content = b""
-    async for piece in request.stream():
-        content += piece
-        if len(content) > _LARGEST:
-            raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
+    try:
+        async with asyncio.timeout(within):
+            async for piece in request.stream():
+                content += piece
+                if len(content) > _LARGEST:
+                    raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
+    except (ClientDisconnect, TimeoutError) as error:  # it went away, or stopped sending: no fault of ours
+        raise UsageError(
+            f"the body did not come whole within {within:g} s", code="arguments_invalid", hint="send it again"
+        ) from error
     if not content:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -107,7 +107,8 @@ def openapi_document() -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "chargehand_session",
-                    "description": "Changes also need the session's `csrf` as the header X-CSRF-Token.",
+                    "description": "Where the address has a port the name ends in it: chargehand_session_8642. "
+                    "Changes also need the session's `csrf` as the header X-CSRF-Token.",
                 },
             },
         },

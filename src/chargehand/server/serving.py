@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import ipaddress
 import logging
 import os
@@ -189,6 +190,8 @@ async def serve(
         ends = {waiting, serving, *keeping}
         await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
+            # What was made until now stays: nobody need look through all of it for rings while a client waits.
+            gc.freeze()
             announce()
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -263,10 +263,11 @@ class EventLog:
         with self._database.read() as connection:
             return tuple(name for (name,) in connection.execute("SELECT id FROM missions ORDER BY created, id"))
 
-    def missions(self, *, project: str | None = None) -> tuple[MissionRow, ...]:
-        """Return all missions, or those of one project, oldest first. Raises `StoreError`."""
+    def missions(self, *, project: str | None = None, limit: int = -1) -> tuple[MissionRow, ...]:
+        """Return all missions, or those of one project, oldest first; the last `limit`. Raises `StoreError`."""
         where = "id <> project" if project is None else "id <> project AND project = :project"
-        return self._rows(f"{where} ORDER BY created, id", project=project)
+        newest = f"{where} ORDER BY created DESC, id DESC LIMIT :limit"
+        return self._rows(newest, project=project, limit=limit)[::-1]
 
     def mission_counts(self) -> dict[str, int]:
         """Return how many missions each project has that has any. Raises `StoreError`."""
@@ -363,7 +364,8 @@ class EventLog:
             named = (statuses is None or told.status in statuses) and (user is None or told.user == user)
             return named and summaries.mentions(told, text.casefold())
 
-        found = self._listings.select(is_live, query, values, fits=fits, limit=limit, measures=measures)
+        chosen = fits if statuses is not None or user is not None or text else None
+        found = self._listings.select(is_live, query, values, fits=chosen, limit=limit, measures=measures)
         return tuple(reversed(found)) if backwards else tuple(found)
 
     def counts(

@@ -147,19 +147,23 @@ class Depot:
 
     # --- bases
 
-    def resolve_base(self, revision: str | None = None) -> Base:
+    def resolve_base(self, revision: str | None = None, *, recorded: bool = False) -> Base:
         """Return the commit that `revision` (default HEAD) names in the user's repository, now also in the depot.
 
-        A whole id may also be that of a base that the depot holds already. Raises `RepositoryError`
+        A whole id may also be that of a base that the depot holds already; of one that was `recorded` before, it
+        is not asked again how it stands in the user's repository. Raises `RepositoryError`
         (`base_not_found`, `repository_incomplete`).
         """
+        held = revision if revision is not None and is_id(revision) else None
+        if recorded and held is not None and self.read_ref(BASES + held) is not None:
+            return Base(commit=held, tree=self.tree_of(held), revision=held)
         try:
             base = resolve(self.repository, revision)
         except RepositoryError:
             # A branch that was fetched from a remote is a base that the user's repository may lack.
-            if revision is None or not is_id(revision) or self.read_ref(BASES + revision) is None:
+            if held is None or self.read_ref(BASES + held) is None:
                 raise
-            return Base(commit=revision, tree=self.tree_of(revision), revision=revision)
+            return Base(commit=held, tree=self.tree_of(held), revision=held)
         if self._in_place:
             return base
         # The ref keeps the base's objects from git's gc in the depot for as long as a workspace may stand on it.

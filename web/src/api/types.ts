@@ -2482,7 +2482,8 @@ export interface components {
          * @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has.
          *
          *         `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
-         *         `no_attempt_left` where this is its last one, or `on_resume` of a mission that does not run.
+         *         `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one
+         *         with a plan, whose tasks are told that begin from then on.
          */
         MessageDocument: {
             mission: string;
@@ -2491,7 +2492,7 @@ export interface components {
             message: string;
             critical: boolean;
             /** @enum {unknown} */
-            delivery: "next_attempt" | "next_step" | "no_attempt_left" | "on_resume";
+            delivery: "next_attempt" | "next_step" | "next_task" | "no_attempt_left" | "on_resume";
         };
         /**
          * MessageReceived
@@ -4929,10 +4930,6 @@ export interface operations {
                 "application/json": {
                     /** @default  */
                     reason?: string;
-                    /** @default null */
-                    task?: string | null;
-                    /** @default  */
-                    tree?: string;
                 };
             };
         };
@@ -5052,7 +5049,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has. `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not, `no_attempt_left` where this is its last one, or `on_resume` of a mission that does not run. */
+            /** @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has. `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not, `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one with a plan, whose tasks are told that begin from then on. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5183,8 +5180,6 @@ export interface operations {
                     reason?: string;
                     /** @default null */
                     task?: string | null;
-                    /** @default  */
-                    tree?: string;
                 };
             };
         };

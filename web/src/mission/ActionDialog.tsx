@@ -1,8 +1,9 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState, type SyntheticEvent } from "react";
-import { ApiError, post } from "../api/client";
+import { ApiError } from "../api/client";
 import type { Accepted, MissionDetails, MissionDocument } from "../api/contract";
+import { KeyedRequests } from "../api/keyed";
 import { missionPath } from "../api/queries";
 import { Button } from "../design/Button";
 import { Dialog } from "../design/Dialog";
@@ -62,12 +63,13 @@ function useRun(mission: MissionDetails, action: Action, onClose: () => void) {
   const navigate = useNavigate();
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
+  const [requests] = useState(() => new KeyedRequests());
   const run = async (values: Values) => {
     setBusy(true);
     setError("");
     try {
       const body = actionBody(action, values, mission);
-      const made = await post<MissionDocument | Accepted>(`${missionPath(mission.mission)}/${action.id}`, body);
+      const made = await requests.post<MissionDocument | Accepted>(`${missionPath(mission.mission)}/${action.id}`, body);
       onClose();
       toast("accepted" in made ? `${action.label}: under way.` : `${action.label}: done.`);
       await client.invalidateQueries({ queryKey: ["mission", mission.mission] });

@@ -7,10 +7,12 @@ import { elapsed } from "./facts";
 export function Facts({ mission }: { mission: MissionDetails }) {
   const { request, base, network } = mission;
   const now = useNow();
+  // A plan's tasks have the limit each for themselves.
+  const limit = (mission.tasks ? request?.plan_seconds : request?.seconds) ?? null;
   const facts: [string, ReactNode][] = [
     ["Cost", money(mission.cost_usd, mission.cost_known)],
     ["Budget", mission.budget_usd === null ? "no limit" : money(mission.budget_usd)],
-    ["Time", `${duration(elapsed(mission, now))}${request ? ` of ${duration(request.seconds)}` : ""}`],
+    ["Time", `${duration(elapsed(mission, now))}${limit === null ? "" : ` of ${duration(limit)}`}`],
     ["Attempts", mission.tasks ? null : request ? `${mission.attempts.length} of ${request.attempts}` : String(mission.attempts.length)],
     ["Role", mission.role],
     ["Agent", request?.agent],

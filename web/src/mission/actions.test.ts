@@ -41,6 +41,9 @@ it("sends only what was filled in, and the tree that was seen", () => {
 it("counts the time of what runs, and shows no time where none is known", () => {
   const now = Date.parse("2026-01-01T00:01:00Z");
   expect(elapsed({ status: "running", seconds: 3, created: "2026-01-01T00:00:00Z" }, now)).toBe(60);
+  for (const status of ["planned", "waiting", "paused", "promoted"]) {
+    expect(elapsed({ status, seconds: 3, created: "2026-01-01T00:00:00Z" }, now)).toBe(3);
+  }
   expect(elapsed({ status: "failed", seconds: null, created: "2026-01-01T00:00:00Z" }, now)).toBeNull();
 });
 

@@ -12,9 +12,9 @@ export function isOpen(question: Question | null): question is Question {
   return question !== null && !question.answer && !question.expired && !question.until;
 }
 
-/** Returns the seconds that a mission took, so far where it is not over; null where that is not known. */
+/** Returns the seconds that a mission took, so far where it works: a person's own time is none of it. Null where that is not known. */
 export function elapsed(mission: Pick<ListedMission | MissionDetails, "status" | "seconds" | "created">, now: number): number | null {
-  if (!isLive(mission.status)) return mission.seconds;
+  if (mission.status !== "running") return mission.seconds;
   const begun = Date.parse(mission.created);
   return Number.isNaN(begun) ? null : Math.max(0, (now - begun) / 1000);
 }

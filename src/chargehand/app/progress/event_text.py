@@ -139,7 +139,8 @@ def _describe_mission(event: Payload) -> str | None:
         case MissionPaused():
             return f"paused by {event.identity}" + (f": {event.reason}" if event.reason else "")
         case MissionResumed():
-            return f"resumed by {event.identity}"
+            how = ", until its next step" if event.step else ", with no further stop" if event.to_end else ""
+            return f"resumed by {event.identity}{how}"
         case MissionContinued():
             where = f" on {event.base.commit[:12]}" if event.base is not None else ""
             return f"continued by {event.identity} after attempt {event.after}{where}"

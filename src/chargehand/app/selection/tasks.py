@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -89,6 +90,9 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
 
     def __call__(self, whole: MissionRequest, plan: Plan) -> None:
         """Return if there is somebody for each task and each review; raises as `check_task`, and `UsageError`."""
+        for member in plan.team:  # agents are told that they may hand parts on to each of these roles
+            with _naming("team"):
+                self.assigner.roles.find(member.role, self.assigner.resolved.config)
         known: set[object] = set()
         for task in plan.tasks:
             who = (task.role, task.agent, task.models, task.areas, task.needs, task.make, task.change, task.delete)
@@ -113,7 +117,7 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
     def check_task(self, whole: MissionRequest, task: Task) -> None:
         """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
         for model in task.models or (None,):
-            try:
+            with _naming(f"task {task.id}"):
                 request = self.assigner(whole, task, model)
                 self.require_ready(
                     request.agent, (*((request.model,) if request.model else ()), *request.fallback)
@@ -137,7 +141,14 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
                             code="plan_invalid",
                             hint="allow it (--allow, or the areas of its role), or leave it out",
                         )
-            except ChargehandError as error:
-                error.message = f"task {task.id}: {error.message}"
-                error.args = (error.message,)
-                raise
+
+
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Let what is raised in the block say what part of a plan it is about."""
+    try:
+        yield
+    except ChargehandError as error:
+        error.message = f"{what}: {error.message}"
+        error.args = (error.message,)
+        raise

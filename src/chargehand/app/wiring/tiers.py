@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,38 @@ def open_tier(
         alive=alive,
         environ=environ,
     )
+
+
+class OpenTiers:
+    """What sessions of one process open their sandboxes with: they share one `process` tier, and so its launcher.
+
+    A worker opens a session for each turn of a mission, and starting a launcher takes longer than much of what is
+    done there. Other tiers are a session's own: engine and images may change between two of them.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[Toolchain, Tier] = {}
+        self._opened = AsyncExitStack()
+
+    @asynccontextmanager
+    async def use(
+        self, config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
+    ) -> AsyncIterator[Tier]:
+        """Have the configured tier for the block; a shared one stays open until `close`. As `open_tier`."""
+        opening = open_tier(config, toolchain, scratch=scratch, alive=alive, environ=environ)
+        if config.tier in ("container", "vm"):
+            async with opening as tier:
+                yield tier
+            return
+        if toolchain not in self._shared:
+            self._shared[toolchain] = await self._opened.enter_async_context(opening)
+        yield self._shared[toolchain]
+
+    async def close(self) -> None:
+        """Close what is shared, once no session uses it."""
+        self._shared.clear()
+        # A session that begins while these close has one of its own.
+        await self._opened.pop_all().aclose()
 
 
 async def try_tier(

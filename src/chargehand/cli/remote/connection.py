@@ -106,6 +106,7 @@ class ServerConnection:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self.url, self._retries, self._sleep = url, retries, sleep
+        self.version = __version__  # the server's, once it has answered
         self._client = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"chargehand/{__version__}"},
@@ -145,7 +146,10 @@ class ServerConnection:
 
     def show_session(self) -> dict[str, Any]:
         """Return who the token is for the server."""
-        return dict(self._answer(self._send("GET", f"{PREFIX}/session")).document)
+        session = self._answer(self._send("GET", f"{PREFIX}/session")).document
+        if not isinstance(session, dict) or not {"user", "role"} <= session.keys():
+            raise self.version_error("it does not say who a token is for")
+        return session
 
     def stream(self, route: RouteSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the bytes of an answer of any length as they come."""
@@ -164,12 +168,13 @@ class ServerConnection:
                 address = f"{PREFIX}/events{_query({'mission': mission})}"
                 timeout = httpx.Timeout(_FEED_SECONDS, connect=_CONNECT_SECONDS)
                 with self._client.stream("GET", address, headers=headers, timeout=timeout) as response:
-                    if response.status_code != 200:
+                    if not response.headers.get("content-type", "").startswith("text/event-stream"):
                         response.read()
                         self._answer(response)
+                        raise self._no_server(response)
                     failed = 0
                     yield FeedSignal("", {})
-                    for number, signal in _read_events(response.iter_lines()):
+                    for number, signal in _read_events(_read_lines(response.iter_bytes())):
                         if number:
                             headers["Last-Event-ID"] = number
                         yield signal
@@ -227,6 +232,7 @@ class ServerConnection:
 
     def _answer(self, response: httpx.Response, route: RouteSignature | None = None) -> RemoteAnswer:
         version = response.headers.get("chargehand-version", "")
+        self.version = version or self.version
         is_json = response.headers.get("content-type", "").partition(";")[0] == "application/json"
         status = response.status_code
         if status // 100 == 3:
@@ -237,31 +243,38 @@ class ServerConnection:
                 hint="name the server by its own address, if that is it",
             )
         error = _error_of(response)
-        if status >= 400 and error:
+        if status >= 400 and error and version:
             # What a server refused is raised as the error that it was there.
             code, message, hint = (str(error.get(name, "")) for name in ("code", "message", "hint"))
-            differs = bool(version) and version != __version__
-            if code == "no_route" or (differs and code == "arguments_invalid"):
-                raise UsageError(
-                    f"the server at {self.url} is of version {printable(version) or 'unknown'}, this is"
-                    f" {__version__}: {message}",
-                    code="server_version",
-                    hint="bring both to one version",
-                )
+            if code == "no_route" or (version != __version__ and code == "arguments_invalid"):
+                raise self.version_error(message)
             if status == 401:
                 hint = f"make a token there (chargehand token create NAME), then: chargehand login {self.url}"
             text = response.headers.get("chargehand-exit-code", "")
             made = NotFoundError if status == 404 else _CLASSES.get(int(text) if text.isdecimal() else 1)
             raise (made or RefusedError)(message, code=code, hint=hint)
-        raw = route is not None and route.raw and version
-        if status // 100 != 2 or not (is_json or raw):
-            kind = response.headers.get("content-type", "") or "nothing"
-            raise InfrastructureError(
-                f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is no Chargehand server",
-                code="server_unknown",
-                hint="check the address; a proxy in between may answer while the server is away",
-            )
+        raw = route is not None and route.raw
+        # JSON of anybody else would pass for an answer, and a command for done.
+        if status // 100 != 2 or not version or not (is_json or raw):
+            raise self._no_server(response)
         return RemoteAnswer(response.content, is_json)
+
+    def _no_server(self, response: httpx.Response) -> InfrastructureError:
+        kind = response.headers.get("content-type", "") or "nothing"
+        status = response.status_code
+        return InfrastructureError(
+            f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is no Chargehand server",
+            code="server_unknown",
+            hint="check the address; a proxy in between may answer while the server is away",
+        )
+
+    def version_error(self, what: str) -> UsageError:
+        """Return the error for a server that cannot be talked with, which is of another version."""
+        return UsageError(
+            f"the server at {self.url} is of version {printable(self.version)}, this is {__version__}: {what}",
+            code="server_version",
+            hint="bring both to one version",
+        )
 
 
 def _query(values: Mapping[str, Any]) -> str:
@@ -303,6 +316,15 @@ def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
         code="server_unreachable",
         hint="`chargehand up` starts one there; check address and port",
     )
+
+
+def _read_lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    """Yield the lines of a stream: they end with a line feed, and not with what else may stand in a text."""
+    held = b""
+    for piece in pieces:
+        *lines, held = (held + piece).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
 
 
 def _read_events(lines: Iterator[str]) -> Iterator[tuple[str, FeedSignal]]:

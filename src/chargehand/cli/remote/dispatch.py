@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
+from chargehand import __version__
 from chargehand.app.reading import StateReader
 from chargehand.cli.remote import following, rendering
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection, check_url
 from chargehand.cli.remote.request import RemoteRequest
 from chargehand.core.codec import convert_to
-from chargehand.core.errors import RefusedError, UsageError
+from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.server.commands import LOCAL_COMMANDS
 
 if TYPE_CHECKING:
@@ -55,8 +57,15 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
     with ServerConnection(url, token) as connection:
         request = RemoteRequest(connection, command, parameters, given, out)
         handler = _HANDLERS.get(command)
-        # Most commands ask once, and print what came.
-        return _print(request, request.ask()) if handler is None else handler(request)
+        try:
+            # Most commands ask once, and print what came.
+            return _print(request, request.ask()) if handler is None else handler(request)
+        except ChargehandError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+            if connection.version == __version__:
+                raise  # it is a fault of ours
+            raise connection.version_error("it answers with what this one cannot read") from error
 
 
 def _print(request: RemoteRequest, answer: RemoteAnswer) -> int:

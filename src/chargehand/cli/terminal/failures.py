@@ -17,6 +17,8 @@ from chargehand.cli.terminal.options import json_wanted
 INTERNAL = 6
 INTERRUPTED = 130
 _USAGE = 2
+# Tracebacks that are kept: a server meets the same fault as often as somebody asks for it.
+_TRACEBACKS = 200
 
 
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
@@ -91,7 +93,10 @@ def show_failure(error: Exception, *, as_json: bool) -> int:
 
 
 def keep_traceback(error: Exception) -> str:
-    """Write the traceback into the state directory, else to a temporary file; return its path, "" without one."""
+    """Write the traceback into the state directory, else to a temporary file; return its path, "" without one.
+
+    In the state directory the newest 200 are kept.
+    """
     import tempfile
     import traceback
 
@@ -113,7 +118,16 @@ def keep_traceback(error: Exception) -> str:
             # A path that is not UTF-8 stands in the text as surrogates, which no file of text takes.
             with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
                 file.write(text)
+            if directory is not None:
+                _forget_oldest(directory)
         except OSError:
             continue
         return name
     return ""
+
+
+def _forget_oldest(directory: str) -> None:
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:  # another process was faster
+        kept = [each for each in found if each.name.startswith("error-")]
+        for each in sorted(kept, key=lambda each: each.stat().st_mtime)[:-_TRACEBACKS]:
+            os.unlink(each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -47,11 +48,35 @@ class TurnRow(Struct, frozen=True):
         return self.id.rpartition("/")[0]
 
 
+class QueueSignal(threading.Event):
+    """What DBOS waits for between two looks at the queue: its end, or `wake`, which has it look at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = threading.Event()
+
+    def set(self) -> None:
+        """End the wait, and the thread that waits."""
+        super().set()
+        self._news.set()
+
+    def wake(self) -> None:
+        """End the wait that goes on, or the next one."""
+        self._news.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is woken or ended; return whether it is ended."""
+        self._news.wait(timeout)
+        self._news.clear()
+        return self.is_set()
+
+
 class Scheduler:
     """DBOS in this process; every method blocks, except those that say otherwise."""
 
-    def __init__(self, dbos: DBOS) -> None:
+    def __init__(self, dbos: DBOS, signal: QueueSignal) -> None:
         self._dbos = dbos
+        self._signal = signal
 
     @classmethod
     def build(cls, url: str, *, worker: str, slots: int, poll_seconds: float, body: Body) -> Scheduler:
@@ -60,6 +85,7 @@ class Scheduler:
         Raises `sqlite3.Error` and `OSError`.
         """
         from dbos import DBOS, DBOSPortableJSONSerializer
+        from dbos._queue import _INTERNAL_QUEUE_CONSTRUCTION, Queue, queue_worker_thread
         from dbos._utils import GlobalParams
 
         where, arguments = prepare(url)
@@ -86,10 +112,17 @@ class Scheduler:
 
         DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)(turn)
         # A queue in memory: one of DBOS.register_queue is a row for all workers, so the slots of the last one to
-        # start would be everybody's; and its first look comes up to a second late.
-        dbos._registry._register_internal_queue(QUEUE, worker_concurrency=slots, polling_interval_sec=poll_seconds)
+        # start would be everybody's. DBOS does not know it, for its own thread cannot be woken between two looks.
+        queue = Queue(
+            QUEUE,
+            token=_INTERNAL_QUEUE_CONSTRUCTION,
+            worker_concurrency=slots,
+            polling_interval_sec=poll_seconds,
+        )
+        signal = QueueSignal()
+        dbos._registry.register_poller(signal, queue_worker_thread, signal, dbos, queue)
         dbos._background_event_loop.set_main_loop()
-        return cls(dbos)
+        return cls(dbos, signal)
 
     def launch(self) -> None:
         """Bring the tables up to date and start the threads. Raises what SQLAlchemy and DBOS raise."""
@@ -115,7 +148,12 @@ class Scheduler:
             self._dbos.enqueue_workflow_with_options(options, mission, turn)
         except error.DBOSWorkflowIDInUseError:
             return False
+        self._signal.wake()
         return True
+
+    def look(self) -> None:
+        """Look at the queue now, as where a slot is free again; does not block."""
+        self._signal.wake()
 
     def rows(self, *statuses: str) -> tuple[TurnRow, ...]:
         """Return the turns in one of the statuses."""

@@ -126,7 +126,7 @@ def read_breaker_events(
 ) -> list[BreakerEvent]:
     """Return what the last missions of a project show of an agent with its model. Raises `StoreError`."""
     found = []
-    for row in store.log.missions(project=project)[-_MISSIONS:]:
+    for row in store.log.missions(project=project, limit=_MISSIONS):
         events = list(_read_mission(store.log.read(row.id, types=_READ), who))
         if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died in mid-probe
             events.append(replace(events[-1], kind="void"))

@@ -263,6 +263,9 @@ def _child_text(
     ]
     if decided:
         parts.append("Decided by a person:\n" + "\n".join(decided))
+    if coordinator.messages:
+        said = "\n".join(f"- {each.text}" for each in coordinator.messages)
+        parts.append(f"A person said about the whole, the latest last:\n{said}")
     if tests:
         by = ", ".join(dict.fromkeys(each.by for each in tests))
         parts.append(f"Tests that fail now were added for it by {by}. Make them pass; they stay as they are.")

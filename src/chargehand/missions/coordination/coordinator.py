@@ -8,15 +8,18 @@ something to do it sleeps: no worker holds it, and a child that comes to rest wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 
 from msgspec.structs import replace
 
+from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
-from chargehand.core.mission_events import MissionFinished, QuestionAsked
+from chargehand.core.mission_events import MissionFinished, QuestionAnswered, QuestionAsked
 from chargehand.core.plan_events import (
     PLAN_QUESTION,
     TASK_QUESTION,
@@ -59,6 +62,9 @@ from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
 from chargehand.missions.services import Services
 
+# Who answers a question that needs no answer any more, and with what.
+_ITSELF, _NEEDLESS = "coordinator", "it went on without an answer"
+
 
 class Coordinator:
     """Goes on with one mission that has a plan, until nothing can be decided now."""
@@ -72,9 +78,17 @@ class Coordinator:
         self._queue = MergeQueue(services, journal, control, judge)
         self._look = MissionReader(store=services.store, workers=services.workers)
         self._next: list[d.Merge] = []
+        # By child mission: the last line that was looked at, and the paths that were changed by then.
+        self._written: dict[str, tuple[int, frozenset[str]]] = {}
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
+        # First: what comes next is merged with it, and its task may be taken back alone.
+        if (half := self._journal.state.half_merged) is not None:
+            if self._progress.plan.task(half.task) is None:  # a person dropped it meanwhile
+                self._journal.record(half, durable=True)
+            else:
+                await self._merge(d.Merge(task=half.task, mission=half.mission))
         left = plan_seconds_left(self._journal.state, self._services.clock.now())
         if left is not None and left <= 0:
             await self._end_by_time()
@@ -114,7 +128,10 @@ class Coordinator:
             else:
                 await self._heed_base()
                 moves = d.decide(await asyncio.to_thread(self._situation))
-            for number, move in enumerate(moves):
+            merges = [each for each in moves if isinstance(each, d.Merge)]
+            self._next = merges[1:]
+            # They come last, and one at a time: whatever may begin by then does so before the next one.
+            for move in moves[: len(moves) - len(merges) + 1]:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
                     break
@@ -127,10 +144,8 @@ class Coordinator:
                     self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
-                self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
-                self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
-                await self._carry_out(move)
-                self._control.in_hand = ""
+                async with self._holding(move):
+                    await self._carry_out(move)
 
     def _heed_breakpoints(self, move: d.Move) -> None:
         """Stop before a task starts, and before the result is delivered, where a person wants that."""
@@ -141,6 +156,8 @@ class Coordinator:
             stop_at(self._journal, PROMOTE)
 
     async def _carry_out(self, move: d.Move) -> None:
+        if isinstance(move, d.Start | d.Merge | d.Review | d.Weigh | d.EndTask):
+            self._settle_questions(move.task)
         match move:
             case d.Start():
                 await self._start(move)
@@ -158,6 +175,28 @@ class Coordinator:
                 await self._end_task(move)
             case d.Ask():
                 self._ask_about_task(move)
+
+    @contextlib.asynccontextmanager
+    async def _holding(self, move: d.Move) -> AsyncIterator[None]:
+        """Have the task of a move in hand, and stop others at their deadlines: the checks of a merge take long."""
+        self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
+        stopping = asyncio.create_task(self._stop_late())
+        try:
+            yield
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+            self._control.in_hand = ""
+
+    async def _stop_late(self) -> None:
+        while any(task.deadline is not None for task in self._progress.plan.tasks):
+            await self._control.may_go_on()
+            now = await asyncio.to_thread(self._situation)
+            for move in d.stop_late(now):
+                await self._carry_out(move)
+            if (due := now.next_due) is None:
+                return
+            await asyncio.sleep(due - now.elapsed)
 
     # --- looking
 
@@ -217,18 +256,18 @@ class Coordinator:
             if task.id not in written:
                 # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
                 runs = self._progress.tasks[task.id].runs if task.id in self._progress.tasks else ()
-                paths = set[str]()
-                for state in (self._look.state(run.mission) for run in runs):
-                    if state.base is not None and state.checkpoints:
-                        changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
-                        paths.update(each.path for each in changes)
-                written[task.id] = tuple(sorted(paths))
+                paths = (path for run in runs for path in self._find_written(run.mission))
+                written[task.id] = tuple(sorted(set(paths)))
             return written[task.id]
 
         return d.Situation(
             progress=self._progress,
             children=self._children_now(),
-            answers={name: asked.answer for name, asked in questions.items() if name.startswith(prefix)},
+            answers={
+                name: asked.answer
+                for name, asked in questions.items()
+                if name.startswith(prefix) and asked.identity != _ITSELF
+            },
             at_once=self._progress.plan.at_once or self._services.attempts_at_once,
             is_strict=self._progress.plan.at_once > 0,
             elapsed=plan_seconds_used(self._journal.state, self._services.clock.now()),
@@ -239,6 +278,17 @@ class Coordinator:
                 else collision(footprint(task), footprint(other, footprint_of(other)))
             ),
         )
+
+    def _find_written(self, mission: str) -> frozenset[str]:
+        """Return the paths that a child mission has changed; its log is read again only where it went on."""
+        seq = self._services.store.log.last_seq(mission)
+        if mission not in self._written or self._written[mission][0] != seq:
+            state, paths = self._look.state(mission), frozenset[str]()
+            if state.base is not None and state.checkpoints:
+                changes = self._services.depot.diff(state.base.tree, state.checkpoints[-1].tree)
+                paths = frozenset(each.path for each in changes)
+            self._written[mission] = seq, paths
+        return self._written[mission][1]
 
     def _ladder(self, task: Task) -> d.Ladder:
         own = (*((self._request.model,) if self._request.model else ()), *self._request.fallback)
@@ -289,8 +339,8 @@ class Coordinator:
         task = self._progress.plan.task(move.task)
         assert task is not None
         tip = await asyncio.to_thread(self._tip)
-        if move.rung in ("first", "loop") and (ended := await self._needless(task, tip, move)):
-            self._journal.record(ended)
+        if move.rung in ("first", "loop") and (needless := await self._needless(task, tip, move)):
+            self._journal.record(self._end_of(task.id, *needless))
             return
         started = []
         for number, model in enumerate(move.models, 1):
@@ -317,7 +367,19 @@ class Coordinator:
                     due=move.due,
                 )
             )
-        self._journal.record(*started)
+        state, first = self._journal.state, started[0].mission
+        told = [each.message for each in state.messages if each.message not in state.delivered]
+        self._journal.record(*started, *(MessageDelivered(message=each, attempt=first) for each in told))
+
+    def _settle_questions(self, task: str) -> None:
+        """Close what is asked about a task that goes on without the answer: somebody continued its mission, say.
+
+        Left open, it would take the next answer that is meant for another question.
+        """
+        about = f"{TASK_QUESTION}{task}/"
+        for name, asked in tuple(self._journal.state.questions.items()):
+            if name.startswith(about) and not asked.answer:
+                self._journal.record(QuestionAnswered(question=name, text=_NEEDLESS, identity=_ITSELF))
 
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person what becomes of a task."""
@@ -353,8 +415,8 @@ class Coordinator:
         )
         self._journal.record(self._journal.limited(asked), durable=True)
 
-    async def _needless(self, task: Task, tip: Base, move: d.Start) -> TaskEnded | None:
-        """Return the end of a task that has nothing to do, as its conditions say of what is merged so far."""
+    async def _needless(self, task: Task, tip: Base, move: d.Start) -> tuple[TaskOutcome, Reason] | None:
+        """Return how and why a task ends that has nothing to do, by its conditions on what is merged so far."""
         loop = task.loop
         commands = {
             "done": task.done_when,
@@ -376,11 +438,11 @@ class Coordinator:
         found = await self._journal.step(f"condition/{task.id}/{move.round}", [commands, tip.tree], look)
         if found.get("done"):
             why = Reason(code="task_done", message=f"{task.done_when} succeeds already")
-            return TaskEnded(task=task.id, outcome="done", reason=why)
+            return "done", why
         if found.get("left_out") is False or found.get("loop") is False:
             command = task.when if found.get("left_out") is False else commands["loop"]
             why = Reason(code="condition_unmet", message=f"{command} does not succeed")
-            return TaskEnded(task=task.id, outcome="left_out", reason=why)
+            return "left_out", why
         return None
 
     def _start_reviews(self, move: d.Review) -> None:
@@ -463,7 +525,9 @@ class Coordinator:
                 return added
 
     def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
-        """Return the end of a task with what all its missions cost."""
+        """Return the end of a task with what all its missions cost; what was merged of it before stays merged."""
+        if outcome in ("done", "left_out") and self._progress.tasks[task].merged:
+            outcome = "merged"
         done = [child for child in self._children().values() if child.task == task]
         costs = [each.cost_usd if each.cost_known else None for child in done for each in child.attempts]
         known = [cost for cost in costs if cost is not None]
@@ -507,8 +571,11 @@ class Coordinator:
             now = self._services.clock.now()
             left = plan_seconds_left(self._journal.state, now)
             due = None if move.due is None else move.due - plan_seconds_used(self._journal.state, now)
-            later = (now + timedelta(seconds=max(0.0, each) + 1) for each in (left, due) if each is not None)
-            moments = [next_expiry(self._journal.state), *(each.isoformat(timespec="seconds") for each in later)]
+            # Not a moment too early: it would look for nothing, and sleep again.
+            later = (
+                now + timedelta(seconds=max(0.0, each), milliseconds=1) for each in (left, due) if each is not None
+            )
+            moments = [next_expiry(self._journal.state), *(each.isoformat() for each in later)]
             wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
         # Whoever has news from now on finds it asleep; who had some before is found here.

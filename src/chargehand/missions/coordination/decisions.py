@@ -200,6 +200,14 @@ class Situation(Struct, frozen=True, kw_only=True):
             return None
         return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
 
+    @property
+    def next_due(self) -> float | None:
+        """When the next deadline of a task that works is over, `None` for never."""
+        runs = (
+            run for task in self.progress.plan.tasks if self.works(task.id) for run in self.of(task.id).current
+        )
+        return min((run.due for run in runs if run.due is not None and run.due > self.elapsed), default=None)
+
     def due(self, task: Task) -> float | None:
         """Return when a task is overdue that begins now, or that a person has begun again."""
         return None if task.deadline is None else self.elapsed + task.deadline
@@ -213,9 +221,13 @@ def decide(now: Situation) -> list[Move]:
     plan = now.progress.plan
     moves = [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)]
     failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
-    if failed:
+    # Also one whose end a worker recorded that died before it ended the mission.
+    ends = (now.of(task.id).end for task in plan.tasks)
+    before = [end.reason for end in ends if end is not None and end.outcome == "failed"]
+    stopped = next(filter(None, (*(move.reason for move in failed), *before)), None)
+    if stopped is not None:
         left: list[Move] = [StopChild(mission=each, why="the mission is stopped") for each in _open_children(now)]
-        return [*failed, *left, Finish(stopped=failed[0].reason)]
+        return [*failed, *left, Finish(stopped=stopped)]
     dropped = [name for name in now.progress.tasks if plan.task(name) is None]
     moves += [
         StopChild(mission=run.id, why=f"task {name} was dropped from the plan")
@@ -223,13 +235,27 @@ def decide(now: Situation) -> list[Move]:
         for run in (*now.runs(name), *now.reviews(name))
         if run.is_open and not run.stopping
     ]
+    # A planner whom a person was quicker than.
+    planners = (now.children.get(each.mission) for each in now.progress.planners)
+    moves += [
+        StopChild(mission=each.id, why="there is a plan")
+        for each in planners
+        if each is not None and each.is_open and not each.stopping
+    ]
     moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
     if moves:
-        return moves
+        # A merge takes as long as its checks: what can begin works meanwhile.
+        return sorted(moves, key=lambda move: isinstance(move, Merge))
     if all(now.of(task.id).end is not None for task in plan.tasks):
         unneeded: list[Move] = [StopChild(mission=each, why="all tasks are done") for each in _open_children(now)]
         return [*unneeded, Finish()]
     return [_wait(now)]
+
+
+def stop_late(now: Situation) -> list[StopChild]:
+    """Return what `decide` stops for its deadline, whatever else is being carried out."""
+    late = (task for task in now.progress.plan.tasks if now.works(task.id) and now.overdue(task) is not None)
+    return [move for task in late for move in _go_on(now, task) if isinstance(move, StopChild)]
 
 
 def _open_children(now: Situation) -> Iterable[str]:
@@ -241,11 +267,10 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            dues = [run.due for name in working for run in now.of(name).current if run.due is not None]
             # Who was told to stop may have gone without another word.
-            if any(run.is_open and run.stopping for name in working for run in now.runs(name)):
-                dues.append(now.elapsed + _STOP_SECONDS)
-            return Wait(tasks=tuple(working), due=min((due for due in dues if due > now.elapsed), default=None))
+            stopping = any(run.is_open and run.stopping for name in working for run in now.runs(name))
+            dues = [now.next_due, now.elapsed + _STOP_SECONDS if stopping else None]
+            return Wait(tasks=tuple(working), due=min((due for due in dues if due is not None), default=None))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
         for run in waiting:
@@ -321,7 +346,15 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
         if len(known.returned) > MOST_RETURNS:
             return _ask(now, task, (back.reason,))
         return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message, due=due)]
-    return [Start(task=task.id, round=known.round + 1, rung="loop", why="its loop goes on", due=due)]
+    models = _side_by_side(now, task)
+    why = "its loop goes on"
+    return [Start(task=task.id, round=known.round + 1, rung="loop", why=why, models=models, due=due)]
+
+
+def _side_by_side(now: Situation, task: Task) -> tuple[str | None, ...]:
+    """Return the models of those who work on a task side by side from the beginning, where the plan says so."""
+    models = now.ladders(task).models
+    return tuple(models[each % len(models)] if models else None for each in range(task.candidates))
 
 
 def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Move]:
@@ -425,11 +458,7 @@ def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
             moves += answered
             working += [task for move in answered if isinstance(move, Start)]
         elif held is None:
-            models = now.ladders(task).models
-            # Side by side from the beginning, where the plan says so.
-            first: tuple[str | None, ...] = tuple(
-                models[each % len(models)] if models else None for each in range(task.candidates)
-            )
+            first = _side_by_side(now, task)
             turn = "what it comes after is done" if task.after else "nothing comes before it"
             due = now.due(task)
             moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first, due=due))

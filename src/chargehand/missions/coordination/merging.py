@@ -57,9 +57,10 @@ class MergeQueue:
 
         `find_next` returns the mission whose result comes next: its checks run ahead. It may block.
         """
-        # A worker before may have moved the branch, and ended before it signed that.
-        if self._journal.state.commit is not None:
-            await self._promoter.sign(self._journal.state.commit)
+        half = self._journal.state.half_merged
+        if half is not None and half.mission == child.id:
+            await self._promoter.sign(half.commit)
+            return half
         base, tree = child.promoted_on, child.tree
         assert base is not None
         assert tree is not None
@@ -74,7 +75,7 @@ class MergeQueue:
         rebase = await asyncio.to_thread(
             rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
         )
-        if rebase is None:  # a worker before merged it, and ended before it could say so
+        if rebase is None:  # the branch has all of it already
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
             return self._return_conflict(task, child, rebase, tree)
@@ -127,10 +128,10 @@ class MergeQueue:
                     tip, verdict.tree, verdict, validate=never, approved=approved, done_by=(task, child)
                 )
             )
+            await self._promoter.sign(made[0])
 
         # Once begun it is finished, whoever cancels: half a promotion helps nobody.
         await self._control.finish(promote())
-        await self._promoter.sign(made[0])
         return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
 
     def _return_conflict(self, task: Task, child: MissionState, rebase: Rebase, tree: str) -> TaskReturned:

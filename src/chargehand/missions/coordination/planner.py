@@ -68,13 +68,18 @@ class PlannerRuns:
             why = child.reasons[0].message if child.reasons else f"it is {child.status}"
             reason = Reason(code="task_waits", message=f"the planner ({child.id}): {why}")
             return [Wait(tasks=(), people=(reason,))]
-        made = self._look.at_rest(last.mission)
+        made, plan, problem = self._look.at_rest(last.mission), None, None
         try:
             plan = self._read_plan(made, state.request)
         except InfrastructureError:  # ours: no plan would be better
             raise
         except ChargehandError as error:
-            return self._refuse_plan(last, child, made, error)
+            problem = error
+        if not state.plan.wanted:  # a person set one meanwhile
+            return []
+        if problem is not None:
+            return self._refuse_plan(last, child, made, problem)
+        assert plan is not None
         self._journal.record(
             PlanProposed(mission=last.mission, cost_usd=_cost(made)),
             PlanMade(plan=plan, identity=PLANNER.id),

@@ -26,6 +26,8 @@ def events_of_new_plan(state: MissionState, made: PlanMade, *, in_hand: str = ""
     `in_hand` is the task that its coordinator starts or merges at this moment. Raises `RefusedError` (`no_plan`,
     `not_plannable`, and what `check_new_plan` does).
     """
+    # What a worker merged that is gone the next one tells first.
+    in_hand = state.half_merged.task if state.half_merged is not None else in_hand
     check_new_plan(_open_plan(state), made.plan, in_hand=in_hand)
     open_points, answers = {each.id for each in made.plan.ambiguities}, list[Payload]()
     for name, asked in state.questions.items():

@@ -108,7 +108,7 @@ class Promoter:
         known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
         parents = (tip,) if known else (tip, base.commit)
         commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict, done_by))
-        return await self._swap(commit, old, merged)
+        return await self._swap(commit, old, merged, done_by)
 
     async def _merge(self, base: Base, tip: str, tree: str, hint: str) -> str:
         """Return the tree of an earlier promotion's tip merged with this one; `tree` where there is none."""
@@ -157,9 +157,12 @@ class Promoter:
         by = f"Task: {task.id}\nTask-Mission: {state.id}\n" if task else ""
         return f"{title}\n\nMission: {self._journal.mission}\n{by}Agent: {agent}\nChecks: {checks}\n"
 
-    async def _swap(self, commit: str, old: str | None, tree: str) -> str:
+    async def _swap(
+        self, commit: str, old: str | None, tree: str, done_by: tuple[Task, MissionState] | None
+    ) -> str:
         """Move the branch, with the intent on disk before and the fact after; return where the branch is."""
         depot = self._services.depot
+        await self._sign_last()
 
         def move() -> str:
             try:
@@ -173,6 +176,8 @@ class Promoter:
             return commit
 
         prepared = PromotionPrepared(ref=self._ref, old=old or "", new=commit, tree=tree)
+        if done_by is not None:
+            prepared = replace(prepared, task=done_by[0].id, mission=done_by[1].id)
         self._journal.record(prepared, durable=True)
         self._fault("prepared")
         commit = await asyncio.to_thread(move)
@@ -205,6 +210,11 @@ class Promoter:
             await self.export()
         if state.request.apply and not is_applied(state):
             await self.apply()
+
+    async def _sign_last(self) -> None:
+        """Sign where the branch is, before it moves on: a worker before may have ended before it did."""
+        if (commit := self._journal.state.commit) is not None:
+            await self.sign(commit)
 
     async def sign(self, commit: str) -> None:
         """Sign the log, and of it the provenance of the commit, and note both on it, once.
@@ -323,6 +333,7 @@ class Promoter:
         depot, promoted = self._services.depot, self._journal.state.commit
         assert promoted is not None
         was_applied = is_applied(self._journal.state)
+        await self._sign_last()
         commit = await asyncio.to_thread(depot.commit, tree, (promoted,), message)
         # A roll-back is a promotion of that tree, with the same journal; a crash in it is settled the same way.
         prepared = PromotionPrepared(ref=self._ref, old=promoted, new=commit, tree=tree, tasks=tasks)

@@ -28,13 +28,13 @@ from chargehand.core.errors import (
 )
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import Base
-from chargehand.core.state import ENDED, MissionState
 from chargehand.missions._messages import FULL_DISK
 from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
 from chargehand.missions.services import Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
+from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota, require_room
 from chargehand.workspace.workspace import Workspace, discard_workspaces
@@ -343,16 +343,14 @@ async def _open_quota(
     return AttemptQuota(workspace.scan_root(), limits, before=before).find_passed
 
 
-def remove_leftovers(services: Services, state: MissionState) -> None:
-    """Remove what dead workers left of a settled mission and its tasks; their checkpoints stay in the depot."""
-    missions = [state.id]
-    if state.plan is not None:  # a task that was stopped while nobody worked on it was settled without this
-        tasks = services.store.log.summaries(services.workers.live, parent=state.id)
-        missions += [each.summary.id for each in tasks if each.summary.status in ENDED]
+def remove_leftovers(home: Path, open_depot: Callable[[], Depot], *missions: str) -> None:
+    """Remove what is left of the workspaces of settled missions; their checkpoints stay in the depot."""
+    with contextlib.suppress(ChargehandError, OSError):  # how they ended matters more; `gc` comes later
+        depot = open_depot()
+        for mission in missions:
+            discard_workspaces(depot, f"{workspace_prefix(mission)}*")
     for mission in missions:
-        with contextlib.suppress(ChargehandError, OSError):  # how it ended matters more; `gc` comes later
-            discard_workspaces(services.depot, f"{workspace_prefix(mission)}*")
-        for path in services.home.glob(f"acceptance-{mission}-*"):
+        for path in home.glob(f"acceptance-{mission}-*"):
             shutil.rmtree(path, ignore_errors=True)
 
 

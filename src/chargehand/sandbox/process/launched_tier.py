@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import marshal
 import os
 import shutil
@@ -313,6 +314,7 @@ def describe_limits(
     return in_force | {"freeze": freeze} | ({} if limits.cpu_percent is None else {"cpu_share": cpu_share})
 
 
+@functools.cache
 def compile_program(module: ModuleType) -> bytes:
     """Return a program of `inside` as the interpreter there takes it: compiling there costs 10 ms each time."""
     spec = module.__spec__

@@ -2,6 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { ApiError, post } from "../../api/client";
 import type { Accepted, MissionDocument, RestoreDocument } from "../../api/contract";
+import { KeyedRequests } from "../../api/keyed";
 import { missionPath } from "../../api/queries";
 import { toast } from "../../design/Toasts";
 import type { TakenBack } from "./finish";
@@ -21,6 +22,7 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
   const [error, setError] = useState("");
   // What is left once it is taken back: where something fails after that, another try goes on from there.
   const [left, setLeft] = useState<string | null>(null);
+  const [requests] = useState(() => new KeyedRequests());
   const path = missionPath(mission);
   const finish = async ({ promote, message, way, reason }: Ending) => {
     setBusy(true);
@@ -40,11 +42,11 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
         done.push(follows ? "Its promotion is under way." : "It is promoted.");
       }
       if (message && way === "send") {
-        await post(`${path}/send`, { text: message });
+        await requests.post(`${path}/send`, { text: message });
         done.push("The agent has your message.");
       } else if (message && way === "continue") {
         if (follows) throw new Error("Your message was not sent: continue the mission with it once it is promoted.");
-        await post(`${path}/continue`, { request: message });
+        await requests.post(`${path}/continue`, { request: message });
         done.push("Another round begins with your message.");
       }
       toast(done.join(" "));
