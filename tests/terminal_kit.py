@@ -10,10 +10,10 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests import forked
+from tests.crash_kit import wait_until
 
 WAIT = 120.0
 COMMAND = (sys.executable, "-m", "chargehand")
@@ -72,7 +72,7 @@ class Terminal:
         """Read to the end and return the exit code."""
         while self._read():
             pass
-        wait_for(self._ended)
+        wait_until(self._ended)
         os.close(self.terminal)
         assert self._code is not None
         return self._code
@@ -81,7 +81,7 @@ class Terminal:
         """End the program of a test that failed half-way."""
         if not self._ended():
             os.kill(self.process_id, signal.SIGKILL)
-            wait_for(self._ended)
+            wait_until(self._ended)
 
     def _ended(self) -> bool:
         if self._forked is not None:
@@ -99,10 +99,3 @@ class Terminal:
             return False
         self.raw += piece.decode(errors="replace")
         return bool(piece)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

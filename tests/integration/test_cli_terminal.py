@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.conftest import git, make_repository, repository_state, write_files
-from tests.crash_kit import sleepers
-from tests.terminal_kit import COMMAND, WAIT, Terminal, wait_for
+from tests.crash_kit import sleepers, wait_until
+from tests.terminal_kit import COMMAND, WAIT, Terminal
 from tests.used_state import used_state
 from workshop import CHECK, FILES, GOLD
 
@@ -100,7 +100,7 @@ def agent(script: str) -> str:
 def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(desk: Desk, number: int, mark: str) -> None:
     before = repository_state(desk.repository, without="nothing")
     started = desk.start("run", "x", "--agent", agent(f"echo y > new.py; sleep {mark}"), "--json")
-    wait_for(lambda: sleepers(mark))
+    wait_until(lambda: sleepers(mark))
     os.kill(started.pid, number)
     out, err = started.communicate(timeout=WAIT)
     assert started.returncode == 130
@@ -116,13 +116,13 @@ def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(desk: Desk, number: 
 def test_a_second_signal_forces_the_end_and_nothing_survives(desk: Desk, mark: str) -> None:
     before = repository_state(desk.repository, without="nothing")
     started = desk.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
-    wait_for(lambda: sleepers(mark))
+    wait_until(lambda: sleepers(mark))
     os.kill(started.pid, signal.SIGINT)
     os.kill(started.pid, signal.SIGTERM)
     _, err = started.communicate(timeout=WAIT)
     assert started.returncode == 130
     assert "Traceback" not in err
-    wait_for(lambda: not sleepers(mark))
+    wait_until(lambda: not sleepers(mark))
     assert repository_state(desk.repository, without="nothing") == before
     assert desk.json("mission", "show", "last")["status"] == "cancelled"
 
@@ -130,7 +130,7 @@ def test_a_second_signal_forces_the_end_and_nothing_survives(desk: Desk, mark: s
 @pytest.mark.needs_bwrap
 def test_another_person_cancels_a_mission_that_runs(desk: Desk, mark: str) -> None:
     started = desk.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
-    wait_for(lambda: sleepers(mark))
+    wait_until(lambda: sleepers(mark))
     (listed,) = desk.json("mission", "list")["missions"]
     assert listed["status"] == "running"
     watching = desk.start("mission", "watch", "last", "--json")
@@ -168,7 +168,7 @@ def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
 @pytest.mark.needs_bwrap
 def test_control_c_at_a_terminal(desk: Desk, mark: str) -> None:
     shown = desk.terminal(*GO, "x", "--agent", agent(f"sleep {mark}"))
-    wait_for(lambda: sleepers(mark))
+    wait_until(lambda: sleepers(mark))
     shown.until("agent working")
     shown.say("\x03")
     shown.until("Ctrl-C again stops")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from test_cli_terminal import Desk, agent
-from tests.crash_kit import MARK, wake
-from tests.terminal_kit import Terminal, wait_for
+from tests.crash_kit import MARK, wait_until, wake
+from tests.terminal_kit import Terminal
 
 pytestmark = pytest.mark.needs_bwrap
 SHOWN, HIDDEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
@@ -130,8 +130,8 @@ def test_control_z_shows_the_shell_and_going_on_shows_the_picture(desk: Desk) ->
     shown = desk.terminal("mission", "watch", str(mission))
     shown.until("agent working")
     shown.say("\x1a")
-    wait_for(lambda: "T" in Path(f"/proc/{shown.process_id}/stat").read_text().split(")")[1].split()[0])
-    wait_for(lambda: is_whole(shown) or not shown._read(0.1))
+    wait_until(lambda: "T" in Path(f"/proc/{shown.process_id}/stat").read_text().split(")")[1].split()[0])
+    wait_until(lambda: is_whole(shown) or not shown._read(0.1))
     assert is_whole(shown)
     os.kill(shown.process_id, signal.SIGCONT)
     shown.raw = ""
@@ -145,8 +145,8 @@ def test_it_follows_the_size_of_the_terminal(desk: Desk) -> None:
     shown = desk.terminal("mission", "watch", str(mission))
     for width, height in ((100, 40), (60, 12)):
         resize(shown, width, height)
-        wait_for(lambda: shown._read() and "agent working" in shown.shown.rpartition("0 of 31 merged")[2])
-        wait_for(lambda height=height: shown._read() and len(last_picture(shown)) == height)
+        wait_until(lambda: shown._read() and "agent working" in shown.shown.rpartition("0 of 31 merged")[2])
+        wait_until(lambda height=height: shown._read() and len(last_picture(shown)) == height)
         rows = last_picture(shown)
         assert {len(row.rstrip()) <= width for row in rows} == {True}
         assert any(row.startswith("  and ") for row in rows) is (height < 32)

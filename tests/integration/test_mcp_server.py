@@ -15,8 +15,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceUpdatedNotification
 from test_native_terminal import ASKS, Shop
 from tests.conftest import git
+from tests.crash_kit import wait_until
 from tests.mcp_kit import Service, call, orchestrator, over_stdio, refused
-from tests.terminal_kit import wait_for
 
 from chargehand.app.composition import App
 from chargehand.core.state import MissionState
@@ -30,14 +30,14 @@ EVIL = r"printf 'a\033[2Jb\033]0;evil\007c\n' > evil.txt"
 def shop(tmp_path: Path) -> Iterator[Shop]:
     made = Shop(tmp_path)
     yield made
-    wait_for(lambda: not made.workers())
+    wait_until(lambda: not made.workers())
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path)
     yield made
-    wait_for(lambda: not members(made))
+    wait_until(lambda: not members(made))
 
 
 def members(desk: Desk) -> list[str]:

@@ -16,10 +16,11 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 from test_cli_terminal import GO
 from tests.conftest import git
+from tests.crash_kit import wait_until
 from tests.forked import ForkedPopen
 from tests.integration.desk import Said
 from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
-from tests.terminal_kit import COMMAND, Terminal, wait_for
+from tests.terminal_kit import COMMAND, Terminal
 from workshop import CHECK, FILES
 
 from chargehand.agents.recorded import call_step
@@ -114,7 +115,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     yield made
     for shown in made.terminals:
         shown.close()
-    wait_for(lambda: not made.workers())  # one that an answer started ends by itself
+    wait_until(lambda: not made.workers())  # one that an answer started ends by itself
 
 
 @pytest.mark.needs_bwrap
@@ -185,7 +186,7 @@ class TestQuestions:
         with shop.opened() as app:
             app.steering.answer(mission, "to the left")
         with shop.start("worker") as worker:
-            wait_for(lambda: acts_prefix(1) + call_step(2, 0) in shop.state(mission).steps)
+            wait_until(lambda: acts_prefix(1) + call_step(2, 0) in shop.state(mission).steps)
             worker.kill()
         shop.script(*ASKS)
         with shop.start("worker", "--until-idle") as another:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from desk import Desk, repository, shell
 from test_remote_commands import Remote
+from tests.crash_kit import wait_until
 from tests.forked import ForkedProcess
 from tests.postgres import free_port
 from tests.server_kit import Served, record_missions, serving
-from tests.terminal_kit import wait_for
 
 from chargehand.app.reading import StateReader
 
@@ -110,11 +110,11 @@ def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Pa
         watched = Watched(remote, "mission", "watch", mission)
         followed = Watched(remote, "mission", "log", mission, "--follow")
         for each in (watched, followed):
-            wait_for(each.lines)
+            wait_until(each.lines)
     desk.say("mission", "send", mission, "while it is away", cwd=tmp_path)
     with serving(desk.environ, tmp_path, port=port):
         for each in (watched, followed):
-            wait_for(lambda each=each: len(each.lines()) == 2)
+            wait_until(lambda each=each: len(each.lines()) == 2)
         desk.say("mission", "cancel", mission, cwd=tmp_path)
         assert [each.process.wait(120) for each in (watched, followed)] == [0, 0]
     told = desk.say("mission", "log", mission, cwd=tmp_path).stdout.splitlines()
@@ -127,7 +127,7 @@ def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
         (mission,) = record_missions(reader, 1)
     with serving(desk.environ, tmp_path) as served:
         watched = Watched(Remote(tmp_path / "elsewhere", served), "mission", "watch", mission)
-        wait_for(watched.lines)
+        wait_until(watched.lines)
         os.kill(watched.process.pid, signal.SIGINT)
         assert watched.process.wait(120) == 130
         error = json.loads(watched.lines("err")[-1])["error"]

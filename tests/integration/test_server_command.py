@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 from desk import Desk, repository
+from tests.crash_kit import wait_until
 from tests.server_kit import API, PASSWORD, environment, serving
-from tests.terminal_kit import wait_for
 
 from chargehand.app.accounts import create_user, owner, require_accounts
 from chargehand.app.composition import App
@@ -40,7 +40,7 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
     said = json.loads(process.stdout.readline())
     url, _, code = said["login"].partition("/login#")
     assert url == said["url"]
-    wait_for(lambda: "worker" in roles(desk))
+    wait_until(lambda: "worker" in roles(desk))
     with httpx.Client(base_url=url) as client:
         assert client.post(f"{API}/session", json={"code": code}).json()["role"] == "admin"
         assert [each["name"] for each in client.get(f"{API}/projects").json()["projects"]] == ["repo"]
@@ -53,12 +53,12 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
     # A worker that is killed says nothing of the next one.
     (killed,) = workers(desk)
     os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: set(workers(desk)) - {killed})
+    wait_until(lambda: set(workers(desk)) - {killed})
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr.count("\n")) == (0, 1)
     assert "another one starts" in stderr
-    wait_for(lambda: not roles(desk))
+    wait_until(lambda: not roles(desk))
 
 
 def test_beyond_loopback_accounts_are_needed(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from desk import Desk, repository, shell
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import git
+from tests.crash_kit import wait_until
 from tests.server_kit import API, Served, frames, serving
-from tests.terminal_kit import wait_for
 
 from chargehand.app.composition import App
 from chargehand.server.openapi import ROUTES, openapi_document
@@ -29,7 +29,7 @@ SETTLED = ("promoted", "refused", "failed", "waiting", "cancelled", "discarded",
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     made = Desk(tmp_path_factory.mktemp("desk"))
     yield made
-    wait_for(lambda: not workers(made))
+    wait_until(lambda: not workers(made))
 
 
 @pytest.fixture(scope="module")
@@ -243,11 +243,11 @@ def test_the_actor_of_a_decision_is_the_account(served: Served, desk: Desk, repo
 
 def test_a_running_mission_is_paused_resumed_and_cancelled(client: httpx.Client) -> None:
     mission = start(client, shell("sleep 60"), checks=["true"]).json()["mission"]
-    wait_for(lambda: client.get(f"{API}/missions/{mission}").json()["attempts"])
+    wait_until(lambda: client.get(f"{API}/missions/{mission}").json()["attempts"])
     paused = client.post(f"{API}/missions/{mission}/pause", json={"reason": "lunch"})
     assert (paused.status_code, paused.json()["status"]) == (200, "paused"), paused.text
     assert client.post(f"{API}/missions/{mission}/resume", json={}).status_code == 200
-    wait_for(lambda: client.get(f"{API}/missions/{mission}").json()["status"] == "running")
+    wait_until(lambda: client.get(f"{API}/missions/{mission}").json()["status"] == "running")
     cancelled = client.post(f"{API}/missions/{mission}/cancel")
     assert cancelled.json()["status"] == "cancelled", cancelled.text
     twice = client.post(f"{API}/missions/{mission}/cancel")

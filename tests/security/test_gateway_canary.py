@@ -10,20 +10,19 @@ import json
 import secrets
 import sqlite3
 import subprocess
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import git
+from tests.crash_kit import wait_until
 from tests.integration.desk import Desk, Said, repository
 from tests.native_kit import FINISH, ModelServer, call, edit, says
 
 from chargehand.app.composition import App
 
-WAIT = 90.0
 LOOK = "id; env; cat {secrets}; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'"
 CLIENT = """
 import json, os, subprocess, urllib.error, urllib.request
@@ -156,7 +155,7 @@ class Office(Desk):
 
     def at_rest(self) -> None:
         """Wait until no worker is left."""
-        wait_for(lambda: not self.workers())
+        wait_until(lambda: not self.workers())
 
     def leaks(self, server: Echo) -> list[object]:
         """Return every place that holds a key."""
@@ -166,13 +165,6 @@ class Office(Desk):
             found += [said for said in self.heard if canary.inside((said.stdout + said.stderr).encode())]
             found += [body for body in server.bodies if canary.inside(json.dumps(body).encode())]
         return found
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -196,7 +188,7 @@ def test_the_keys_of_missions_that_work_are_nowhere(office: Office, server: Echo
     )
     assert detached.code == 0, detached
     mission = detached.document["mission"]
-    wait_for(lambda: office.state(detached).status == "promoted")
+    wait_until(lambda: office.state(detached).status == "promoted")
     by_program = office.hear("run", "ask", "--agent", "filed", "--only-check", "true")
     assert by_program.document["status"] == "promoted", by_program
     assert server.keys == {office.exported.text, office.kept.text}

@@ -65,8 +65,8 @@ class AgentOutcome(Struct, frozen=True, kw_only=True):
 
     claim: Claim
     reason: str
-    output: bytes
-    seconds: float
+    output: bytes = b""
+    seconds: float = 0.0
     exit_code: int | None = None
     truncated: bool = False
     code: str = ""

@@ -123,12 +123,7 @@ def password(name: str, password_stdin: bool, out: Output) -> None:
 @json_option
 def disable(name: str, out: Output) -> None:
     """Close an account: its sessions end now, and its tokens do not count until it is enabled again."""
-    from chargehand.app.accounts import owner, set_user_disabled
-    from chargehand.app.reading import StateReader
-
-    with StateReader.open() as reader:
-        changed = set_user_disabled(reader, name, True, by=owner(reader))
-    _show_user(out, changed, f"{name} is disabled")
+    _set_disabled(name, True, out)
 
 
 @user.command()
@@ -136,12 +131,7 @@ def disable(name: str, out: Output) -> None:
 @json_option
 def enable(name: str, out: Output) -> None:
     """Open a disabled account again, or lift its lock; its sessions stay closed."""
-    from chargehand.app.accounts import owner, set_user_disabled
-    from chargehand.app.reading import StateReader
-
-    with StateReader.open() as reader:
-        changed = set_user_disabled(reader, name, False, by=owner(reader))
-    _show_user(out, changed, f"{name} is enabled")
+    _set_disabled(name, False, out)
 
 
 @user.command()
@@ -270,6 +260,15 @@ def revoke(token_id: str, out: Output) -> None:
         revoked = revoke_token(reader, token_id, by=owner(reader))
     out.document(revoked)
     out.text(f"{token_id} ({revoked.name}) is revoked")
+
+
+def _set_disabled(name: str, disabled: bool, out: Output) -> None:
+    from chargehand.app.accounts import owner, set_user_disabled
+    from chargehand.app.reading import StateReader
+
+    with StateReader.open() as reader:
+        changed = set_user_disabled(reader, name, disabled, by=owner(reader))
+    _show_user(out, changed, f"{name} is {'disabled' if disabled else 'enabled'}")
 
 
 def _show_user(out: Output, document: UserDocument, told: str) -> None:

@@ -131,6 +131,27 @@ async def close_chunks(chunks: AsyncIterator[bytes]) -> None:
         await close()
 
 
+class DerivedChunks:
+    """Pieces that are made of those of a `source`; closing it closes both.
+
+    A generator alone would not close what it was never asked to read.
+    """
+
+    def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
+        self._pieces, self._source = pieces, source
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """Close the pieces and their source."""
+        for chunks in (self._pieces, self._source):
+            await close_chunks(chunks)
+
+
 def reply_from_pieces(
     status: int,
     pieces: Iterable[bytes],

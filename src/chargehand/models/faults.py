@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.models.contract import (
+    DerivedChunks,
     ModelCall,
     ModelUpstream,
     UpstreamReply,
-    close_chunks,
     reply_from_pieces,
 )
 from chargehand.models.conversation import UntranslatableError
@@ -154,7 +154,7 @@ async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> Upstrea
         return reply_from_pieces(200, [half])
     reply = await ask()
     if fault.kind not in ("twin-ids", "big"):
-        return replace(reply, chunks=_SpoiltChunks(_spoil(fault, call, reply.chunks), reply.chunks))
+        return replace(reply, chunks=DerivedChunks(_spoil(fault, call, reply.chunks), reply.chunks))
     # The reply says something else: a very long text, or tool calls that share one id.
     body = await reply.read_all()
     stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
@@ -179,24 +179,6 @@ async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> Upstrea
             said, tools=tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools), stop=None
         )
     return render_for(call.dialect, said, call.body, id=call.id)
-
-
-class _SpoiltChunks:
-    """Spoilt pieces. A generator alone would not close what it reads from when it is closed unread."""
-
-    def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
-        self._pieces, self._source = pieces, source
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        return await self._pieces.__anext__()
-
-    async def aclose(self) -> None:
-        """Close both."""
-        for chunks in (self._pieces, self._source):
-            await close_chunks(chunks)
 
 
 async def _spoil(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import dump_json, parse_json
-from chargehand.models.contract import REPLY_BYTES, close_chunks
+from chargehand.models.contract import REPLY_BYTES, DerivedChunks
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_bytes, event_data, parse_events
 from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, decided_characters, redaction_mark
 
@@ -132,7 +132,7 @@ def explain_weak_key(key: str | None) -> str:
     )
 
 
-class FilteredChunks:
+class FilteredChunks(DerivedChunks):
     """The body of a reply without the key, whole or as a stream of events; to be closed as any other.
 
     What is no stream comes in one piece at its end; until then there are empty ones, each of which says that more
@@ -140,25 +140,13 @@ class FilteredChunks:
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], filter: KeyFilter, content_type: str) -> None:
-        self._chunks = chunks
         streamed = content_type.lower().startswith(EVENT_STREAM)
-        self._pieces = self._filter_events(filter) if streamed else self._filter_whole(filter)
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        return await anext(self._pieces)
-
-    async def aclose(self) -> None:
-        """Close; a generator alone would not close what it was never asked to read."""
-        await self._pieces.aclose()
-        await close_chunks(self._chunks)
+        super().__init__(self._filter_events(filter) if streamed else self._filter_whole(filter), chunks)
 
     async def _filter_whole(self, filter: KeyFilter) -> AsyncGenerator[bytes, None]:
         body = bytearray()
         try:
-            async for chunk in self._chunks:
+            async for chunk in self._source:
                 body += chunk
                 if len(body) > REPLY_BYTES:
                     raise UpstreamError(f"the reply is larger than {REPLY_BYTES} B", code="upstream_malformed")
@@ -171,7 +159,7 @@ class FilteredChunks:
     async def _filter_events(self, filter: KeyFilter) -> AsyncGenerator[bytes, None]:
         split, stream = EventSplitter(), _StreamFilter(filter)
         try:
-            async for chunk in self._chunks:
+            async for chunk in self._source:
                 yield b"".join(out for event in split.feed(chunk) for out in stream.take(event))
         except UpstreamError:
             yield b"".join(stream.finish())

@@ -28,7 +28,6 @@ from chargehand.agents.contract import (
     AgentOutcome,
     Assignment,
     AttemptContext,
-    Claim,
     EndpointModel,
     McpServer,
 )
@@ -118,19 +117,15 @@ class NativeAgent:
                 outcome = await _AttemptLoop(self.name, assignment, context, client, self._mcp).run()
         except TimeoutError:
             reason = f"the agent was stopped at its time limit after {assignment.seconds:.1f} s"
-            outcome = _make_outcome("timed_out", reason, code="time")
+            outcome = AgentOutcome(claim="timed_out", reason=reason, code="time")
         except ExhaustedError as error:
-            outcome = _make_outcome("exhausted", error.message, code=error.code)
+            outcome = AgentOutcome(claim="exhausted", reason=error.message, code=error.code)
         except UpstreamError as error:
-            outcome = _make_outcome("failed", error.message, code=error.code)
+            outcome = AgentOutcome(claim="failed", reason=error.message, code=error.code)
         if outcome.message is not None:
             return outcome
         address = message_address(assignment, self.name, "end")
         return replace(outcome, message=failure_message(address, outcome.reason, outcome.code))
-
-
-def _make_outcome(claim: Claim, reason: str, *, code: str = "", output: str = "") -> AgentOutcome:
-    return AgentOutcome(claim=claim, reason=reason, output=output.encode(), seconds=0.0, code=code)
 
 
 class _OpenTurn(Struct, kw_only=True):
@@ -203,7 +198,8 @@ class _AttemptLoop:
             # 4. Watched after its calls, acted upon before the next request: what is done then stands in that
             # turn's record, and a newer version with other rules resumes what this one did.
             self._ladder.add(Turn(text=turn.reply.text, calls=tuple(turn.calls), changed=turn.changed))
-        return _make_outcome("failed", f"the agent did not finish within {_MOST_TURNS} replies", code="turns")
+        reason = f"the agent did not finish within {_MOST_TURNS} replies"
+        return AgentOutcome(claim="failed", reason=reason, code="turns")
 
     # --- 0. The conversation so far, and what opens this attempt
 
@@ -424,7 +420,8 @@ class _AttemptLoop:
                     return _recorded_result(ToolResult(text=_PROGRESS_NOTED))
 
         if not isinstance(message, MessageError | ProgressReport | ClarificationRequest):
-            return outcome_of_message(_make_outcome("done", "", output=message_text(message)), message)
+            done = AgentOutcome(claim="done", reason="", output=message_text(message).encode())
+            return outcome_of_message(done, message)
         self._add_result(turn, call, await self._context.step(name, [call.name, call.arguments], answer))
         # Several malformed calls in one reply are one mistake.
         if isinstance(message, MessageError) and call is not calls[0]:
@@ -440,8 +437,7 @@ class _AttemptLoop:
         if problem is None or self._malformed[what] <= ASKED_AGAIN:
             return None
         reason = f"the agent's {what} was malformed {self._malformed[what]} times in a row: {problem}"
-        failed = _make_outcome("failed", reason[:_LONGEST_REASON], code="malformed_message")
-        return replace(failed, said=said)
+        return AgentOutcome(claim="failed", reason=reason[:_LONGEST_REASON], code="malformed_message", said=said)
 
     def _end_silent(self, turn: _OpenTurn) -> AgentOutcome | None:
         """Return the end where replies without a call are the last word on work that is there.
@@ -457,7 +453,7 @@ class _AttemptLoop:
         if self._context.is_recorded(reply_step(turn.number + 1)):  # by a version that went on here
             return None
         reason = f"the agent's last {self._silent} replies called no tool, finish included"
-        return replace(_make_outcome("failed", reason, code="no_finish"), said=turn.reply.text)
+        return AgentOutcome(claim="failed", reason=reason, code="no_finish", said=turn.reply.text)
 
     def _add_result(self, turn: _OpenTurn, call: ToolCall, output: Any) -> None:
         """Add a call's recorded output to the conversation and to what is watched."""

@@ -56,7 +56,7 @@ class PatchAgent:
         except TimeoutError:
             seconds = assignment.seconds
             reason = f"the agent was stopped at its time limit after {seconds:.1f} s"
-            outcome = AgentOutcome(claim="timed_out", reason=reason, output=b"", seconds=seconds, code="time")
+            outcome = AgentOutcome(claim="timed_out", reason=reason, seconds=seconds, code="time")
         else:
             seconds, output = time.monotonic() - began, result["text"].encode(errors="replace")
             reason = "the patch is applied"

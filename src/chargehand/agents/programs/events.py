@@ -80,13 +80,21 @@ class SessionLog:
     def _record_event(self, event: AgentEvent) -> None:
         text = self._redact(event.text)[:_LONGEST_TEXT]
         self.counts[event.kind] = self.counts.get(event.kind, 0) + 1
+        arguments = ""
+        if event.arguments is not None:
+            document = msgspec.json.encode(event.arguments).decode(errors="replace")
+            arguments = self._redact(document)[:_LONGEST_TEXT]
         match event.kind:
             case "session":
                 self.session = self.session or text[:_SHOWN]
             case "text":
                 self.said = text.strip() or self.said
+                self._show(f"{text}\n")
+            case "call":
+                self._show(f"[{event.tool}] {arguments[:_SHOWN]}\n")
             case "error":
                 self.error = text
+                self._show(f"error: {text}\n")
             case "usage" if event.usage is not None:
                 self._summed = Usage(
                     input=_add_counts(self._summed.input, event.usage.input),
@@ -97,17 +105,6 @@ class SessionLog:
                 self.error = text if event.failed else ""
                 self.said = text.strip() or self.said if not event.failed else self.said
                 self._total = event.usage or self._total
-        arguments = ""
-        if event.arguments is not None:
-            document = msgspec.json.encode(event.arguments).decode(errors="replace")
-            arguments = self._redact(document)[:_LONGEST_TEXT]
-        match event.kind:
-            case "text":
-                self._show(f"{text}\n")
-            case "call":
-                self._show(f"[{event.tool}] {arguments[:_SHOWN]}\n")
-            case "error":
-                self._show(f"error: {text}\n")
         self._append_line(event, text, arguments)
 
     def transcript(self) -> bytes:

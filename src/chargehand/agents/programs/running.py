@@ -145,7 +145,7 @@ def claim_of(
     """Return claim, reason and code of a run."""
     if result is not None and result.timed_out:
         reason = f"the agent was stopped at its time limit after {result.seconds:.1f} s"
-        return AgentOutcome(claim="timed_out", reason=reason, output=b"", seconds=0.0, code="time")
+        return AgentOutcome(claim="timed_out", reason=reason, code="time")
     if spent.refused:  # before the exit code: some programs end with 0 and the refusal as their last word
         return out_of_money(spent)
     if result is None:
@@ -156,9 +156,7 @@ def claim_of(
         )
     if result.exit_code == 0 and not log.error and not problem:
         first = next((line for line in log.said.splitlines() if line.strip()), "")
-        return AgentOutcome(
-            claim="done", reason=f"the agent says it is done: {first[:300]}", output=b"", seconds=0.0
-        )
+        return AgentOutcome(claim="done", reason=f"the agent says it is done: {first[:300]}")
     stderr = result.stderr.decode(errors="replace").splitlines()
     why = log.error or problem or next((line for line in reversed(stderr) if line.strip()), "")
     how = f"ended with exit code {result.exit_code}" if result.exit_code else "did not complete its run"
@@ -169,14 +167,14 @@ def out_of_money(spent: MeteredUsage) -> AgentOutcome:
     """Return the outcome of a run whose calls were refused for money."""
     reason = spent.refused.partition(": ")[2] or spent.refused
     if spent.refused.startswith("price_unknown"):
-        return AgentOutcome(claim="exhausted", reason=reason, output=b"", seconds=0.0, code="price_unknown")
-    return AgentOutcome(claim="exhausted", reason=reason, output=b"", seconds=0.0, code="budget")
+        return AgentOutcome(claim="exhausted", reason=reason, code="price_unknown")
+    return AgentOutcome(claim="exhausted", reason=reason, code="budget")
 
 
 def unable(reason: str) -> AgentOutcome:
     """Return the outcome of an agent that lacks what its work needs."""
-    return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code="agent_unable")
+    return AgentOutcome(claim="failed", reason=reason, code="agent_unable")
 
 
 def _failure_outcome(reason: str, *, code: str = "agent_failed") -> AgentOutcome:
-    return AgentOutcome(claim="failed", reason=reason, output=b"", seconds=0.0, code=code)
+    return AgentOutcome(claim="failed", reason=reason, code=code)

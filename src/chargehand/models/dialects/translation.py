@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models._json import as_mapping, dump_json, parse_json
-from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, ReplyUsage, UpstreamReply, close_chunks
+from chargehand.models.contract import DerivedChunks, Dialect, ModelCall, ModelUpstream, ReplyUsage, UpstreamReply
 from chargehand.models.conversation import (
     NeutralRequest,
     ReasoningRequest,
@@ -100,11 +100,8 @@ def read_left_out(headers: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(headers[LEFT_OUT].split(", ")) if LEFT_OUT in headers else ()
 
 
-class _TranslatedReply:
-    """The pieces of a reply in the client's dialect; usage is metered in the provider's.
-
-    Not a generator: `aclose` has to close the provider's reply also where nothing was read.
-    """
+class _TranslatedReply(DerivedChunks):
+    """The pieces of a reply in the client's dialect; usage is metered in the provider's."""
 
     def __init__(
         self,
@@ -117,6 +114,7 @@ class _TranslatedReply:
     ) -> None:
         self.metered: ReplyUsage = UNKNOWN_USAGE
         self.fault = ""
+        super().__init__(self._translate(), reply.chunks)
         self._reply = reply
         self._stream = call.stream
         self._client = client
@@ -126,23 +124,11 @@ class _TranslatedReply:
         self._sorter = _CallSorter()
         self._unwrapper = _CustomToolUnwrapper(asked.custom)
         self._calls = list[ReplyDelta]()
-        self._pieces = self._translate()
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """What of the provider's reply is not in these pieces."""
         return tuple(f"reply.{name}" for name in sorted(self._reader.left_out))
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        return await anext(self._pieces)
-
-    async def aclose(self) -> None:
-        """Close this and the provider's reply."""
-        await self._pieces.aclose()
-        await close_chunks(self._reply.chunks)
 
     async def _translate(self) -> AsyncGenerator[bytes, None]:
         status = self._reply.status
