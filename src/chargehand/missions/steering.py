@@ -27,7 +27,7 @@ from chargehand.core.mission_events import (
 from chargehand.core.plan_events import CoordinatorWoken, PlanMade
 from chargehand.core.plans import Plan
 from chargehand.core.records import MissionStatus, Reason
-from chargehand.core.state import DISK, ENDED, MissionState
+from chargehand.core.state import DISK, ENDED, MissionState, MissionSummary
 from chargehand.missions._attempt_log import (
     archive_replies,
     cancel_open_attempts,
@@ -157,9 +157,9 @@ class Steering(Struct, frozen=True, kw_only=True):
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"))
         return self._record(mission, message, continued, among=FOLLOWED, verb="continue", code="not_continuable")
 
-    def cancel(self, mission: str) -> MissionState:
-        """End a mission that has not come to its end."""
-        reason = Reason(code="cancelled", message="a person cancelled the mission")
+    def cancel(self, mission: str, why: str = "") -> MissionState:
+        """End a mission that has not come to its end; `why` says so where it is its coordinator that wants it."""
+        reason = MissionSummary(cancel_why=why).cancelled_reason
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
         # Its worker died when it was told to: then it ended by that word, and nobody settled it.

@@ -100,7 +100,7 @@ class Coordinator:
     async def _end_by_time(self) -> None:
         for child in (await asyncio.to_thread(self._children)).values():
             if child.status not in ENDED:
-                await asyncio.to_thread(self._services.stop_mission, child.id)
+                await asyncio.to_thread(self._services.stop_mission, child.id, "the plan's time limit is over")
         message = f"the plan's time limit of {self._request.plan_seconds:.0f} s is over; {self._kept_result()}"
         ended = MissionFinished(status="exhausted", reasons=(Reason(code="time", message=message),))
         self._journal.record(ended, durable=True)
@@ -162,7 +162,7 @@ class Coordinator:
             case d.Weigh():
                 await asyncio.to_thread(self._weigh, move)
             case d.StopChild():
-                await asyncio.to_thread(self._services.stop_mission, move.mission)
+                await asyncio.to_thread(self._services.stop_mission, move.mission, move.why)
             case d.EndTask():
                 await self._end_task(move)
             case d.Ask():

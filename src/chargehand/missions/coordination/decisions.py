@@ -265,7 +265,10 @@ def _wait(now: Situation) -> Wait:
             why = run.reasons[0].message if run.reasons else f"it is {run.status}"
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
         if not waiting:  # its question is open: else there would be a move
-            people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision"))
+            late = next((now.overdue(each) for each in now.progress.plan.tasks if each.id == task), None)
+            reasons = (*((late,) if late is not None else ()), *(reason for run in runs for reason in run.reasons))
+            why = f": {reasons[0].message}" if reasons else ""
+            people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision{why}"))
     # What could not begin, and a person has to say how.
     unbegun = (
         each.id for each in now.progress.plan.tasks if now.of(each.id).end is None and not now.works(each.id)
