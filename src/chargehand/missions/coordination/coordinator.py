@@ -179,14 +179,12 @@ class Coordinator:
             await asyncio.gather(stopping, return_exceptions=True)
 
     async def _stop_late(self) -> None:
-        while any(task.deadline is not None for task in self._progress.plan.tasks):
+        state, clock = self._journal.state, self._services.clock
+        while (due := d.next_due(self._progress, elapsed := plan_seconds_used(state, clock.now()))) is not None:
+            await asyncio.sleep(due - elapsed)
             await self._control.may_go_on()
-            now = await asyncio.to_thread(self._situation)
-            for move in d.stop_late(now):
+            for move in d.stop_late(await asyncio.to_thread(self._situation)):
                 await self._carry_out(move)
-            if (due := now.next_due) is None:
-                return
-            await asyncio.sleep(due - now.elapsed)
 
     # --- looking
 
