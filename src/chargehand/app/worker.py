@@ -67,6 +67,7 @@ class Worker:
         self._asleep = 0
         # When the next mission is to be woken, and whether one that ended its turn may have to be before that.
         self._next: datetime | None = None
+        self._looked: datetime | None = None
         self._has_news = False
 
     def stop(self) -> None:
@@ -133,10 +134,13 @@ class Worker:
         Each worker looks, and the first to hold one does it.
         """
         woken = False
-        now, since = self._app.clock.now(), self._local.last_worked()
-        if since is not None and (now - since).total_seconds() > _ABSENT_SECONDS:
+        now = self._app.clock.now()
+        # By its own looks too: the clocks of other machines may differ.
+        since = max(filter(None, (self._local.last_worked(), self._looked)), default=now)
+        if (now - since).total_seconds() > _ABSENT_SECONDS:
             self._app.steering.note_absence(since)
         self._local.note_work(now)
+        self._looked = now
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
         self._next = min((moment for moment in found.values() if moment > now), default=None)
