@@ -112,7 +112,7 @@ class Coordinator:
             told = tuple(row.id for row in rows if row.news)
             if told:
                 self._services.store.log.note_told(*told)
-            changes = self._control.changes
+            changes, decided = self._control.changes, math.inf
             if self._progress.wanted:
                 await self._control.may_go_on()
                 await self._heed_base()
@@ -121,7 +121,8 @@ class Coordinator:
                 return
             else:
                 await self._heed_base()
-                moves = d.decide(await asyncio.to_thread(self._situation))
+                now = await asyncio.to_thread(self._situation)
+                moves, decided = d.decide(now), now.elapsed
             for number, move in enumerate(moves):
                 await self._control.may_go_on()
                 if changes != self._control.changes:
@@ -137,7 +138,7 @@ class Coordinator:
                     return
                 self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
                 self._next = [each for each in moves[number + 1 :] if isinstance(each, d.Merge)]
-                async with self._stopping_late():
+                async with self._stopping_late(decided):
                     await self._carry_out(move)
                 self._control.in_hand = ""
 
@@ -169,22 +170,23 @@ class Coordinator:
                 self._ask_about_task(move)
 
     @contextlib.asynccontextmanager
-    async def _stopping_late(self) -> AsyncIterator[None]:
-        """Stop tasks at their deadlines while something else is carried out: the checks of a merge take long."""
-        stopping = asyncio.create_task(self._stop_late())
+    async def _stopping_late(self, elapsed: float) -> AsyncIterator[None]:
+        """Stop tasks at deadlines after second `elapsed` while a move goes on: the checks of a merge take long."""
+        stopping = asyncio.create_task(self._stop_late(elapsed))
         try:
             yield
         finally:
             stopping.cancel()
             await asyncio.gather(stopping, return_exceptions=True)
 
-    async def _stop_late(self) -> None:
-        state, clock = self._journal.state, self._services.clock
-        while (due := d.next_due(self._progress, elapsed := plan_seconds_used(state, clock.now()))) is not None:
-            await asyncio.sleep(due - elapsed)
+    async def _stop_late(self, elapsed: float) -> None:
+        while (due := d.next_due(self._progress, elapsed)) is not None:
+            await asyncio.sleep(due - plan_seconds_used(self._journal.state, self._services.clock.now()))
             await self._control.may_go_on()
-            for move in d.stop_late(await asyncio.to_thread(self._situation)):
+            now = await asyncio.to_thread(self._situation)
+            for move in d.stop_late(now):
                 await self._carry_out(move)
+            elapsed = now.elapsed
 
     # --- looking
 
