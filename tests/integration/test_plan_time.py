@@ -17,6 +17,7 @@ from tests.integration.test_coordinator import READS, Crew, task
 
 from chargehand.app import worker
 from chargehand.app.composition import App
+from chargehand.app.progress.event_text import describe_event
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
@@ -131,9 +132,21 @@ def work_until_woken(crew: Crew, mission: str, *, clock: SystemClock | None = No
 @pytest.mark.usefixtures("unpolled")
 def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Crew) -> None:
     mission = crew.record([task("slow", shell("sleep 600"), deadline=1.0)])
-    assert work_until_woken(crew, mission).status == "waiting"
+    state = work_until_woken(crew, mission)
+    assert (state.status, [reason.message for reason in state.reasons]) == (
+        "waiting",
+        ["task slow needs a person's decision: it was not done within 1s"],
+    )
     (asked,) = crew.events(mission, QuestionAsked)
     assert asked.reasons[0].code == "deadline"
+    with crew.opened() as app:
+        (child,) = (app.mission_reader.state(row.id) for row in app.store.log.children(mission))
+        told = [describe_event(line) for line in app.store.log.read(mission)]
+    # No person did it, and its log does not say so.
+    message = "its coordinator stopped it: task slow: it was not done within 1s"
+    assert [reason.message for reason in (*child.reasons, *child.attempts[0].reasons)] == [message] * 2
+    assert "task slow needs a person's decision: it was not done within 1s" in told
+    assert "looks again: its moment has come, or a person changed something" in told
     slept = crew.events(mission, CoordinatorSlept)[0]
     with crew.opened() as app:
         (line, *_) = app.store.log.read(mission, types=(CoordinatorSlept.type,))

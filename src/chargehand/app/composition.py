@@ -522,10 +522,11 @@ class App(StateReader):
             require_ready=lambda agent, models: self.require_ready_agent(found, resolved, agent, models),
         )
 
-    def _stop_mission(self, mission: str) -> None:
+    def _stop_mission(self, mission: str, why: str) -> None:
+        reason = f"its coordinator stopped it: {why}"
         with contextlib.suppress(RefusedError):  # it ended meanwhile
-            if not self.order(mission, "cancel"):
-                self.steering.cancel(mission)
+            if not self.order(mission, "cancel", reason=reason):
+                self.steering.cancel(mission, reason)
 
     @contextlib.asynccontextmanager
     async def mission_session(

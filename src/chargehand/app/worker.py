@@ -71,6 +71,7 @@ class Worker:
         self._asleep = 0
         # When the next mission is to be woken.
         self._next: datetime | None = None
+        self._looked: datetime | None = None
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
@@ -139,10 +140,13 @@ class Worker:
         Each worker looks, and the first to hold one does it.
         """
         woken = False
-        now, since = self._app.clock.now(), self._local.last_worked()
-        if since is not None and (now - since).total_seconds() > _ABSENT_SECONDS:
+        now = self._app.clock.now()
+        # By its own looks too: the clocks of other machines may differ.
+        since = max(filter(None, (self._local.last_worked(), self._looked)), default=now)
+        if (now - since).total_seconds() > _ABSENT_SECONDS:
             self._app.steering.note_absence(since)
         self._local.note_work(now)
+        self._looked = now
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
         self._next = min((moment for moment in found.values() if moment > now), default=None)

@@ -119,7 +119,7 @@ def mark_unheld(state: MissionSummary) -> None:
     state.queued = state.held
     status = unheld_status(state)
     if status == "cancelled" != state.status:
-        state.reasons = (Reason(code="cancelled", message="a person cancelled the mission"),)
+        state.reasons = (state.cancelled_reason,)
     elif status != state.status:
         state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
     state.status = status
@@ -239,7 +239,7 @@ def _continue_from(state: MissionState, event: m.MissionContinued) -> None:
 
 @_on(_SUMMARY, m.CancelAsked)
 def _ask_cancel(state: MissionSummary, event: m.CancelAsked) -> None:
-    state.cancel_asked = True
+    state.cancel_asked, state.cancel_why = True, event.reason
 
 
 @_on(_SUMMARY, m.MissionFinished)

@@ -161,9 +161,13 @@ class MissionAllowed(Payload, frozen=True, kw_only=True):
 
 @event("mission.cancel_asked")
 class CancelAsked(Payload, frozen=True, kw_only=True):
-    """A person wants a running mission to end: from here on nobody goes on with it, even if its worker dies."""
+    """A person wants a running mission to end: from here on nobody goes on with it, even if its worker dies.
+
+    With a `reason` it is its coordinator that wants it.
+    """
 
     identity: str
+    reason: str = ""
 
 
 @event("message.sent")

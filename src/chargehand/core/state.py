@@ -313,6 +313,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     queued: m.MissionQueued | None = None
     was_held: bool = False
     cancel_asked: bool = False
+    cancel_why: str = ""
     stops: tuple[str, ...] = ()
     stepping: bool = False
     to_end: bool = False
@@ -338,6 +339,11 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
         if self.status in ENDED:
             return None
         return next((asked for asked in self.questions.values() if asked.id != m.PROMOTE and asked.open), None)
+
+    @property
+    def cancelled_reason(self) -> Reason:
+        """Why the mission was cancelled: a person wanted it, or its coordinator, which said why."""
+        return Reason(code="cancelled", message=self.cancel_why or "a person cancelled the mission")
 
     @property
     def expiring(self) -> tuple[Question, ...]:

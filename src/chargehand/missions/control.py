@@ -63,7 +63,7 @@ class Control:
         """Whether the mission is paused, or resumed and still without what the pause let others have."""
         return not self._unpaused.is_set()
 
-    def stop(self, why: Stop, *, identity: str = "") -> None:
+    def stop(self, why: Stop, *, identity: str = "", reason: str = "") -> None:
         """End the work here and now; what it means for the mission is for whoever runs it to say.
 
         That a person cancelled it is recorded before anything else: it holds even where this process dies next.
@@ -74,7 +74,7 @@ class Control:
             # Cancelling only schedules: the task sees it at its next await, after the line below is in the log.
             self._task.cancel()
             if why == "cancel":
-                self._journal.record(CancelAsked(identity=identity))
+                self._journal.record(CancelAsked(identity=identity, reason=reason))
 
     async def pause(self, identity: str, reason: str = "") -> None:
         """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
@@ -321,7 +321,7 @@ class Controls:
         identity = str(order.get("identity"))
         match order.get("order"):
             case "cancel":
-                control.stop("cancel", identity=identity)
+                control.stop("cancel", identity=identity, reason=str(order.get("reason", "")))
             case "pause":
                 await control.pause(identity, str(order.get("reason", "")))
             case "resume":

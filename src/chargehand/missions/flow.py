@@ -93,7 +93,6 @@ from chargehand.workspace.remotes import moved_base
 
 # An agent is stopped at the mission's time limit; its last writes are still kept as a checkpoint.
 _GRACE_SECONDS = 15.0
-CANCELLED = Reason(code="cancelled", message="a person cancelled the mission")
 
 
 class MissionFlow:
@@ -141,7 +140,7 @@ class MissionFlow:
             self._settle("exhausted", "timed_out", Reason(code="time", message=message))
         except asyncio.CancelledError:
             if self._control.stopped in (None, "cancel"):
-                self._settle("cancelled", "cancelled", CANCELLED)
+                self._settle("cancelled", "cancelled", self._journal.state.cancelled_reason)
             elif self._control.stopped == "release":
                 self._journal.record(MissionReleased(worker=self._services.worker[0]))
             raise
@@ -179,7 +178,7 @@ class MissionFlow:
         elif self._promoter.settle_prepared() and state.plan is None:
             await deliver_promoted(self._services, self._journal, self._control, self)
         elif state.cancel_asked:
-            self._settle("cancelled", "cancelled", CANCELLED)
+            self._settle("cancelled", "cancelled", self._journal.state.cancelled_reason)
         elif state.plan is not None or not await must_wait(self._services, self._journal, self._control):
             await self._run_steps(request)
 

@@ -131,7 +131,7 @@ def accept_plan(request: MissionRequest, plan: Plan) -> None:
     """Return: the `Services.check_plan` of a session in which everybody can do everything."""
 
 
-def leave_alone(mission: str) -> None:
+def leave_alone(mission: str, why: str) -> None:
     """Do nothing: the `Services.stop_mission` of a session that coordinates nothing."""
 
 
@@ -148,7 +148,7 @@ class Services(Struct, frozen=True, kw_only=True):
     opens the runner of snippets and raises `TierUnavailableError` where there can be none. `attempts_at_once` and
     `checks_at_once` are limits of the state directory, shared by all its processes. `prepare_task` returns the
     request of a task, with a model where one is named, `check_plan` raises for one that nobody can do, and
-    `stop_mission` cancels a mission that has not ended; it may block.
+    `stop_mission` cancels a mission that has not ended, and says why; it may block.
     """
 
     home: Path
@@ -179,7 +179,7 @@ class Services(Struct, frozen=True, kw_only=True):
     user: str = ""
     prepare_task: Callable[[MissionRequest, Task, str | None], MissionRequest] = prepare_alike
     check_plan: Callable[[MissionRequest, Plan], None] = accept_plan
-    stop_mission: Callable[[str], None] = leave_alone
+    stop_mission: Callable[[str, str], None] = leave_alone
 
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds a mission right now."""

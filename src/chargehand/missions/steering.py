@@ -173,9 +173,9 @@ class Steering(Struct, frozen=True, kw_only=True):
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"))
         return self._record(mission, message, continued, among=FOLLOWED, verb="continue", code="not_continuable")
 
-    def cancel(self, mission: str) -> MissionState:
-        """End a mission that has not come to its end."""
-        reason = Reason(code="cancelled", message=f"{self.identity} cancelled the mission")
+    def cancel(self, mission: str, why: str = "") -> MissionState:
+        """End a mission that has not come to its end; `why` says so where it is its coordinator that wants it."""
+        reason = Reason(code="cancelled", message=why or f"{self.identity} cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
         # Its worker died when it was told to: then it ended by that word, and nobody settled it.

@@ -66,6 +66,7 @@ from chargehand.core.mission_events import (
     VerdictGiven,
 )
 from chargehand.core.plan_events import (
+    TASK_QUESTION,
     CoordinatorSlept,
     CoordinatorWoken,
     PlanMade,
@@ -115,6 +116,8 @@ def describe_event(event: Event) -> str:
         if event.payload is None:
             return "(erased)"
         return "(damaged)" if is_damaged(event) else "(from a later version)"
+    if isinstance(payload, CoordinatorWoken) and payload.mission == event.mission and not payload.idle_since:
+        return "looks again: its moment has come, or a person changed something"
     return describe(payload)
 
 
@@ -145,7 +148,7 @@ def _describe_mission(event: Payload) -> str | None:
             where = f" on {event.base.commit[:12]}" if event.base is not None else ""
             return f"continued by {event.identity} after attempt {event.after}{where}"
         case CancelAsked():
-            return f"cancellation requested by {event.identity}"
+            return event.reason or f"cancellation requested by {event.identity}"
         case MissionQueued():
             return f"waits: {event.reason.message}"
         case MissionAllowed():
@@ -195,7 +198,10 @@ def _describe_plan(event: Payload) -> str | None:
             tasks = f"{_tasks(len(event.tasks))}: {_shorten(', '.join(event.tasks))}"
             return f"waits for {tasks if event.tasks else 'its planner'}"
         case CoordinatorWoken():
-            return f"news of {event.mission}"
+            idle = (
+                f"no worker was at work since {event.idle_since[:19].replace('T', ' ')} UTC: its clock stood still"
+            )
+            return idle if event.idle_since else f"news of {event.mission}"
     return _describe_planning(event) or _describe_review(event)
 
 
@@ -295,7 +301,9 @@ def _describe_question(event: Payload) -> str | None:
             until = f" (to be answered until {event.expires[:19].replace('T', ' ')} UTC)" if event.expires else ""
             if event.attempt is not None:
                 return f"the agent asks ({event.kind}): {_first_line(event.text)}{until}"
-            return f"needs a person's decision{_reasons(event.reasons)}{until}"
+            task = event.question.removeprefix(TASK_QUESTION).rpartition("/")[0]
+            whose = f"task {task} " if event.question.startswith(TASK_QUESTION) else ""
+            return f"{whose}needs a person's decision{_reasons(event.reasons)}{until}"
         case QuestionExpired():
             then = f"{event.default!r} is taken as the answer" if event.default else "a person is needed"
             return f"nobody answered in time: {then}"

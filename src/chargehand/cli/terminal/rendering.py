@@ -316,7 +316,10 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
     if (asked := state.open_question) is not None:
-        out.text(f"question  {asked.kind}{f', {asked.deadline}' if asked.deadline else ''}")
+        # An agent's question is the reason itself; a plan's is about one of several things that wait.
+        is_told = any(asked.text in reason.message for reason in state.reasons)
+        more = (f", {asked.deadline}" if asked.deadline else "") + ("" if is_told else f": {asked.text.strip()}")
+        out.text(f"question  {asked.kind}{more}")
     if details.waits is not None:
         out.text(f"waits     {details.waits.message}")
     cause = mission_cause(state)

@@ -104,7 +104,7 @@ class Coordinator:
     async def _end_by_time(self) -> None:
         for child in (await asyncio.to_thread(self._observer.children)).values():
             if child.status not in ENDED:
-                await asyncio.to_thread(self._services.stop_mission, child.id)
+                await asyncio.to_thread(self._services.stop_mission, child.id, "the plan's time limit is over")
         message = f"the plan's time limit of {self._request.plan_seconds:.0f} s is over; {self._kept_result()}"
         ended = MissionFinished(status="exhausted", reasons=(Reason(code="time", message=message),))
         self._journal.record(ended, durable=True)
@@ -116,7 +116,7 @@ class Coordinator:
             told = tuple(row.id for row in rows if row.news)
             if told:
                 self._services.store.log.note_told(*told)
-            changes = self._control.changes
+            changes, decided = self._control.changes, math.inf
             if self._progress.wanted:
                 await self._control.may_go_on()
                 await self._heed_base()
@@ -125,7 +125,8 @@ class Coordinator:
                 return
             else:
                 await self._heed_base()
-                moves = d.decide(await asyncio.to_thread(self._observer.situation))
+                now = await asyncio.to_thread(self._observer.situation)
+                moves, decided = d.decide(now), now.elapsed
             merges = [each for each in moves if isinstance(each, d.Merge)]
             self._next = merges[1:]
             # They come last, and one at a time: whatever may begin by then does so before the next one.
@@ -142,7 +143,7 @@ class Coordinator:
                     self._control.ends = True  # what comes now would not be looked at any more
                     await self._finish(move)
                     return
-                async with self._holding(move):
+                async with self._holding(move, decided):
                     await self._carry_out(move)
 
     def _heed_breakpoints(self, move: d.Move) -> None:
@@ -168,17 +169,20 @@ class Coordinator:
             case d.Weigh():
                 await asyncio.to_thread(self._weigh, move)
             case d.StopChild():
-                await asyncio.to_thread(self._services.stop_mission, move.mission)
+                await asyncio.to_thread(self._services.stop_mission, move.mission, move.why)
             case d.EndTask():
                 await self._end_task(move)
             case d.Ask():
                 self._ask_about_task(move)
 
     @contextlib.asynccontextmanager
-    async def _holding(self, move: d.Move) -> AsyncIterator[None]:
-        """Have the task of a move in hand, and stop others at their deadlines: the checks of a merge take long."""
+    async def _holding(self, move: d.Move, elapsed: float) -> AsyncIterator[None]:
+        """Have the task of a move in hand, and stop others at their deadlines after second `elapsed` meanwhile.
+
+        The checks of a merge take long.
+        """
         self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
-        stopping = asyncio.create_task(self._stop_late())
+        stopping = asyncio.create_task(self._stop_late(elapsed))
         try:
             yield
         finally:
@@ -186,15 +190,14 @@ class Coordinator:
             await asyncio.gather(stopping, return_exceptions=True)
             self._control.in_hand = ""
 
-    async def _stop_late(self) -> None:
-        while any(task.deadline is not None for task in self._progress.plan.tasks):
+    async def _stop_late(self, elapsed: float) -> None:
+        while (due := d.next_due(self._progress, elapsed)) is not None:
+            await asyncio.sleep(due - plan_seconds_used(self._journal.state, self._services.clock.now()))
             await self._control.may_go_on()
             now = await asyncio.to_thread(self._observer.situation)
             for move in d.stop_late(now):
                 await self._carry_out(move)
-            if (due := now.next_due) is None:
-                return
-            await asyncio.sleep(due - now.elapsed)
+            elapsed = now.elapsed
 
     # --- looking
 

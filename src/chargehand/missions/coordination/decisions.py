@@ -200,14 +200,6 @@ class Situation(Struct, frozen=True, kw_only=True):
             return None
         return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
 
-    @property
-    def next_due(self) -> float | None:
-        """When the next deadline of a task that works is over, `None` for never."""
-        runs = (
-            run for task in self.progress.plan.tasks if self.works(task.id) for run in self.of(task.id).current
-        )
-        return min((run.due for run in runs if run.due is not None and run.due > self.elapsed), default=None)
-
     def due(self, task: Task) -> float | None:
         """Return when a task is overdue that begins now, or that a person has begun again."""
         return None if task.deadline is None else self.elapsed + task.deadline
@@ -252,6 +244,13 @@ def decide(now: Situation) -> list[Move]:
     return [_wait(now)]
 
 
+def next_due(progress: PlanProgress, elapsed: float) -> float | None:
+    """Return the second of the plan's clock at which the next task that works is overdue, `None` for never."""
+    known = (progress.tasks.get(task.id, TaskProgress()) for task in progress.plan.tasks)
+    dues = (run.due for each in known if each.end is None for run in each.current if run.due is not None)
+    return min((due for due in dues if due > elapsed), default=None)
+
+
 def stop_late(now: Situation) -> list[StopChild]:
     """Return what `decide` stops for its deadline, whatever else is being carried out."""
     late = (task for task in now.progress.plan.tasks if now.works(task.id) and now.overdue(task) is not None)
@@ -269,7 +268,7 @@ def _wait(now: Situation) -> Wait:
         if now.goes_on(task):
             # Who was told to stop may have gone without another word.
             stopping = any(run.is_open and run.stopping for name in working for run in now.runs(name))
-            dues = [now.next_due, now.elapsed + _STOP_SECONDS if stopping else None]
+            dues = [next_due(now.progress, now.elapsed), now.elapsed + _STOP_SECONDS if stopping else None]
             return Wait(tasks=tuple(working), due=min((due for due in dues if due is not None), default=None))
         runs = (*now.runs(task), *now.reviews(task))
         waiting = [run for run in runs if run.status in ("waiting", "paused")]
@@ -277,7 +276,10 @@ def _wait(now: Situation) -> Wait:
             why = run.reasons[0].message if run.reasons else f"it is {run.status}"
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
         if not waiting:  # its question is open: else there would be a move
-            people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision"))
+            late = next((now.overdue(each) for each in now.progress.plan.tasks if each.id == task), None)
+            reasons = (*((late,) if late is not None else ()), *(reason for run in runs for reason in run.reasons))
+            why = f": {reasons[0].message}" if reasons else ""
+            people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision{why}"))
     # What could not begin, and a person has to say how.
     unbegun = (
         each.id for each in now.progress.plan.tasks if now.of(each.id).end is None and not now.works(each.id)
