@@ -37,18 +37,21 @@ def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
     """Record a plan and let its tasks work; none is merged before all of them are done."""
     mission = crew.record(tasks, check)
 
-    async def work(app: App) -> None:
-        working = asyncio.create_task(Worker(app, slots=4).work(until_idle=True))
-        await until(lambda: app.mission_reader.state(mission).asleep)
-        await asyncio.to_thread(lambda: pause_mission(app, mission, reason=""))
-        await asyncio.wait_for(working, LIMIT)
-
-    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
-        asyncio.run(work(app))
+    def pause(app: App) -> None:
+        pause_mission(app, mission, reason="")
         # Who pauses a coordinator pauses its tasks: those that had not ended go on, and it does not.
         for row in app.store.log.children(mission):
             if app.mission_reader.state(row.id).status == "paused":
                 resume_mission(app, row.id)
+
+    async def work(app: App) -> None:
+        working = asyncio.create_task(Worker(app, slots=4).work(until_idle=True))
+        await until(lambda: app.mission_reader.state(mission).asleep)
+        await asyncio.to_thread(pause, app)
+        await asyncio.wait_for(working, LIMIT)
+
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+        asyncio.run(work(app))
     assert crew.work(mission).status == "paused"
     assert set(crew.children(mission).values()) == {"promoted"}
     assert not crew.events(mission, TaskMerged)

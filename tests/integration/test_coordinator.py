@@ -483,3 +483,29 @@ def test_what_a_task_came_to_is_exported_by_its_coordinator_alone(crew: Crew) ->
         with pytest.raises(RefusedError, match=mission):
             preview_roll_back(app, child)
     assert git(crew.repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [made, "main"]
+
+
+def test_a_task_takes_the_place_of_one_that_is_merged_before_the_next_is(crew: Crew) -> None:
+    mission = crew.record([task("a"), task("b"), task("c")], at_once=2)
+    assert crew.work(mission).status == "promoted"
+    told = [type(each).__name__ for each in crew.events(mission, TaskStarted, TaskMerged)]
+    assert told == ["TaskStarted", "TaskStarted", "TaskMerged", "TaskStarted", "TaskMerged", "TaskMerged"]
+
+
+async def test_nobody_waits_for_the_next_look_of_its_own_worker(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_LOOK_SECONDS", "_POLL_SECONDS"):
+        monkeypatch.setattr(f"chargehand.app.worker.{name}", 3600.0)
+    mission = await asyncio.to_thread(crew.record, [task("a", when="true"), task("b", after=["a"])])
+    with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
+        # One place: each turn but the first one waits for the end of another.
+        worker = Worker(app, slots=1)
+        working = asyncio.create_task(worker.work(until_idle=False))
+        try:
+            async with asyncio.timeout(120):
+                while app.store.log.summary(mission).summary.status != "promoted":
+                    await asyncio.sleep(0.05)
+        finally:
+            worker.stop()
+            await working

@@ -534,3 +534,19 @@ def test_a_planner_that_a_person_was_quicker_than_is_stopped() -> None:
     assert StopChild(mission="planner", why="there is a plan") in decide(world.situation())
     world.run()
     assert world.children["planner"].status == "cancelled"
+
+
+def test_what_can_begin_does_so_before_anything_is_merged() -> None:
+    plan = Plan(tasks=tuple(Task(id=name, text="x") for name in ("a", "b", "c")), at_once=2)
+    world = World(plan, 0, (), set())
+    for name in ("a", "b"):
+        started = TaskStarted(task=name, mission=name, round=1, rung="first", base="0" * 40, why="")
+        world.progress = world.progress.after(started)
+        world.children[name] = ChildMission(id=name, status="promoted", changes=True)
+    # Both have their place until they are merged, then the third one begins before the second is.
+    assert decide(world.situation()) == [Merge(task="a", mission="a"), Merge(task="b", mission="b")]
+    merged = TaskMerged(task="a", mission="a", commit="0" * 40, tree="0" * 40)
+    world.progress = world.progress.after(merged).after(TaskEnded(task="a", outcome="merged"))
+    first, second = decide(world.situation())
+    assert isinstance(first, Start)
+    assert (first.task, second) == ("c", Merge(task="b", mission="b"))

@@ -115,6 +115,7 @@ def test_rows_tell_where_each_log_ends(store: Store, clock: SteppedClock) -> Non
     row = MissionRow(id="m-1", project="p", created=first[0].time, last_seq=2, last_hash=last.hash, runnable=True)
     assert store.log.get("m-1") == row
     assert [each.id for each in store.log.missions()] == ["m-1", "m-2"]
+    assert [each.id for each in store.log.missions(limit=1)] == ["m-2"]
     assert store.log.missions(project="p") == (row,)
     assert store.log.missions(project="none") == ()
 

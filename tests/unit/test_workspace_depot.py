@@ -38,6 +38,19 @@ def code_of(root: Path, repository: Path) -> str:
     return caught.value.code
 
 
+def test_how_a_recorded_base_stands_is_not_asked_again(yard: Yard) -> None:
+    depot = yard.depot()
+    base = depot.resolve_base()
+    again = depot.resolve_base(base.commit, recorded=True)
+    assert (again.commit, again.tree, again.revision) == (base.commit, base.tree, base.commit)
+    other = git(yard.repository, "commit-tree", "-m", "x", base.tree)
+    assert depot.resolve_base(other, recorded=True).commit == other  # one that is not held yet
+    shutil.rmtree(yard.repository / ".git")
+    assert depot.resolve_base(base.commit, recorded=True) == again
+    with pytest.raises(RepositoryError):
+        depot.resolve_base("main", recorded=True)
+
+
 def test_what_is_no_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     assert code_of(tmp_path / "s", tmp_path / "plain") == "not_a_repository"
