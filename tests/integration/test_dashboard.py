@@ -397,7 +397,7 @@ def grave_violations(page: Page, *, colours_alone: bool) -> list[tuple[str, list
 EACH_WAY = tuple(product((1280, 390), THEMES))
 
 
-# In the suite each width and each theme is looked at once: all rules are tried in both widths, colours in both themes.
+# In the suite each width and each theme is looked at once: all rules in both widths, colours in both themes.
 @pytest.mark.parametrize(
     "ways",
     [pytest.param(EACH_WAY[::3], id="two"), pytest.param(EACH_WAY, id="all", marks=pytest.mark.soak)],
