@@ -399,13 +399,14 @@ def _cgroups_of_dead() -> set[str]:
 def descendants(root: int) -> dict[int, str]:
     """Return the processes below `root`, those inside sandboxes included, with their start times."""
     stats = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            stats[int(entry.name)] = (int(fields[1]), fields[19])
+    # Asked again and again while something ends: `Path` would take twice as long.
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", "rb", buffering=0) as file:
+                fields = file.read(4096).rpartition(b")")[2].split(None, 20)
+        except OSError:
+            continue
+        stats[int(entry)] = (int(fields[1]), fields[19].decode())
     found: dict[int, str] = {}
     fresh = {root}
     while fresh:
@@ -430,7 +431,8 @@ def survivors(processes: dict[int, str]) -> list[int]:
 def command_line(pid: int) -> list[str]:
     """Return the command line of a process, nothing where it is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return b"".join(iter(file.read, b"")).decode(errors="replace").split("\0")
     except OSError:
         return []
 

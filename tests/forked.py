@@ -257,7 +257,7 @@ class _ForkServer:
     def start(self, request: Mapping[str, object], *streams: int, passed: Sequence[int] = ()) -> int:
         """Fork the program that the request describes; return its process id.
 
-        It sees what this thread does, which may have taken a mount namespace since the server began.
+        It sees what is mounted where this thread is: that may have taken a mount namespace since the server began.
         """
         if request.get("mounts") is None and os.stat(_OWN_MOUNTS).st_ino != self._mounts:
             request = {**request, "mounts": f"{os.getpid()}/task/{threading.get_native_id()}"}

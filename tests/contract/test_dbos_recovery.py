@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engine_kit import WAIT, worker
@@ -122,6 +123,35 @@ async def test_a_turn_that_ended_meanwhile_stays_ended(url: str) -> None:
         assert await here.requeue(seen) == ()
         assert await here.rows(RUNNING, WAITING) == ()
     assert len(here.begun) == 1
+
+
+async def test_an_empty_queue_costs_one_look_and_dbos_looks_for_nothing_of_its_own(url: str) -> None:
+    from dbos import _workflow_commands
+
+    looked: list[str] = []
+    taken: list[str] = []
+    enough = threading.Event()
+    async with opened(url) as here:
+        system = here.scheduler._dbos._sys_db
+        look, take = system.dequeue_scopes, system.start_queued_workflows
+
+        def looks(queue: str) -> Any:
+            looked.append(queue)
+            if len(looked) == 3:
+                enough.set()
+            return look(queue)
+
+        def takes(queue: Any, *words: Any, **named: Any) -> Any:
+            taken.append(queue.name)
+            return take(queue, *words, **named)
+
+        system.dequeue_scopes, system.start_queued_workflows = looks, takes
+        assert await asyncio.to_thread(enough.wait, WAIT)
+        assert (set(looked), taken) == ({"missions"}, [])
+        await here.engine.trigger("m-1", 1)
+        await here.next()
+        assert set(taken) == {"missions"}
+    assert "_BACKGROUND_JOBS_INTERVAL_SEC" in _workflow_commands.background_jobs_thread.__code__.co_names
 
 
 async def test_the_public_way_would_take_a_turn_from_a_living_worker(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chargehand.durable.engine import Engine
 
 _LOG = logging.getLogger("chargehand.worker")
-# Each look at the log costs 1 to 2 ms of processor time, each one at the queue 4 ms: also all night long.
+# Each look at the log costs 1 to 2 ms of processor time, each one at the queue 1 ms: also all night long.
 _LOOK_SECONDS = 0.2
 _POLL_SECONDS = 0.3
 # What was lost, and whom another worker left to be woken.

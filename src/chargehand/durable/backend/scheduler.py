@@ -31,6 +31,9 @@ _WORKFLOW = "turn"
 _BATCH = 500
 # Nothing of ours waits for notifications: the listener only delays the end of the process.
 _LISTENER_SECONDS = 0.2
+# Nor is anything of ours in DBOS's own queue, delayed, or limited in time by it: to look for that each second took
+# a quarter of an idle worker's time.
+_UNUSED_SECONDS = 60.0
 
 Body = Callable[[str, int], Awaitable[None]]
 
@@ -84,9 +87,9 @@ class Scheduler:
 
         Raises `sqlite3.Error` and `OSError`.
         """
-        from dbos import DBOS, DBOSPortableJSONSerializer
+        from dbos import DBOS, DBOSPortableJSONSerializer, _workflow_commands
         from dbos._queue import _INTERNAL_QUEUE_CONSTRUCTION, Queue, queue_worker_thread
-        from dbos._utils import GlobalParams
+        from dbos._utils import INTERNAL_QUEUE_NAME, GlobalParams
 
         where, arguments = prepare(url)
         # Read from DBOS__CLOUD by the import; it would let more of the environment replace what stands here.
@@ -121,15 +124,32 @@ class Scheduler:
         )
         signal = QueueSignal()
         dbos._registry.register_poller(signal, queue_worker_thread, signal, dbos, queue)
+        dbos._registry._register_internal_queue(INTERNAL_QUEUE_NAME, polling_interval_sec=_UNUSED_SECONDS)
+        _workflow_commands._BACKGROUND_JOBS_INTERVAL_SEC = _UNUSED_SECONDS
         dbos._background_event_loop.set_main_loop()
         return cls(dbos, signal)
 
     def launch(self) -> None:
         """Bring the tables up to date and start the threads. Raises what SQLAlchemy and DBOS raise."""
         self._dbos.launch()
+        self._look_before_taking()
         # Otherwise a thread that nothing can stop would try again and again, up to 90 s apart, to write the end of
         # a turn; now the row stays behind, and the watchdog finds it.
         self._dbos._sys_db._retry_connection_errors = False
+
+    def _look_before_taking(self) -> None:
+        """Have a poll of the queue begin with one small query: to take nothing costs DBOS three times as much."""
+        import sqlalchemy
+
+        system = self._dbos._sys_db
+        row = system.tables.workflow_status.c
+        waiting = sqlalchemy.select(row.workflow_uuid).where(row.status == WAITING).limit(1)
+
+        def find_scopes(queue_name: str) -> list[str | None]:
+            with system.engine.connect() as connection:
+                return [None] if connection.execute(waiting.where(row.queue_name == queue_name)).first() else []
+
+        system.dequeue_scopes = find_scopes  # type: ignore[method-assign]
 
     def enqueue(self, mission: str, turn: int, *, priority: int) -> bool:
         """Write the row of a turn; `False` where it exists."""
