@@ -22,7 +22,7 @@ _ROW, _BUTTON = "a[data-row]", ".tools .primary"
 # Clicks as soon as there are missions, until that opened something: `performance.now` counts from the navigation.
 _CLICKS = f"""
 const look = () => {{
-  if (document.querySelector("[role=dialog]")) window.usable = performance.now();
+  if (document.querySelector("dialog[open]")) window.usable = performance.now();
   else {{
     if (document.querySelector("{_ROW}")) document.querySelector("{_BUTTON}")?.click();
     requestAnimationFrame(look);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import json
 import os
 import signal
@@ -58,7 +60,8 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
             for path in _paths(ran["mission"]):
                 if (await client.get(_API + path)).status_code != 200:
                     continue  # it needs more than a mission, as a question or a plan
-                side = Side(name=f"GET {path}", sample=_asking(client, _API + path), repeat=_REPEAT)
+                sample = _asking(client, _API + path, after=functools.partial(_write, environ, place))
+                side = Side(name=f"GET {path}", sample=sample, repeat=_REPEAT)
                 found = await compare("server", path, [side, floor], rounds=rounds, aim=AIM, seconds=20)
                 note = f"{path}: 95th percentile {1000 * _percentile(found.sides[0].samples):.1f} ms"
                 results.append(
@@ -133,8 +136,15 @@ async def _beside(shop: Shop, environ: dict[str, str], url: str, token: str, rou
     return await compare("server", "a mission's own processor time", sides, rounds=2 * rounds, seconds=120)
 
 
-def _asking(client: httpx.AsyncClient, path: str) -> Callable[[], Awaitable[float]]:
+def _asking(
+    client: httpx.AsyncClient, path: str, *, after: Callable[[], None] = lambda: None
+) -> Callable[[], Awaitable[float]]:
+    """Return what asks for a path, each `_REPEAT`th time right after something was done."""
+    asked = itertools.count()
+
     async def ask() -> float:
+        if next(asked) % _REPEAT == 0:
+            await asyncio.to_thread(after)
         began = time.perf_counter()
         answer = await client.get(path)
         took = time.perf_counter() - began
@@ -180,6 +190,14 @@ async def _fan_out(url: str, token: str, environ: dict[str, str], place: Path) -
     found = await compare("server", "feed", [side], rounds=3)
     per_second = 1 / found.sides[0].median
     return replace(found, note=f"{per_second:,.0f} lines handed on a second", load=os.getloadavg())
+
+
+def _write(environ: dict[str, str], place: Path) -> None:
+    """Append a line to a mission that no route is asked for, so that what was kept of all missions is old."""
+    with StateReader.open(environ=environ, cwd=place) as reader:
+        reader.store.log.append(
+            "m-00007", MessageSent(message=f"w-{time.time_ns()}", text="a word", identity="os:ada")
+        )
 
 
 def _append(environ: dict[str, str], place: Path, mission: str) -> None:

@@ -1,6 +1,6 @@
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
-import { licenses } from "./licenses";
+import { licenses } from "./licenses.ts";
 
 const SERVER = process.env["CHARGEHAND_URL"] ?? "http://127.0.0.1:8642";
 

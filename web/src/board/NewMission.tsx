@@ -13,7 +13,7 @@ import { newKey } from "../newKey";
 import { MissionLimits } from "./MissionLimits";
 import { EMPTY, missionBody, problems, type Wish } from "./newMission";
 
-export default function NewMission({ onClose }: { onClose: () => void }) {
+export function NewMission({ onClose }: { onClose: () => void }) {
   const projects = useQuery(listQuery<ProjectList>("projects"));
   return (
     <Dialog title="New mission" onClose={onClose} keep>

@@ -1,8 +1,9 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
-import { lazy, Suspense, useCallback, useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { remove } from "../api/client";
 import { sessionQuery } from "../api/queries";
+import { NewMission } from "../board/NewMission";
 import { Button } from "../design/Button";
 import { Icon, type IconName } from "../design/Icon";
 import { Toasts } from "../design/Toasts";
@@ -14,8 +15,6 @@ import { Palette } from "./Palette";
 import { toggleTheme, useTheme } from "./theme";
 import { useShortcuts } from "./useShortcuts";
 
-const loadNewMission = () => import("../board/NewMission");
-const NewMission = lazy(loadNewMission);
 
 const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
   { to: "/", label: "Board", icon: "board" },
@@ -52,7 +51,6 @@ export function Shell() {
   const commands = useCommands(open);
   useShortcuts(commands, open);
   useFeed();
-  useEffect(() => void loadNewMission().catch(() => undefined), []);
   const close = () => setShown(null);
   return (
     <>
@@ -73,7 +71,7 @@ export function Shell() {
       <Toasts />
       {shown === "palette" && <Palette commands={commands} onClose={close} />}
       {shown === "help" && <HelpDialog commands={commands} onClose={close} />}
-      <Suspense>{shown === "new" && <NewMission onClose={close} />}</Suspense>
+      {shown === "new" && <NewMission onClose={close} />}
     </>
   );
 }

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { KeySequence, opensPalette } from "./keys";
+import { KeySequence, opensPalette, takeEarlyKeys } from "./keys";
 
 const KNOWN = ["g b", "g p", "?", "b"];
 
@@ -33,4 +33,11 @@ it("takes Ctrl-K and Cmd-K, not a bare k", () => {
     true,
     true,
   ]);
+});
+
+it("takes what was pressed before the pages stood, once", () => {
+  const kept = { earlyKeys: [{ key: "g" }, { key: "b" }] as KeyboardEvent[] | null };
+  expect(takeEarlyKeys(kept).map(({ key }) => key)).toEqual(["g", "b"]);
+  expect([takeEarlyKeys(kept), kept.earlyKeys]).toEqual([[], null]);
+  expect(takeEarlyKeys({})).toEqual([]);
 });

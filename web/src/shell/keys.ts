@@ -42,7 +42,14 @@ export function isWriting(target: EventTarget | null): boolean {
 
 /** Whether a dialog or a menu has the keys. */
 export function dialogIsOpen(): boolean {
-  return document.querySelector("[role=dialog], [role=alertdialog], [role=menu]") !== null;
+  return document.querySelector("dialog[open], [role=menu]") !== null;
+}
+
+/** Returns what was pressed before the pages stood, as `public/early.js` kept it; from now on nobody keeps anything. */
+export function takeEarlyKeys(kept = globalThis as { earlyKeys?: KeyboardEvent[] | null }): KeyboardEvent[] {
+  const keys = kept.earlyKeys ?? [];
+  kept.earlyKeys = null;
+  return keys;
 }
 
 export function isPlainKey(event: Typed): boolean {

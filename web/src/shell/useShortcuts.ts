@@ -1,5 +1,5 @@
 import { useEffect, useEffectEvent } from "react";
-import { dialogIsOpen, isPlainKey, isWriting, KeySequence, opensPalette } from "./keys";
+import { dialogIsOpen, isPlainKey, isWriting, KeySequence, opensPalette, takeEarlyKeys } from "./keys";
 import type { Command, Open } from "./commands";
 
 /** Runs commands by their keys, except while a person writes or a dialog is open. */
@@ -19,6 +19,7 @@ export function useShortcuts(commands: readonly Command[], open: (what: Open) =>
   });
   useEffect(() => {
     const sequence = new KeySequence();
+    for (const event of takeEarlyKeys()) press(event, sequence);
     const listener = (event: KeyboardEvent) => press(event, sequence);
     document.addEventListener("keydown", listener);
     return () => document.removeEventListener("keydown", listener);
