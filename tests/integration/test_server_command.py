@@ -59,6 +59,10 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
     assert (process.returncode, stderr.count("\n")) == (0, 1)
     assert "another one starts" in stderr
     wait_until(lambda: not roles(desk))
+    with desk.start("up", "--port", "0", cwd=tmp_path) as process:
+        wait_until(lambda: "worker" in roles(desk))
+        process.kill()
+    wait_until(lambda: not roles(desk))
 
 
 def test_beyond_loopback_accounts_are_needed(tmp_path: Path) -> None:

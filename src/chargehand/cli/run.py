@@ -132,8 +132,9 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
 @click.option("--until-idle", is_flag=True, help="Exit when no mission is left to run.")
 @click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
+@click.option("--until-eof", is_flag=True, hidden=True, help="Stop where standard input ends, as on a signal.")
 @json_option
-def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> None:
+def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, out: Output) -> None:
     """Run missions that have no active worker: detached, resumed, or left by a process that died.
 
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
@@ -152,7 +153,12 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> N
             # Not `run_async`: a signal cancels nothing here, it releases the missions for another worker.
             stopped = run_loop(
                 functools.partial(
-                    _work_until_signal, app, until_idle=until_idle, slots=slots, sleepers=wait_for_quota
+                    _work_until_told,
+                    app,
+                    until_idle=until_idle,
+                    slots=slots,
+                    sleepers=wait_for_quota,
+                    until_eof=until_eof,
                 )
             )
         # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
@@ -166,8 +172,11 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, out: Output) -> N
                 return
 
 
-async def _work_until_signal(app: App, *, until_idle: bool, slots: int, sleepers: bool) -> bool:
-    """Run one worker; return whether a signal ended it. A second signal ends the process at once."""
+async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: bool, until_eof: bool) -> bool:
+    """Run one worker; return whether a signal, or the end of its input, ended it.
+
+    A second signal ends the process at once.
+    """
     import asyncio
     import signal
 
@@ -186,8 +195,15 @@ async def _work_until_signal(app: App, *, until_idle: bool, slots: int, sleepers
             signal.signal(number, signal.SIG_DFL)
         worker.stop()
 
+    def hang_up() -> None:
+        loop.remove_reader(0)
+        stop()
+
     for number in signals:
         loop.add_signal_handler(number, stop)
+    # Whoever holds the other end, and writes nothing, has ended by then, even of `kill -9`.
+    if until_eof:
+        loop.add_reader(0, hang_up)
     await worker.work(until_idle=until_idle, sleepers=sleepers)
     return stopped
 

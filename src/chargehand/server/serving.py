@@ -302,8 +302,9 @@ async def _start_worker(
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "chargehand", "worker", "--json", "--slots", str(slots)),
-                stdin=subprocess.DEVNULL,
+                *(sys.executable, "-m", "chargehand", "worker", "--json", "--slots", str(slots), "--until-eof"),
+                # It ends with the server, however that ends.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 env=dict(environ),
