@@ -52,6 +52,7 @@ async function open(path: string, ...answers: (() => Promise<Response>)[]) {
   vi.stubGlobal("early", undefined);
   vi.stubGlobal("window", globalThis);
   vi.stubGlobal("localStorage", { getItem: () => null });
+  vi.stubGlobal("document", new EventTarget());
   vi.stubGlobal("location", new URL(path, "http://chargehand.test"));
   const asked = serve(...answers);
   await import(`data:text/javascript,${encodeURIComponent(`${readFileSync("public/early.js", "utf8")}//${path}`)}`);
