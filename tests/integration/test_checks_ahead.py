@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from chargehand.app.composition import App
 from chargehand.app.missions import pause_mission, resume_mission
 from chargehand.app.worker import Worker
 from chargehand.core.attempt_events import SandboxClosed, SandboxOpened
+from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.plan_events import TaskMerged, TaskReturned
 from chargehand.core.state import MissionState
@@ -41,7 +43,7 @@ def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
         pause_mission(app, mission, reason="")
         # Who pauses a coordinator pauses its tasks: those that had not ended go on, and it does not.
         for row in app.store.log.children(mission):
-            if app.mission_reader.state(row.id).status == "paused":
+            with contextlib.suppress(RefusedError):
                 resume_mission(app, row.id)
 
     async def work(app: App) -> None:
