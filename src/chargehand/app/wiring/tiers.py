@@ -112,7 +112,7 @@ class OpenTiers:
     """
 
     def __init__(self) -> None:
-        self._shared: dict[Toolchain, Tier] = {}
+        self._shared: dict[Toolchain, ProcessTier] = {}
         self._opened = AsyncExitStack()
 
     @asynccontextmanager
@@ -120,14 +120,17 @@ class OpenTiers:
         self, config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
     ) -> AsyncIterator[Tier]:
         """Have the configured tier for the block; a shared one stays open until `close`. As `open_tier`."""
-        opening = open_tier(config, toolchain, scratch=scratch, alive=alive, environ=environ)
         if config.tier in ("container", "vm"):
-            async with opening as tier:
-                yield tier
+            async with open_tier(config, toolchain, scratch=scratch, alive=alive, environ=environ) as own:
+                yield own
             return
-        if toolchain not in self._shared:
-            self._shared[toolchain] = await self._opened.enter_async_context(opening)
-        yield self._shared[toolchain]
+        tier = self._shared.get(toolchain)
+        if tier is None:
+            tier = await self._opened.enter_async_context(ProcessTier(toolchain, alive=alive))
+            self._shared[toolchain] = tier
+        else:
+            await asyncio.to_thread(tier.sweep)
+        yield tier
 
     async def close(self) -> None:
         """Close what is shared, once no session uses it."""

@@ -74,6 +74,10 @@ class LaunchedTier:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def sweep(self) -> None:
+        """Remove what Chargehand processes that died left in control groups."""
+        self._cgroups.sweep()
+
     def _start_launcher(self) -> None:
         bwrap = shutil.which("bwrap")
         if not bwrap:
@@ -82,7 +86,7 @@ class LaunchedTier:
         self._filter = compile_filter(host_architecture())
         self._server, program = compile_program(exec_server), compile_program(sandbox_launcher)
         # What a Chargehand process that was killed left behind goes when the next one starts.
-        self._cgroups.sweep()
+        self.sweep()
         # A socket pair and no path: whatever an agent can write to, it could also connect to. Packets, so that
         # each request arrives with its own descriptors.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
