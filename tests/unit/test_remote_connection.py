@@ -139,6 +139,7 @@ def test_a_host_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ((502, {"Content-Type": "text/html"}, b"<html>bad gateway"), "server_unknown"),
         ((200, {"Content-Type": "text/html"}, b"<html>log in"), "server_unknown"),
         ((200, {}, b""), "server_unknown"),
+        ((200, VERSION, b'{"missions": ['), "server_lost"),
         ((200, {"Content-Type": "application/json"}, b'{"ok": true}'), "server_unknown"),
         (
             (400, {"Content-Type": "application/json"}, b'{"error": {"code": "usage", "message": "of others"}}'),

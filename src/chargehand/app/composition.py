@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import posixpath
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +16,7 @@ from chargehand import __version__
 from chargehand.app.config.locations import load_user_file, user_config_path
 from chargehand.app.config.policy_files import load_rules
 from chargehand.app.config.records import (
-    REPOSITORY_FILE,
     OptionValue,
-    RepositoryFile,
     ResolvedConfig,
     content_digest,
 )
@@ -43,7 +40,7 @@ from chargehand.app.wiring.tiers import (
     try_tier,
     with_tier,
 )
-from chargehand.checks.detection import above, detect_checks, detect_setups, find_project
+from chargehand.checks.detection import detect_checks, detect_setups, find_project
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
@@ -239,7 +236,7 @@ class App(StateReader):
             user=load_user_file(user_config_path(self.environ)),
             environ=self.environ,
             options=options,
-            repository=self._repository_file(found, head=head),
+            repository=found.repository_file(head=head),
             is_trusted=lambda digest: trust.is_trusted(project.id, digest),
             machine=self.profile.said(),
         )
@@ -310,23 +307,6 @@ class App(StateReader):
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
         return RoleCatalogue(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
 
-    def _repository_file(self, found: ProjectBase, *, head: bool) -> RepositoryFile | None:
-        """Return the `chargehand.toml` that is nearest to where work starts, from there up."""
-        depot, base = found.depot, found.base
-        for directory in (found.start, *above(found.start)):
-            entry = depot.lookup(base.tree, posixpath.join(directory, REPOSITORY_FILE))
-            committed = depot.read_blob(entry.id) if entry else None
-            own = found.project.path / directory / REPOSITORY_FILE
-            # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
-            direct = own.is_file() and own.resolve() == found.project.path.resolve() / directory / own.name
-            if head and direct and depot.has_directory(base.tree, directory):
-                content = own.read_bytes()
-                if content != committed:
-                    return RepositoryFile(content=content, directory=directory)
-            if committed is not None:
-                return RepositoryFile(content=committed, commit=base.commit, directory=directory)
-        return None
-
     def toolchain(self, resolved: ResolvedConfig | None = None) -> Toolchain:
         """Return the host programs that sandboxes may use."""
         wanted = resolved.config.sandbox if resolved else SandboxConfig()
@@ -380,7 +360,7 @@ class App(StateReader):
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
             if config is not None:
                 # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
-                own = self._repository_file(found, head=False)
+                own = found.repository_file(head=False)
                 resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
                 resolved = self.configuration(found, options=options, head=revision is None)
@@ -447,7 +427,7 @@ class App(StateReader):
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
-        file = self._repository_file(found, head=head)
+        file = found.repository_file(head=head)
         if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
             return lambda command: True
         # Not the configuration in force, which has the repository's commands in it.

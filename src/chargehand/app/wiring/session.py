@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from chargehand.app.config.records import ResolvedConfig
+from chargehand.app.config.records import REPOSITORY_FILE, RepositoryFile, ResolvedConfig
 from chargehand.app.selection.agents import named_agent
+from chargehand.checks.detection import above
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
@@ -26,6 +28,26 @@ class ProjectBase(Struct, frozen=True, kw_only=True):
     depot: Depot
     base: Base
     start: str = ""
+
+    def repository_file(self, *, head: bool) -> RepositoryFile | None:
+        """Return the `chargehand.toml` that is nearest to where work starts, from there up.
+
+        The base's own, or with `head` what lies in the person's checkout where that differs.
+        """
+        depot, base = self.depot, self.base
+        for directory in (self.start, *above(self.start)):
+            entry = depot.lookup(base.tree, posixpath.join(directory, REPOSITORY_FILE))
+            committed = depot.read_blob(entry.id) if entry else None
+            own = self.project.path / directory / REPOSITORY_FILE
+            # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
+            direct = own.is_file() and own.resolve() == self.project.path.resolve() / directory / own.name
+            if head and direct and depot.has_directory(base.tree, directory):
+                content = own.read_bytes()
+                if content != committed:
+                    return RepositoryFile(content=content, directory=directory)
+            if committed is not None:
+                return RepositoryFile(content=committed, commit=base.commit, directory=directory)
+        return None
 
 
 class ConfiguredBase(ProjectBase, frozen=True, kw_only=True):

@@ -257,6 +257,14 @@ class ServerConnection:
         # JSON of anybody else would pass for an answer, and a command for done.
         if status // 100 != 2 or not version or not (is_json or raw):
             raise self._no_server(response)
+        try:
+            msgspec.json.decode(response.content if is_json else b"0")
+        except msgspec.DecodeError as broken:
+            raise InfrastructureError(
+                f"what {self.url} answered is no whole JSON document: {broken}",
+                code="server_lost",
+                hint="a proxy in between may have cut it: ask again; a change may have been made (mission list)",
+            ) from broken
         return RemoteAnswer(response.content, is_json)
 
     def _no_server(self, response: httpx.Response) -> InfrastructureError:
