@@ -257,15 +257,19 @@ class ServerConnection:
         # JSON of anybody else would pass for an answer, and a command for done.
         if status // 100 != 2 or not version or not (is_json or raw):
             raise self._no_server(response)
+        if is_json:
+            self._check_whole(response.content)
+        return RemoteAnswer(response.content, is_json)
+
+    def _check_whole(self, content: bytes) -> None:
         try:
-            msgspec.json.decode(response.content if is_json else b"0")
-        except msgspec.DecodeError as broken:
+            msgspec.json.decode(content)
+        except msgspec.DecodeError as error:
             raise InfrastructureError(
-                f"what {self.url} answered is no whole JSON document: {broken}",
+                f"what {self.url} answered is no whole JSON document: {error}",
                 code="server_lost",
                 hint="a proxy in between may have cut it: ask again; a change may have been made (mission list)",
-            ) from broken
-        return RemoteAnswer(response.content, is_json)
+            ) from error
 
     def _no_server(self, response: httpx.Response) -> InfrastructureError:
         kind = response.headers.get("content-type", "") or "nothing"
