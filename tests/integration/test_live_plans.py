@@ -18,6 +18,7 @@ from tests.conftest import git
 from tests.crash_kit import MARK, wait_until, wake
 
 from chargehand.app.composition import App
+from chargehand.app.missions import cancel_mission
 from chargehand.app.requests import change_plan, start_held_task
 from chargehand.app.worker import Worker
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -244,7 +245,7 @@ def test_only_a_task_that_is_held_can_be_let_begin(crew: Steered) -> None:
         assert (waits.value.code, "no collision" in waits.value.message) == ("not_held", True)
         with pytest.raises(NotFoundError):
             start_held_task(app, mission, "c")
-        app.steer(mission, "cancel", lambda: app.steering.cancel(mission))
+        cancel_mission(app, mission)
 
     meanwhile(crew, mission, lambda app: bool(crew.events(mission, TaskStarted)), do=try_all)
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
