@@ -392,15 +392,7 @@ class ServedSandbox:
                 self._frozen_since = time.monotonic()
                 self._thawed.clear()
             try:
-                if self._cgroup is not None and self._cgroup.freezer is not None:
-                    if not wanted:
-                        # Sent first: the exec server must not take this time for time that its command had.
-                        stood = time.monotonic() - self._frozen_since
-                        self._send(exec_server.SKIP, exec_server.SECONDS.pack(stood))
-                    await asyncio.to_thread(self._cgroup.freeze, wanted)
-                else:
-                    self._send(exec_server.FREEZE if wanted else exec_server.THAW)
-                    await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+                await (self._order_freeze() if wanted else self._order_thaw())
             except BaseException:
                 self._thawed.set()
                 raise
@@ -409,6 +401,22 @@ class ServedSandbox:
             else:
                 self._frozen_total = self._frozen_seconds()
                 self._thawed.set()
+
+    async def _order_freeze(self) -> None:
+        if self._cgroup is not None and self._cgroup.freezer is not None:
+            await asyncio.to_thread(self._cgroup.freeze, True)
+        else:
+            self._send(exec_server.FREEZE)
+            await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
+
+    async def _order_thaw(self) -> None:
+        if self._cgroup is not None and self._cgroup.freezer is not None:
+            # Sent first: the exec server must not take the time it stood still for time its command had.
+            self._send(exec_server.SKIP, exec_server.SECONDS.pack(time.monotonic() - self._frozen_since))
+            await asyncio.to_thread(self._cgroup.freeze, False)
+        else:
+            self._send(exec_server.THAW)
+            await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
 
     def usage(self) -> SandboxUsage:
         """Return what it took; see `Sandbox.usage`."""
