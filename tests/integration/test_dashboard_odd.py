@@ -267,6 +267,7 @@ def test_a_slow_reader_loses_nothing_and_costs_the_server_no_memory(
                 page.wait_for_timeout(200)
             assert page.evaluate("window.ids.length") == 101_001
             assert page.evaluate("window.ids.every((id, at) => id === window.ids[0] + at)")
+            served.close()
         finally:
             server.send_signal(signal.SIGINT)
             server.communicate(timeout=60)
