@@ -196,6 +196,10 @@ def test_a_key_that_is_pressed_before_the_pages_stand_counts(served: Served, ope
     held[0].continue_()
     dialog = page.get_by_role("dialog", name="Find a mission or a command")
     expect(dialog.get_by_role("combobox")).to_be_focused()
+    # What is chosen shows without backgrounds, too: the system's colours leave none.
+    page.emulate_media(forced_colors="active")
+    expect(dialog.get_by_role("option", selected=True)).to_have_css("outline-style", "solid")
+    expect(dialog.get_by_role("option", selected=False).first).to_have_css("outline-style", "none")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
 
