@@ -11,11 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chargehand.app.documents import mission_details
+from chargehand.app.documents import ArtifactEntry, mission_details
 from chargehand.app.outcome import FailingTestDocument, FailureDocument
 from chargehand.app.reporting.markdown import block, code, render_report, words
 from chargehand.app.reporting.report import ReportSource, build_report
-from chargehand.app.storage import ArtifactEntry
 from chargehand.core.attempt_events import AttemptStarted, ReportMade, RoleChosen
 from chargehand.core.events import Event, Payload, encode
 from chargehand.core.fold import fold

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from chargehand.app.config.locations import UserFile
-from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
-from chargehand.app.config.resolve import LARGEST_FILE, resolve, trust_nothing
-from chargehand.app.projects import describe_untrusted, require_trust, trust_needed
+from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig, trust_nothing
+from chargehand.app.config.resolve import LARGEST_FILE, resolve
+from chargehand.app.config.trust import describe_untrusted, require_trust, trust_needed
 from chargehand.app.selection.agents import agent_from_option, find_agent
 from chargehand.core.config import AgentConfig, Config, McpConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, WaitingError

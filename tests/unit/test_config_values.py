@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.app.config.keys import AGENTS, agent_keys, find_key, known_names, section_keys
-from chargehand.app.config.values import format_value, parse_text, parse_value
+from chargehand.app.config.keys import (
+    AGENTS,
+    agent_keys,
+    find_key,
+    format_value,
+    known_names,
+    parse_text,
+    parse_value,
+    section_keys,
+)
 from chargehand.core.amounts import format_seconds
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from tests.provider_kit import Provider, serving
 
-from chargehand.app.providers.ollama import find_ollama
+from chargehand.app.providers.ollama import find_ollama, ollama_address
 from chargehand.app.providers.probe import ModelProbe, probe_model
 from chargehand.app.providers.served import (
     address_of,
     has_key,
     key_name,
     model_config,
-    ollama_address,
     served_model,
 )
 from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, choose_agent

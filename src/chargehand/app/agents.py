@@ -15,7 +15,6 @@ from chargehand.agents.clis import SPECS
 from chargehand.agents.contract import ABILITIES
 from chargehand.agents.roles import Role
 from chargehand.app.config.records import ResolvedConfig
-from chargehand.app.configuration import configuration_here
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import model_config
@@ -83,7 +82,7 @@ class AgentProbes(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_agents(app: App, repo: Path | None) -> AgentList:
     """Return the agents that can be named in a repository or outside of any, and what is installed on PATH."""
-    resolved = configuration_here(app, repo)
+    resolved = app.configuration_here(repo)
     entries = []
     for name in _names(resolved):
         agent, origin = named_agent(resolved.config, name), "built in"
@@ -137,7 +136,7 @@ async def probe_agents(
 
     `asking` is told what takes a while before it begins. Raises `NotFoundError`, `ConfigError` for a bad name.
     """
-    resolved = configuration_here(app, repo)
+    resolved = app.configuration_here(repo)
     probes = []
     for each in [name] if name else _names(resolved):
         agent = named_agent(resolved.config, each)

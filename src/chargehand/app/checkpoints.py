@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from chargehand.app.documents import Document
-from chargehand.app.reading import LAST, StateReader, repository_of
+from chargehand.app.reading import LAST, StateReader
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
@@ -17,7 +17,6 @@ from chargehand.missions.reading import already_rolled_back_error, find_checkpoi
 from chargehand.missions.task_rollback import check_whole, plan_task_rollback
 from chargehand.workspace.depot import Depot, LineCount, PathEntry
 from chargehand.workspace.hunks import LineRange
-from chargehand.workspace.repository import find_repository
 from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def mission_difference(reader: StateReader, name: str, *, checkpoint: str | None
     state = reader.mission_state(name)
     old = base_tree(state)
     new = result_tree(state) if checkpoint is None else find_checkpoint(state, checkpoint).tree
-    return TreeDifference(mission=state.id, depot=mission_depot(reader, state), old=old, new=new)
+    return TreeDifference(mission=state.id, depot=reader.mission_depot(state), old=old, new=new)
 
 
 def checkpoint_difference(
@@ -176,7 +175,7 @@ def checkpoint_difference(
         )
     trees = [named_tree(state, name.rpartition(":")[2]) for state, name in zip(states, (old, new), strict=True)]
     first, second = reversed(trees) if inverse else trees
-    depot = mission_depot(reader, states[1])
+    depot = reader.mission_depot(states[1])
     return TreeDifference(mission=states[1].id, depot=depot, old=first, new=second)
 
 
@@ -186,7 +185,7 @@ def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: st
     Raises `NotFoundError` where neither has it.
     """
     state = reader.mission_state(name)
-    depot = mission_depot(reader, state)
+    depot = reader.mission_depot(state)
     trees = named_tree(state, old), named_tree(state, new)
     entries = [depot.lookup(tree, path) for tree in trees]
     if not any(entries):
@@ -207,7 +206,7 @@ def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> Ch
     """Return one checkpoint and how its tree differs from the base."""
     state = reader.mission_state(mission)
     point = find_checkpoint(state, checkpoint)
-    files = mission_depot(reader, state).numstat(base_tree(state), point.tree)
+    files = reader.mission_depot(state).numstat(base_tree(state), point.tree)
     return CheckpointDocument(mission=state.id, checkpoint=point, files=files)
 
 
@@ -228,7 +227,7 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
     name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
     # `None` is everything; an empty list would be nothing.
     chosen = drops if request.files or request.hunks or request.smart else None
-    plan = plan_rollback(mission_depot(app, state), state.checkpoints[-1].tree, target, drops=chosen)
+    plan = plan_rollback(app.mission_depot(state), state.checkpoints[-1].tree, target, drops=chosen)
     return PlannedRestore(mission=state.id, target=name, plan=plan)
 
 
@@ -237,7 +236,7 @@ def plan_undo(reader: StateReader, mission: str) -> PlannedRestore:
     state = _state_with_checkpoints(reader, mission)
     before = state.checkpoints[-2] if len(state.checkpoints) > 1 else None
     target = before.tree if before else base_tree(state)
-    plan = plan_rollback(mission_depot(reader, state), state.checkpoints[-1].tree, target)
+    plan = plan_rollback(reader.mission_depot(state), state.checkpoints[-1].tree, target)
     return PlannedRestore(mission=state.id, target=before.commit if before else BASE, plan=plan)
 
 
@@ -265,7 +264,7 @@ def preview_roll_back(
     """
     state = reader.mission_state(name)
     if task is not None:
-        depot = mission_depot(reader, state)
+        depot = reader.mission_depot(state)
         back = plan_task_rollback(reader.store, depot, state, task, with_dependents=with_dependents)
         return _rollback_preview(depot, state, back.tree, back.tasks)
     check_whole(state)
@@ -275,7 +274,7 @@ def preview_roll_back(
     before = state.promoted_on.tree
     if state.tree == before:
         raise already_rolled_back_error(state)
-    return _rollback_preview(mission_depot(reader, state), state, before)
+    return _rollback_preview(reader.mission_depot(state), state, before)
 
 
 def _rollback_preview(
@@ -337,13 +336,6 @@ def named_tree(state: MissionState, name: str) -> str:
     if name == RESULT:
         return result_tree(state)
     return base_tree(state) if name == BASE else find_checkpoint(state, name).tree
-
-
-def mission_depot(reader: StateReader, state: MissionState) -> Depot:
-    """Return the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
-    # Once for both: each look asks a git of its own, which takes longer than all else of a small change.
-    found = find_repository(repository_of(state))
-    return reader.depot(reader.store.projects.identify(found.path), repository=found)
 
 
 def _state_with_checkpoints(reader: StateReader, mission: str) -> MissionState:

@@ -258,6 +258,12 @@ class App(StateReader):
             project=found.project, depot=found.depot, base=found.base, start=found.start, resolved=resolved
         )
 
+    def configuration_here(self, repository: Path | None) -> ResolvedConfig:
+        """Return the configuration in force in a repository, or the user's own outside of any."""
+        if self.current_project(repository) is None:
+            return self.user_configuration()
+        return self.configured(repository, only_reads=True).resolved
+
     def detected(self, depot: Depot, base: Base, directory: str) -> DetectedChecks:
         """Return the checks and the setup that the files of a base suggest for a directory."""
         reader = DepotReader(depot)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from chargehand.app.config.edit import check_user_value, set_user_value, set_user_values
-from chargehand.app.config.keys import find_key
+from chargehand.app.config.keys import find_key, format_key_value, format_value
 from chargehand.app.config.locations import user_config_path
 from chargehand.app.config.policy_files import add_override
-from chargehand.app.config.records import ResolvedConfig, UntrustedKey
-from chargehand.app.config.values import format_key_value, format_value
+from chargehand.app.config.records import UntrustedKey
 from chargehand.app.reading import StateReader, server_secret
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import NotFoundError, UsageError
@@ -58,18 +57,9 @@ class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-def configuration_here(app: App, repo: Path | None) -> ResolvedConfig:
-    """Return the configuration in force in a repository, or outside of any the user's own."""
-    return (
-        app.user_configuration()
-        if app.current_project(repo) is None
-        else app.configured(repo, only_reads=True).resolved
-    )
-
-
 def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:
     """Return every key with its value in force. Raises `ConfigError` for anything wrong in any source."""
-    resolved = configuration_here(app, repo)
+    resolved = app.configuration_here(repo)
     values: dict[str, Any] = {}
     for dotted in resolved.origins:
         owner: object = resolved.config

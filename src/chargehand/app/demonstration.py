@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
+from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
 from chargehand.app.config.locations import user_config_path
 from chargehand.app.demo.project import (
@@ -239,7 +239,7 @@ class _Demo:
 
     def _show_change(self, state: MissionState) -> None:
         self._command(f"chargehand mission diff {state.id}")
-        patch = mission_depot(self.app, state).patch(base_tree(state), result_tree(state))
+        patch = self.app.mission_depot(state).patch(base_tree(state), result_tree(state))
         for line in patch.decode(errors="replace").rstrip().splitlines():
             if line.startswith(("diff --git", "index ", "--- ")):
                 continue

@@ -50,6 +50,15 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """One JSON document that a command prints."""
 
 
+class ArtifactEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact of a mission; `size` in bytes, `time` in ISO 8601."""
+
+    id: str
+    kind: str
+    size: int
+    time: str
+
+
 class CauseDocument(Document, frozen=True):
     """Why a mission or an attempt ended without success: its class, a stable code, and what to do."""
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,11 @@ from chargehand.app.documents import (
     QuestionDocument,
     SandboxKind,
     TranscriptDocument,
-    listed_mission,
     mission_details,
 )
 from chargehand.app.outcome import explain_check, explain_failures
+from chargehand.app.progress.listing import children_of as children_of
+from chargehand.app.progress.listing import listed_missions, waiting_reason
 from chargehand.app.progress.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.app.worker import ensure_worker
@@ -39,7 +40,7 @@ from chargehand.core.events import Event
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
 from chargehand.durable.actions import OutputLine
-from chargehand.missions.waiting import Addressee, Deed, WaitingTask, find_addressee, waiting_tasks
+from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
 _LONGEST = 100_000
 _DIGITS = 9
-# Missions and lists that are kept as they are shown.
-_MOST_LISTED, _MOST_LISTS = 5_000, 16
+# Lists that a reader keeps as they were shown.
+_MOST_LISTS = 16
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,25 +114,6 @@ def _list_document(
     return MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
 
 
-def listed_missions(
-    reader: StateReader,
-    states: Iterable[MissionSummary],
-    waits: Mapping[str, Reason],
-    waiting: Mapping[str, tuple[WaitingTask, ...]],
-) -> list[ListedMission]:
-    """Return missions as lists show them; what was made of the same summary before is not made again."""
-    known, found = reader.listed, list[ListedMission]()
-    for state in states:
-        told = (waiting_reason(state, waits), waiting.get(state.id, ()))
-        before = known.get(state.id)
-        if before is None or before[0] is not state or before[1] != told:
-            if len(known) >= _MOST_LISTED:
-                known.clear()
-            before = known[state.id] = (state, told, listed_mission(state, *told))
-        found.append(before[2])
-    return found
-
-
 def listed_status(listed: ListedMission) -> str:
     """Return the status that a list shows: of one that is promoted and undone, that it was."""
     return "rolled-back" if listed.rolled_back else listed.status
@@ -145,11 +127,6 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     problems, failures = reader.mission_reader.problems(state.id), explain_failures(reader.store, state)
     waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
-
-
-def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
-    """Return how the missions of a coordinator's tasks stand; none of any other mission."""
-    return tuple(each.summary for each in reader.store.log.summaries(reader.workers.live, parent=mission))
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
@@ -181,7 +158,7 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
 
 def review_mission(reader: StateReader, name: str) -> ChangeReview:
     """Return a mission's change as a person reviews it. Raises `RefusedError` (`no_base`), `RepositoryError`."""
-    from chargehand.app.checkpoints import mission_depot, result_tree
+    from chargehand.app.checkpoints import result_tree
     from chargehand.app.reporting.review import ReviewSource, build_review
 
     state = reader.mission_state(name)
@@ -190,20 +167,13 @@ def review_mission(reader: StateReader, name: str) -> ChangeReview:
     return build_review(
         ReviewSource(
             state=state,
-            depot=mission_depot(reader, state),
+            depot=reader.mission_depot(state),
             base=state.base,
             tree=tree,
             events=reader.store.log.read(state.id, types=("checkpoint.made",)),
             explain=partial(explain_check, reader.store),
         )
     )
-
-
-def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:
-    """Return why a mission does not go on although it should: no quota, its place in line, or no worker yet."""
-    if state.waits_for_quota is not None:
-        return state.waits_for_quota.reason
-    return state.queued.reason if state.queued is not None else waits.get(state.id)
 
 
 def read_events(reader: StateReader, mission: str) -> Iterator[Event]:

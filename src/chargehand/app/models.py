@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.configuration import configuration_here
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
 from chargehand.app.providers.served import (
@@ -145,7 +144,7 @@ class ModelProbes(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_models(app: App, repo: Path | None) -> ModelList:
     """Return the models that are configured, else those whose key is there or that Ollama serves here."""
-    resolved = configuration_here(app, repo)
+    resolved = app.configuration_here(repo)
     reports = open_probe_reports(app.environ)
     names = model_names(resolved.config, app.environ, app.credentials)
     return ModelList(models=tuple(_view(app, resolved.config, resolved.origins, name, reports) for name in names))
@@ -153,7 +152,7 @@ def list_models(app: App, repo: Path | None) -> ModelList:
 
 def show_model(app: App, name: str, repo: Path | None) -> ModelView:
     """Return all that is known of an entry of `[models]` or of a short form; raises `NotFoundError`."""
-    resolved = configuration_here(app, repo)
+    resolved = app.configuration_here(repo)
     return _view(app, resolved.config, resolved.origins, name, open_probe_reports(app.environ))
 
 
@@ -259,7 +258,7 @@ async def probe_models(
     Unless `quick`, four more calls try what an answering model can do, and the results are kept for `model show`
     and every later mission. `asking` is told each name before it is asked.
     """
-    config = configuration_here(app, repo).config
+    config = app.configuration_here(repo).config
     names = [name] if name is not None else model_names(config, app.environ, app.credentials)
     models = {each: model_config(config, each) for each in names}  # an unknown name costs no call
     reports = None if quick else open_probe_reports(app.environ)

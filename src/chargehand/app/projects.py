@@ -5,19 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.config.records import ResolvedConfig, UntrustedKey
+from chargehand.app.config.records import UntrustedKey
 from chargehand.app.config.resolve import REGISTRIES
+from chargehand.app.config.trust import describe_untrusted
 from chargehand.app.reading import StateReader, working_directory
-from chargehand.app.selection.choice import AgentChoice
 from chargehand.app.selection.roles import RoleFile
-from chargehand.core.errors import WaitingError
 from chargehand.core.records import Base
 from chargehand.workspace.checkout import install_hook, remove_hook
 from chargehand.workspace.repository import find_repository
@@ -26,60 +24,10 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.core.state import MissionState
 
-TRUST_HINT = "chargehand project trust"
-
-# Asks a person whether they trust what these lines describe; `False` where they do not.
-ConfirmTrust = Callable[[tuple[str, ...]], bool]
-
 
 def remember_registries(app: App, state: MissionState) -> None:
     """Let setup of a mission's project reach the registries from now on, by the word of the calling user."""
     app.store.trust.grant(state.project, REGISTRIES, identity=app.identity())
-
-
-def trust_needed(resolved: ResolvedConfig) -> bool:
-    """Return whether trust of the repository's file would change the configuration in force."""
-    return bool(resolved.untrusted)
-
-
-def describe_untrusted(resolved: ResolvedConfig) -> tuple[str, ...]:
-    """Return one line for each key that asks for trust, fit to show a person before they answer."""
-    return tuple(f"{key.place}: {key.key} = {key.value} {key.reason}" for key in resolved.untrusted)
-
-
-def add_stranger(resolved: ResolvedConfig, choice: AgentChoice) -> ResolvedConfig:
-    """Return `resolved` with an agent that works with a model among what asks for trust, where its program is the
-    repository's and nobody trusts that yet.
-    """
-    stranger = resolved.strangers.get(choice.agent)
-    if stranger is None or choice.model is None:
-        return resolved
-    return replace(resolved, untrusted=(*resolved.untrusted, stranger))
-
-
-def settle_trust(
-    reader: StateReader, project: str, resolved: ResolvedConfig, confirm: ConfirmTrust | None
-) -> None:
-    """Ask a person once, if `confirm` is given, whether the repository's file may have what it asks for.
-
-    Raises `WaitingError` where nobody can be asked or the answer is no.
-    """
-    if not trust_needed(resolved):
-        return
-    if confirm is not None and confirm(describe_untrusted(resolved)):
-        reader.store.trust.grant(project, resolved.digest, identity=reader.identity())
-        return
-    require_trust(resolved)
-
-
-def require_trust(resolved: ResolvedConfig) -> None:
-    """Raise `WaitingError` (exit 3, code `trust_needed`) unless nothing asks for trust."""
-    if not trust_needed(resolved):
-        return
-    keys = "; ".join(describe_untrusted(resolved))
-    raise WaitingError(
-        f"chargehand.toml asks for more than it may have untrusted: {keys}", code="trust_needed", hint=TRUST_HINT
-    )
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):

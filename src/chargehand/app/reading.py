@@ -243,6 +243,12 @@ class StateReader:
             home = self.home / "projects" / project.id
             return Depot.open(home, repository=repository or project.path, room=self.room)
 
+    def mission_depot(self, state: MissionState) -> Depot:
+        """Open the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
+        # Looked for once: each look starts a git, which takes longer than everything else of a small change.
+        found = find_repository(repository_of(state))
+        return self.depot(self.store.projects.identify(found.path), repository=found)
+
     @cached_property
     def room(self) -> StateQuota:
         """The quota of the state directory, by the limits of the user's own configuration."""

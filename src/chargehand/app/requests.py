@@ -33,7 +33,7 @@ from chargehand.missions.breakpoints import parse_breakpoints
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.projects import ConfirmTrust
+    from chargehand.app.config.trust import ConfirmTrust
 
 # `--plan` for none, whatever is configured, and for one that a planner makes.
 NO_PLAN, AUTO_PLAN = "none", "auto"

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import OptionValue, ResolvedConfig
+from chargehand.app.config.trust import ConfirmTrust, add_stranger, require_trust, settle_trust
 from chargehand.app.documents import to_json
-from chargehand.app.progress.live_output import remove_settled_output, writing_output
-from chargehand.app.projects import ConfirmTrust, add_stranger, require_trust, settle_trust
+from chargehand.app.progress.live_output import remove_settled_output, run_with_output
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
@@ -40,7 +40,7 @@ from chargehand.store.artifacts import Artifacts
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.sandbox.contract import OnOutput, Stream
+    from chargehand.sandbox.contract import Stream
 
 _SLUG = 40
 # A native agent may fix what the checks refuse, twice; a program that failed once would only fail again.
@@ -349,7 +349,11 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
             hint="give --outside-check CMD, or write project.outside_checks",
         )
     # Last, so that nobody is asked to trust for a request that cannot be carried out.
-    settle_trust(app, found.project.id, add_stranger(found.resolved, choice), confirm_trust)
+    settle_trust(
+        add_stranger(found.resolved, choice.agent, choice.model),
+        confirm_trust,
+        lambda digest: app.store.trust.grant(found.project.id, digest, identity=app.identity()),
+    )
     return PreparedRun(
         request=request, found=found, text=text, check_files=check_files, outside_files=outside_files
     )
@@ -424,7 +428,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
         resolved = session.resolved
         assignment = _assign(app, prepared.found, resolved, request)
         # Once more: the session reads the repository's file anew, and it may have changed since the person looked.
-        require_trust(add_stranger(resolved, assignment.choice))
+        require_trust(add_stranger(resolved, assignment.choice.agent, assignment.choice.model))
         mission = session.missions.create(
             _recorded_request(app, prepared, resolved, assignment, session.places),
             repository=str(session.project.path),
@@ -456,16 +460,6 @@ async def continue_mission(app: App, mission: str, *, observer: RunObserver) -> 
 def cancel_running(app: App) -> bool:
     """Cancel every mission that this process runs; return whether there was any."""
     return app.controls.stop_all("cancel", identity=app.identity())
-
-
-async def run_with_output(
-    app: App, session: Session, mission: str, *, also: OnOutput | None = None
-) -> MissionState:
-    """Run a mission while others can follow what its agents and checks print, as `Missions.run` does."""
-    with writing_output(app.home, mission, clock=app.clock, also=also) as writes:
-        state = await session.missions.run(mission, on_output=writes.agent, on_check_output=writes.checks)
-    remove_settled_output(app.home, state)
-    return state
 
 
 async def _run_to_rest(

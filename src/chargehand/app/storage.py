@@ -14,6 +14,7 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import replace
 
+from chargehand.app.documents import ArtifactEntry
 from chargehand.app.reading import LAST, StateReader
 from chargehand.app.upkeep import find_lost_content
 from chargehand.core.codec import convert_to
@@ -147,8 +148,6 @@ def verify_provenance(
 
     Raises `RefusedError` (`not_promoted`), `NotFoundError`, `RepositoryError`.
     """
-    from chargehand.app.checkpoints import mission_depot
-
     if commit is not None:
         depot = reader.depot(reader.project())
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
@@ -165,7 +164,7 @@ def verify_provenance(
         state = reader.mission_state(mission or LAST)
         if state.commit is None:
             raise not_promoted_error(state)
-        found = verify_mission(reader.store, mission_depot(reader, state), state.id)
+        found = verify_mission(reader.store, reader.mission_depot(state), state.id)
     problems = tuple(problem for each in found for problem in each.problems)
     return ProvenanceDocument(ok=not problems, mission=found[-1].mission or None, commits=found, problems=problems)
 
@@ -175,15 +174,6 @@ _LIST_HINT = "chargehand artifact list MISSION shows what a mission kept"
 _AGE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kMG]i?)?B?", re.IGNORECASE)
-
-
-class ArtifactEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One artifact of a mission; `size` in bytes, `time` in ISO 8601."""
-
-    id: str
-    kind: str
-    size: int
-    time: str
 
 
 class ArtifactList(msgspec.Struct, frozen=True, kw_only=True):

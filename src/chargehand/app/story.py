@@ -21,7 +21,6 @@ from chargehand.app.documents import (
     event_document,
     event_step,
 )
-from chargehand.app.missions import children_of, goes_on_by_itself, listed_missions
 from chargehand.app.outcome import explain_check
 from chargehand.app.progress.crew import Crew as Crew
 from chargehand.app.progress.crew_following import follow_crew as follow_crew
@@ -29,6 +28,7 @@ from chargehand.app.progress.crew_rows import crew_rows as crew_rows
 from chargehand.app.progress.event_text import alert_text as alert_text
 from chargehand.app.progress.event_text import describe as describe
 from chargehand.app.progress.event_text import describe_event as describe_event
+from chargehand.app.progress.listing import children_of, listed_missions
 from chargehand.app.progress.plan_graph import PlanDocument as PlanDocument
 from chargehand.app.progress.plan_graph import plan_graph as plan_graph
 from chargehand.app.progress.plan_graph import plan_tree as plan_tree
@@ -53,7 +53,7 @@ from chargehand.core.records import CheckResult, MissionStatus, Verdict
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.core.text import printable
 from chargehand.missions.journal import load_step_output
-from chargehand.missions.waiting import waiting_tasks
+from chargehand.missions.waiting import goes_on_by_itself, waiting_tasks
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:

@@ -222,7 +222,7 @@ class Worker:
         with log_fields(mission=mission):
             if self._is_ending:
                 raise asyncio.CancelledError  # its turn goes back to the queue
-            from chargehand.app.runs import run_with_output
+            from chargehand.app.progress.live_output import run_with_output
 
             try:
                 if not await asyncio.to_thread(self._takeable, mission):

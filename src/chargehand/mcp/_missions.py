@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.app.checkpoints import base_tree, mission_depot, result_tree
+from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
 from chargehand.app.documents import mission_document, to_json
 from chargehand.app.missions import answer_question as record_answer
@@ -118,7 +118,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
     state = app.mission_reader.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
-    depot = mission_depot(app, state)
+    depot = app.mission_depot(state)
     patch = depot.patch(old, new)
     shown = printable(patch.decode(errors="replace"))
     files = depot.numstat(old, new)

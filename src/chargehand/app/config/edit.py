@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chargehand.app.config.keys import find_key, known_names
+from chargehand.app.config.keys import config_error, find_key, format_value, known_names, parse_text
 from chargehand.app.config.lines import TomlEntry, scan
 from chargehand.app.config.locations import UserFile, load_user_file
 from chargehand.app.config.resolve import resolve
 from chargehand.app.config.sources import parse_toml
-from chargehand.app.config.values import config_error, format_value, parse_text
 from chargehand.core.errors import ConfigError, nearest
 
 

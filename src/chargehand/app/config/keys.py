@@ -1,15 +1,27 @@
-"""The key table, read off the sections' records."""
+"""The keys of the configuration: the table of them, and how the values of one are parsed and shown."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import shlex
+import tomllib
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from chargehand.core.amounts import (
+    LARGEST_AMOUNT,
+    LONGEST_SECONDS,
+    format_seconds,
+    parse_number,
+    parse_seconds,
+)
 from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
@@ -25,6 +37,10 @@ from chargehand.core.config import (
     ServerConfig,
     TracesConfig,
 )
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.text import late_pattern, printable
+from chargehand.models.redaction import Redactor
+from chargehand.network.allow_list import parse_rule
 
 Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
 SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
@@ -45,6 +61,8 @@ MCP = "mcp"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`.
 NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# The providers whose address is known, so that `provider:model` says everything.
+_SHORT_FORM_PROVIDERS = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
 # What stands for an entry's name in the table.
 NAME = "NAME"
 
@@ -130,3 +148,328 @@ def find_key(dotted: str) -> ConfigKey | None:
 def known_names() -> tuple[str, ...]:
     """Return every dotted name, with NAME for an entry's."""
     return (*section_keys(), *(key.name for table in NAMED for key in entry_keys(table).values()))
+
+
+# The largest number of tokens.
+LARGEST_TOKENS = 100_000_000
+_FLAGS = {"true": True, "false": False}
+_IN_RANGE = "choose a number in that range"
+# A zero byte ends an argument for execve(2); lone surrogates have no UTF-8, which the log is written in.
+_ARGUMENT = r"[^\x00\ud800-\udfff]"
+_PRINTED = r"[^\x00-\x1f\x7f\ud800-\udfff]"
+_NOT_IN_HTTP = late_pattern(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def config_error(place: str, message: str, hint: str = "") -> ConfigError:
+    """Return the error for something wrong at `place`: a file and line, a variable or an option."""
+    return ConfigError(f"{place}: {message}", hint=hint)
+
+
+def format_value(value: object) -> str:
+    """Return `value` as TOML and Python both nearly write it, at most 100 characters and safe to print."""
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, thousands of levels
+        text = f"<{type(value).__name__}>"
+    return printable(text if len(text) <= 100 else text[:97] + "…")
+
+
+def format_key_value(key: ConfigKey, value: object) -> str:
+    """Return what a key holds as a person writes it: durations as `30m`, `-` for nothing."""
+    if value is None:
+        return "-"
+    if key.shape == "seconds" and isinstance(value, int | float):
+        return format_seconds(value)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_value(key: ConfigKey, value: object, place: str) -> Any:
+    """Return what `key` holds for a typed value, as TOML or a caller gives it.
+
+    Raises `ConfigError` with what was expected and the value.
+    """
+    match key.shape:
+        case "text":
+            if not isinstance(value, str):
+                raise _wrong(key, "a string", value, place, 'put it in quotes: "…"')
+            _check_form(key, value, place)
+            return value
+        case "choice":
+            return _choice(key, value, place)
+        case "integer" | "number":
+            return _number(key, value, place)
+        case "flag":
+            if not isinstance(value, bool):
+                raise _wrong(key, "true or false", value, place, "write it without quotes")
+            return value
+        case "seconds":
+            seconds = parse_seconds(value)
+            if seconds is None:
+                raise _wrong(
+                    key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds"
+                )
+            if not 0 < seconds <= LONGEST_SECONDS:
+                raise _wrong(
+                    key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE
+                )
+            return seconds
+    return _list(key, value, place)
+
+
+def parse_text(key: ConfigKey, text: str, place: str) -> Any:
+    """Return what `key` holds for a text from the environment or the command line.
+
+    Lists are TOML (`["a", "b"]`) or separated by commas; numbers and durations are written plainly.
+    """
+    stripped = text.strip()
+    value: object = text
+    if key.shape == "list" and stripped.startswith("["):
+        try:
+            value = tomllib.loads(f"value = {stripped}")["value"]
+        except (ValueError, RecursionError) as error:
+            message = f"{key.name} starts like a TOML list but is not one: {format_value(stripped)}"
+            raise config_error(place, message, 'write ["a", "b"] or a,b') from error
+    elif key.shape == "list" and key.form == "argv" and "," not in stripped:
+        # One word is a program; several are a command line, which is refused with how to write it.
+        value = stripped if len(stripped.split()) > 1 else [stripped]
+    elif key.shape == "list":
+        value = [part.strip() for part in stripped.split(",") if part.strip()]
+    elif key.shape == "integer":
+        # What is longer stays text and is refused below: Python reads no thousands of digits.
+        value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
+    elif key.shape == "number":
+        number = parse_number(stripped)
+        value = text if number is None else number
+    elif key.shape == "flag":
+        value = _FLAGS.get(stripped.lower(), text)
+    return parse_value(key, value, place)
+
+
+def _wrong(key: ConfigKey, what: str, value: object, place: str, hint: str = "") -> ConfigError:
+    return config_error(place, f"{key.field} must be {what}, got {format_value(value)}", hint)
+
+
+def _choice(key: ConfigKey, value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(key, "a string", value, place, "one of: " + ", ".join(key.choices))
+    if key.field == "tier" and value == "isolate":
+        raise config_error(
+            place,
+            "the tier 'isolate' runs snippets, not agents or commands",
+            "use --sandbox process or container; `chargehand exec --snippet FILE` runs a snippet",
+        )
+    if value not in key.choices:
+        what = f"unknown agent {key.field}" if key.section.startswith("agents.") else f"unknown {key.field}"
+        guess = nearest(value, key.choices)
+        hint = guess if guess.startswith("known") else f"{guess} known: {', '.join(key.choices)}"
+        raise config_error(place, f"{what} {format_value(value)}", hint)
+    return value
+
+
+def _number(key: ConfigKey, value: object, place: str) -> float:
+    """Return a count from 1, or an amount of USD; a budget of 0 would forbid every call, so it is refused."""
+    if key.shape == "integer":
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong(key, "a whole number", value, place, "write it in digits, such as 3")
+        largest = {"tokens": LARGEST_TOKENS, "percent": 100}.get(key.form, LARGEST_AMOUNT)
+        if not 1 <= value <= largest:
+            raise _wrong(key, f"from 1 to {largest}", value, place, _IN_RANGE)
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(key, "a number", value, place, "write an amount in USD, such as 2.5")
+    budget = key.form == "budget"
+    if not (0 <= value <= LARGEST_AMOUNT and math.isfinite(value)) or (budget and value == 0):
+        what = f"more than 0 and at most {LARGEST_AMOUNT} USD" if budget else f"from 0 to {LARGEST_AMOUNT} USD"
+        raise _wrong(key, what, value, place, _IN_RANGE)
+    return float(value)
+
+
+def _list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong(key, "a list of strings", value, place, _list_hint(key, value))
+    for item in value:
+        if not isinstance(item, str):
+            message = f"{key.field} must be a list of strings, but contains {format_value(item)}"
+            raise config_error(place, message, 'write ["a", "b"]')
+    if key.form == "argv":
+        if not value or not value[0].strip():
+            hint = 'write ["program", "argument", …]'
+            raise config_error(place, f"{key.field} names no program: {format_value(value)}", hint)
+        for item in value:
+            if not re.fullmatch(f"{_ARGUMENT}*", item):
+                message = f"{key.field} contains a character that no argument can have: {format_value(item)}"
+                raise config_error(place, message, "remove it")
+        return tuple(value)
+    items: dict[str, None] = {}
+    for item in value:
+        if key.form == "host":
+            # In the form that rules are compared in; what is not a rule is left for the error.
+            with contextlib.suppress(ConfigError):
+                item = str(parse_rule(item))
+        _check_form(key, item, place)
+        items[item] = None
+    return tuple(items)
+
+
+def _list_hint(key: ConfigKey, value: object) -> str:
+    """Return how a string is written as the list that it should have been."""
+
+    def quoted(text: str) -> str:
+        return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    if not isinstance(value, str):
+        return ""
+    if key.form != "argv":
+        return f"write [{quoted(value)}]"
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = value.split()
+    return "a command does not go through a shell: write [" + ", ".join(map(quoted, words)) + "]"
+
+
+def _check_form(key: ConfigKey, item: str, place: str) -> None:
+    """Raise `ConfigError` where a text does not look as the key's form wants it."""
+    rows = (row for row in _FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
+    _, _, problem, hint = next(rows, ("", None, "", ""))
+    if key.form == "host":
+        try:
+            parse_rule(item)
+        except ConfigError as error:
+            problem, hint = f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
+    elif key.form == "http" and not _is_plain_address(item):
+        problem = "not a plain http address"
+        hint = "write 'https://example.org/v1', without user, password, '?' and '#'; key names what holds the key"
+    elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
+        problem = "a variable that seems to hold a secret"
+        hint = "sandboxes get no secrets: the agent could read them"
+    if not problem:
+        return
+    # A wrong address, key or variable may hold a password: it is not repeated.
+    hidden = key.form in {"http", "secret", "variable"}
+    if key.shape == "list":
+        subject = "an entry" if hidden else format_value(item)
+        raise config_error(place, f"{key.field}: {subject} is {problem}", hint)
+    raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
+
+
+def _is_plain_address(item: str) -> bool:
+    try:
+        parts = urlsplit(item)
+        plain = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    return plain and parts.scheme in {"http", "https"} and not _NOT_IN_HTTP.search(item)
+
+
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
+# What a text of these forms has to match in full, one after the other; else what it is, and the way out.
+_FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
+    ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
+    # Nothing at all says that none is wanted.
+    ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),
+    (
+        "command agent setup",
+        late_pattern(rf"{_ARGUMENT}*"),
+        "a command with a character that no command can contain",
+        "",
+    ),
+    (
+        "area",
+        late_pattern(r"\S(?:.*\S)?", re.DOTALL),
+        "a pattern that is empty or has blanks at its ends",
+        "",
+    ),
+    (
+        "area",
+        late_pattern(r"[^!].*", re.DOTALL),
+        "a negated pattern",
+        "list what may not be changed in project.forbid",
+    ),
+    (
+        "area",
+        late_pattern(r"[^#].*", re.DOTALL),
+        "a pattern that starts with '#'",
+        "write '\\#…' for a name that starts with it",
+    ),
+    ("area", late_pattern(rf"{_PRINTED}*"), "a pattern with a control character", ""),
+    (
+        "area",
+        late_pattern(f"/?{_SEGMENT}(?:/{_SEGMENT})*/?"),
+        "a pattern that is not a plain path below the repository",
+        "write 'src/**', '/Makefile', '*.md'",
+    ),
+    (
+        "variable",
+        late_pattern(rf"[A-Za-z_][A-Za-z0-9_]{{0,127}}={_ARGUMENT}*"),
+        "not a variable",
+        "write 'NAME=value'",
+    ),
+    (
+        "path",
+        late_pattern(rf"/{_PRINTED}*"),
+        "not an absolute path",
+        "write the full path, such as '/opt/tools/bin'",
+    ),
+    (
+        "url",
+        late_pattern(rf"postgres(?:ql)?://{_PRINTED}*"),
+        "not the address of a PostgreSQL database",
+        "write 'postgresql://user@host/database'",
+    ),
+    (
+        "name",
+        late_pattern(r"[A-Za-z0-9_.:/-]{1,128}"),
+        "not a name",
+        "use at most 128 letters, digits and '_.:/-'",
+    ),
+    (
+        "secret",
+        late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),
+        "not the name of a secret",
+        "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
+    ),
+    ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
+    ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
+    # What stands in a header and in a command of SMTP: no blank, no line break, nothing that ends an address.
+    (
+        "mail",
+        late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
+        "not a mail address",
+        "write it plainly, such as 'ops@example.org'",
+    ),
+    (
+        "server",
+        late_pattern(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"),
+        "not a server",
+        "write 'mail.example.org' or 'mail.example.org:587'",
+    ),
+    (
+        "modality",
+        late_pattern("text|image|pdf|audio|video"),
+        "not a kind of content",
+        "known: text, image, pdf, audio, video",
+    ),
+)
+
+
+def is_short_form(model: str) -> bool:
+    """Return whether a text names provider and model, such as `ollama:qwen3:8b`."""
+    provider, colon, rest = model.partition(":")
+    return bool(colon and rest) and provider in _SHORT_FORM_PROVIDERS
+
+
+def model_hint(model: str, names: list[str]) -> str:
+    """Return what a person may have meant by the name of a model, and how to name one."""
+    forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in _SHORT_FORM_PROVIDERS)
+    guess = nearest(model, names)
+    known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
+    return f"{known}; configure one with [{MODELS}.NAME], {forms}"

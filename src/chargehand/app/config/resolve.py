@@ -22,8 +22,13 @@ from chargehand.app.config.keys import (
     ROLES,
     SECTIONS,
     ConfigKey,
+    config_error,
     entry_keys,
     find_key,
+    format_key_value,
+    format_value,
+    is_short_form,
+    model_hint,
     section_keys,
 )
 from chargehand.app.config.locations import UserFile
@@ -34,6 +39,7 @@ from chargehand.app.config.records import (
     SourcedValue,
     UntrustedKey,
     content_digest,
+    trust_nothing,
 )
 from chargehand.app.config.sources import (
     EXTRA_CHECKS,
@@ -43,25 +49,17 @@ from chargehand.app.config.sources import (
     read_options,
     read_toml,
 )
-from chargehand.app.config.values import config_error, format_key_value, format_value
 from chargehand.core.config import CliName, Config
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.network.allow_list import meet_rules, without_grants
 
 DEFAULT = "default"
-# The providers whose address is known, so that `provider:model` says everything.
-SHORT = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
 # Names of agents that mean the same everywhere, whatever a repository's file says.
 RESERVED_AGENTS = frozenset({"native", "cursor-agent", *get_args(CliName)})
 # The largest repository file that is read, in bytes: strangers write it.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
 _OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
-
-
-def trust_nothing(digest: str) -> bool:
-    """Trust no content of a repository's file."""
-    return False
 
 
 def default_value(key: ConfigKey) -> SourcedValue:
@@ -147,20 +145,6 @@ def complete_agent(name: str, said: Mapping[str, SourcedValue]) -> dict[str, Sou
     place = next(iter(said.values())).place
     check_agent(name, whole[f"{AGENTS}.{name}.kind"].value, has=has, place=place)
     return whole
-
-
-def is_short_form(model: str) -> bool:
-    """Return whether a text names provider and model, such as `ollama:qwen3:8b`."""
-    provider, colon, rest = model.partition(":")
-    return bool(colon and rest) and provider in SHORT
-
-
-def model_hint(model: str, names: list[str]) -> str:
-    """Return what a person may have meant by the name of a model, and how to name one."""
-    forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in SHORT)
-    guess = nearest(model, names)
-    known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
-    return f"{known}; configure one with [{MODELS}.NAME], {forms}"
 
 
 def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:

@@ -17,15 +17,18 @@ from chargehand.app.config.keys import (
     NAMED,
     ROLES,
     ConfigKey,
+    config_error,
     entry_keys,
     find_key,
+    format_value,
     known_names,
+    parse_text,
+    parse_value,
     section_keys,
     section_names,
 )
 from chargehand.app.config.lines import key_lines
 from chargehand.app.config.records import OptionValue, SourcedValue
-from chargehand.app.config.values import config_error, format_value, parse_text, parse_value
 from chargehand.core.errors import nearest
 from chargehand.core.text import printable
 

@@ -26,6 +26,7 @@ from chargehand.durable.supervisor import LineSplitter
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
+    from chargehand.app.wiring.session import Session
     from chargehand.sandbox.contract import OnOutput, Stream
 
 
@@ -171,6 +172,16 @@ def writing_output(
         yield OutputWrites(write, writer.write_check)
     finally:
         writer.close()
+
+
+async def run_with_output(
+    reader: StateReader, session: Session, mission: str, *, also: OnOutput | None = None
+) -> MissionState:
+    """Run a mission while others can follow what its agents and checks print, as `Missions.run` does."""
+    with writing_output(reader.home, mission, clock=reader.clock, also=also) as writes:
+        state = await session.missions.run(mission, on_output=writes.agent, on_check_output=writes.checks)
+    remove_settled_output(reader.home, state)
+    return state
 
 
 class Patience:

@@ -7,11 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from chargehand.app.providers.served import ollama_address
+from chargehand.core.addresses import is_loopback
 
+_OLLAMA_PORT = 11434
 _LARGEST_REPLY = 1 << 20
 # Ollama lists models for embeddings and ranking among the others, known by their names alone.
 _NO_CHAT = ("embed", "bge-", "minilm", "rerank")
+
+
+def ollama_address(environ: Mapping[str, str]) -> str | None:
+    """Return where Ollama listens on this machine, as `http://HOST:PORT`; `None` where it is elsewhere."""
+    said = environ.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
+    try:
+        parts = urlsplit(said if "://" in said else f"http://{said}")
+        host, port = parts.hostname or "127.0.0.1", parts.port or _OLLAMA_PORT
+    except ValueError:
+        return None
+    host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - what a server binds; it is reached here
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return address if parts.scheme == "http" and is_loopback(address) else None
 
 
 def find_ollama(environ: Mapping[str, str], *, timeout: float = 0.3) -> list[str]:

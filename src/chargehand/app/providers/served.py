@@ -9,16 +9,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
+from chargehand.app.config.keys import format_value, is_short_form, model_hint
 from chargehand.app.config.locations import state_home
-from chargehand.app.config.resolve import is_short_form, model_hint
-from chargehand.app.config.values import format_value
+from chargehand.app.providers.ollama import ollama_address
 from chargehand.app.providers.scripted import scripted_model
-from chargehand.core.addresses import is_loopback
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, NotFoundError
@@ -96,7 +94,6 @@ USUAL_KEYS: Mapping[str, str] = {
     "gemini": "GEMINI_API_KEY",
     "resetdata": "RESETDATA_API_KEY",
 }
-_OLLAMA_PORT = 11434
 # To connect; where another model stands ready, a provider that is not there costs no more.
 _PATIENCE_SECONDS, _IMPATIENT_SECONDS = 15.0, 3.0
 
@@ -197,19 +194,6 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
             hint=f"chargehand config set models.{name}.base_url https://HOST/v1",
         )
     return own
-
-
-def ollama_address(environ: Mapping[str, str]) -> str | None:
-    """Return where Ollama listens on this machine, as `http://HOST:PORT`; `None` where it is elsewhere."""
-    said = environ.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
-    try:
-        parts = urlsplit(said if "://" in said else f"http://{said}")
-        host, port = parts.hostname or "127.0.0.1", parts.port or _OLLAMA_PORT
-    except ValueError:
-        return None
-    host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - what a server binds; it is reached here
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return address if parts.scheme == "http" and is_loopback(address) else None
 
 
 def key_name(config: ModelConfig) -> str | None:

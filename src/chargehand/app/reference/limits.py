@@ -11,8 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chargehand.app.config.keys import section_keys
-from chargehand.app.config.values import format_key_value
+from chargehand.app.config.keys import format_key_value, section_keys
 
 _HEAD = """\
 # Limits

@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from chargehand.app.documents import Document, MissionDetails
+from chargehand.app.documents import ArtifactEntry, Document, MissionDetails
 from chargehand.app.outcome import FailureDocument, ended_with_report, exported_branch, was_rolled_back
 from chargehand.app.progress.event_text import describe
-from chargehand.app.storage import ArtifactEntry
 from chargehand.core.attempt_events import AttemptResumed, ReplayDiverged
 from chargehand.core.events import Event, Payload
 from chargehand.core.fold import read_payload

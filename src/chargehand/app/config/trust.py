@@ -1,0 +1,59 @@
+"""What a repository's own files ask a person to trust, and the question whether they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from chargehand.app.config.records import ResolvedConfig
+from chargehand.core.errors import WaitingError
+
+TRUST_HINT = "chargehand project trust"
+
+# Asks a person whether they trust what these lines describe; `False` where they do not.
+ConfirmTrust = Callable[[tuple[str, ...]], bool]
+
+
+def trust_needed(resolved: ResolvedConfig) -> bool:
+    """Return whether trust of the repository's file would change the configuration in force."""
+    return bool(resolved.untrusted)
+
+
+def describe_untrusted(resolved: ResolvedConfig) -> tuple[str, ...]:
+    """Return one line for each key that asks for trust, fit to show a person before they answer."""
+    return tuple(f"{key.place}: {key.key} = {key.value} {key.reason}" for key in resolved.untrusted)
+
+
+def add_stranger(resolved: ResolvedConfig, agent: str, model: str | None) -> ResolvedConfig:
+    """Return `resolved` with the agent among what asks for trust, where it would spend the user's money on `model`
+    and the repository's file, which nobody trusts yet, names its program.
+    """
+    stranger = resolved.strangers.get(agent)
+    if stranger is None or model is None:
+        return resolved
+    return replace(resolved, untrusted=(*resolved.untrusted, stranger))
+
+
+def settle_trust(resolved: ResolvedConfig, confirm: ConfirmTrust | None, grant: Callable[[str], object]) -> None:
+    """Ask a person once, if `confirm` is given, whether the repository's file may have what it asks for.
+
+    `grant` records their trust in the content with that digest. Raises `WaitingError` where nobody can be asked
+    or the answer is no.
+    """
+    if not trust_needed(resolved):
+        return
+    if confirm is not None and confirm(describe_untrusted(resolved)):
+        grant(resolved.digest)
+        return
+    require_trust(resolved)
+
+
+def require_trust(resolved: ResolvedConfig) -> None:
+    """Raise `WaitingError` (exit 3, code `trust_needed`) unless nothing asks for trust."""
+    if not trust_needed(resolved):
+        return
+    keys = "; ".join(describe_untrusted(resolved))
+    raise WaitingError(
+        f"chargehand.toml asks for more than it may have untrusted: {keys}", code="trust_needed", hint=TRUST_HINT
+    )

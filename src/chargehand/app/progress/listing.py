@@ -1,0 +1,45 @@
+"""Missions as lists show them, read from the projected rows and not from their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from chargehand.app.documents import ListedMission, listed_mission
+from chargehand.app.reading import StateReader
+from chargehand.core.records import Reason
+from chargehand.core.state import MissionSummary
+from chargehand.missions.waiting import WaitingTask
+
+# Missions whose line in a list a reader keeps as it was made.
+_MOST_LISTED = 5_000
+
+
+def listed_missions(
+    reader: StateReader,
+    states: Iterable[MissionSummary],
+    waits: Mapping[str, Reason],
+    waiting: Mapping[str, tuple[WaitingTask, ...]],
+) -> list[ListedMission]:
+    """Return missions as lists show them; what was made of the same summary before is not made again."""
+    known, found = reader.listed, list[ListedMission]()
+    for state in states:
+        told = (waiting_reason(state, waits), waiting.get(state.id, ()))
+        before = known.get(state.id)
+        if before is None or before[0] is not state or before[1] != told:
+            if len(known) >= _MOST_LISTED:
+                known.clear()
+            before = known[state.id] = (state, told, listed_mission(state, *told))
+        found.append(before[2])
+    return found
+
+
+def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:
+    """Return why a mission does not go on although it should: no quota, its place in line, or no worker yet."""
+    if state.waits_for_quota is not None:
+        return state.waits_for_quota.reason
+    return state.queued.reason if state.queued is not None else waits.get(state.id)
+
+
+def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
+    """Return how the missions of a coordinator's tasks stand; none of any other mission."""
+    return tuple(each.summary for each in reader.store.log.summaries(reader.workers.live, parent=mission))
