@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.reporting.review import ChangeReview
-    from chargehand.missions.journal import OnEvent
+    from chargehand.core.events import OnEvent
     from chargehand.missions.reading import Queue
 
 _CANCEL_SECONDS = 30.0

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, StoreError
-from chargehand.core.events import Event, Payload, encode_json
+from chargehand.core.events import OnEvent, Payload, encode_json, ignore_event
 from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
@@ -24,17 +24,11 @@ from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
-# Called with every event as it is written: progress on a terminal, a stream, a test.
-OnEvent = Callable[[Event, Payload], None]
 # The largest output that is kept in the log itself; a larger one is an artifact.
 STEP_BYTES = 8192
 
 # What a sandbox or workspace is opened for, as its events name it.
 SETUP, CHECKS, AGENT = "setup", "checks", "agent"
-
-
-def ignore_event(event: Event, payload: Payload) -> None:
-    """Do nothing: the `OnEvent` of a mission that nobody follows."""
 
 
 def create_mission(
