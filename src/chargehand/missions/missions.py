@@ -22,7 +22,7 @@ from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.control import Control, Controls
 from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.flow import MissionFlow
-from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
+from chargehand.missions.journal import Journal, MissionSubmission, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, has_branch_moved, rebase_promoted
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_of_plan, is_undelivered
@@ -40,6 +40,7 @@ from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
+from chargehand.store.rows import MissionFilter
 from chargehand.workspace.rollback import RollbackPlan
 from chargehand.workspace.workspace import Workspace
 
@@ -57,12 +58,14 @@ class Missions:
         """Record a new mission of this project; see `create_mission`."""
         return create_mission(
             self._services.store,
-            project=self._services.project,
-            request=request,
-            repository=repository,
-            base=base,
-            config=config,
-            user=self._services.user,
+            MissionSubmission(
+                project=self._services.project,
+                request=request,
+                repository=repository,
+                base=base,
+                config=config,
+                user=self._services.user,
+            ),
         )
 
     async def run(
@@ -139,7 +142,7 @@ class Missions:
     def _remove_leftovers(self, state: MissionState) -> None:
         services, ended = self._services, [state.id]
         if state.plan is not None:  # of a task whose worker died when it was told to end nobody did it
-            tasks = services.store.log.summaries(services.workers.live, parent=state.id)
+            tasks = services.store.log.summaries(services.workers.live, MissionFilter(parent=state.id))
             ended += [each.summary.id for each in tasks if each.summary.status in ENDED]
         remove_leftovers(services.home, lambda: services.depot, *ended)
 
