@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,10 +29,8 @@ from chargehand.core.errors import (
 )
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import Base
-from chargehand.missions._messages import FULL_DISK
-from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
-from chargehand.missions.services import Egress, Registries, Services
+from chargehand.missions.services import FULL_DISK, Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.depot import Depot
@@ -89,6 +88,32 @@ class BaseEnvironment(Struct, frozen=True, kw_only=True):
         return found
 
 
+class PauseControl(Protocol):
+    """What pauses and stops the sandboxes of a mission: its `Control`."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the mission is paused."""
+        ...
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the mission stops here, `None` while it goes on."""
+        ...
+
+    async def may_go_on(self) -> None:
+        """Wait while the mission is paused."""
+        ...
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Let a pause freeze this sandbox until it is detached."""
+        ...
+
+    def detach(self, sandbox: Sandbox) -> None:
+        """Leave the sandbox to itself from now on."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class SandboxProvisioner:
     """Opens workspaces and sandboxes for one mission, always takes them down again, and records each in its log.
@@ -99,7 +124,7 @@ class SandboxProvisioner:
     services: Services
     journal: EventSink
     _: KW_ONLY
-    control: Control | None = None
+    control: PauseControl | None = None
     _making: dict[str, float] = field(init=False, default_factory=dict)
 
     @contextlib.asynccontextmanager
