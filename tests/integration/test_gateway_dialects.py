@@ -26,14 +26,16 @@ from pydantic_ai.tools import ToolDefinition
 from tests.late import LateModule
 
 from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
-from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.faults import Faults
+from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.gateway import Gateway
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 anthropic, openai, genai = LateModule("anthropic"), LateModule("openai"), LateModule("google.genai")
 errors, types = LateModule("google.genai.errors"), LateModule("google.genai.types")

@@ -15,8 +15,9 @@ from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price
 from chargehand.models.gateway import Gateway
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 openai, genai = LateModule("openai"), LateModule("google.genai")
 errors, types = LateModule("google.genai.errors"), LateModule("google.genai.types")

@@ -26,7 +26,8 @@ from chargehand.core.addresses import is_loopback
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
 from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
-from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.faults import Faults
+from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.gateway import Gateway
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
@@ -34,7 +35,7 @@ from chargehand.models.recording import Recording, RecordingUpstream, RecordingW
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream, load_script
 from chargehand.models.request_matching import Divergence
-from chargehand.models.scripts import ScriptUpstream
+from chargehand.models.script_upstream import ScriptUpstream
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App

@@ -40,26 +40,19 @@ from chargehand.models.dialects.base import (
     is_bare,
 )
 from chargehand.models.dialects.embeddings import embeddings_upstream
-from chargehand.models.dialects.table import DIALECTS, embeddings_format
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
+from chargehand.models.requested_waits import RequestedWaits
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
 from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
 from chargehand.models.serving.fallback import FallbackChain
 from chargehand.models.serving.handler import UpstreamRequest
 from chargehand.models.serving.headers import JSON_HEADERS
-from chargehand.models.serving.routes import (
-    Candidate,
-    dialect_at,
-    find_candidates,
-    find_chain,
-    find_embedders,
-    find_route,
-    shorten_path,
-)
+from chargehand.models.serving.routes import Candidate, RequestRouter, shorten_path
 from chargehand.network.unix_socket import bind_listener
 
 # Short, since there is an estimate where the provider does not count in time.
@@ -115,7 +108,7 @@ class Gateway:
     ) -> None:
         self.token = token or new_token()
         self._cache = None if calls is None else CacheWorker(calls)
-        self._models = tuple(models)
+        self._router = RequestRouter(models, DIALECTS)
         self._clock = clock or SystemClock()
         self._admission = BudgetAdmission(
             ledger,
@@ -138,10 +131,11 @@ class Gateway:
         self._quiet_seconds = quiet_seconds
         self._retries = retries
         self._sleep = sleep
+        self._waits = RequestedWaits(DIALECTS, self._clock)
         self._redact = redact
         self._revoked = False
         self._running: dict[FallbackChain | CachedReplyHandler, asyncio.Task[Any] | None] = {}
-        self._http = HttpServer(self._handle, _write_refusal, limits=limits or HttpLimits())
+        self._http = HttpServer(self._handle, self._write_refusal, limits=limits or HttpLimits())
         self._servers: list[asyncio.Server] = []
         self._sockets: list[Path] = []
 
@@ -200,7 +194,7 @@ class Gateway:
             self._check_token(request)
             prepared = await self._prepare_answer(request, answer)
         except GatewayFault as fault:
-            body = _write_refusal(request.path, fault.status, fault.message, code=fault.code)
+            body = self._write_refusal(request.path, fault.status, fault.message, code=fault.code)
             await answer.send(fault.status, JSON_HEADERS, body)
             return
         if isinstance(prepared, bytes):
@@ -212,6 +206,11 @@ class Gateway:
             await prepared.run()
         finally:
             del self._running[prepared]
+
+    def _write_refusal(self, path: str, status: int, message: str, *, code: str = "") -> bytes:
+        """Return the body of a refusal in the dialect that belongs to `path`."""
+        dialect = self._router.dialect_at(path)
+        return dialect.write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
     def _check_token(self, request: HttpRequest) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
@@ -231,9 +230,9 @@ class Gateway:
         if shorten_path(request.path) == "/models":
             if request.method not in ("GET", "HEAD"):
                 raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
-            names = dict.fromkeys(served.name for served in self._models)
-            return dialect_at(request.path).write_model_list(names)
-        route = find_route(request.path)
+            names = dict.fromkeys(served.name for served in self._router.models)
+            return self._router.dialect_at(request.path).write_model_list(names)
+        route = self._router.find_route(request.path)
         if request.method != "POST":
             raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
         if route.operation == "count":
@@ -265,7 +264,7 @@ class Gateway:
             requests,
             answer,
             self._admission,
-            retries=lambda count: Retries(self._retries if count is None else count, self._clock, self._sleep),
+            retries=lambda count: Retries(self._retries if count is None else count, self._waits, self._sleep),
             redact=self._redact,
             sleep=self._sleep,
         )
@@ -273,15 +272,15 @@ class Gateway:
     def _prepare_requests(self, route: RequestRoute, request: HttpRequest) -> list[UpstreamRequest]:
         """Return the request to each model that may answer it; raises `GatewayFault`."""
         given = {**_decode_body(request), **route.named}
-        chain = find_chain(self._models, route.dialect, given.get("model"))
+        chain = self._router.find_chain(route.dialect, given.get("model"))
         # Screened in the client's dialect, before anything is reserved: what is refused costs nothing.
+        client = DIALECTS[route.dialect]
         rules: ModelDialect | EmbeddingsFormat
-        rules = DIALECTS[route.dialect] if route.operation == "reply" else embeddings_format(route.dialect)
+        rules = client if route.operation == "reply" else client.require_embeddings()
         body, left_out = rules.screen(given)
         headers = _screen_headers(request.headers)
         left_out = (*left_out, *headers.left_out)
-        find = find_candidates if route.operation == "reply" else find_embedders
-        candidates = find(chain, route.dialect, body)
+        candidates = self._router.find_candidates(chain, route, body)
         bare = route.operation == "reply" and is_bare(body)
         # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
         # script or a recording finds the turn of the attempt's work without them.
@@ -319,7 +318,7 @@ class Gateway:
         """
         given = {**_decode_body(request), **route.named}
         dialect = DIALECTS[route.dialect]
-        served = find_chain(self._models, route.dialect, given.get("model"))[0]
+        served = self._router.find_chain(route.dialect, given.get("model"))[0]
         body = {**dialect.screen(given).body, "model": served.model}
         body.pop("stream", None)
         turn = self._turns["count"]
@@ -371,10 +370,10 @@ def _bound_call(
 
 def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
     if route.operation == "embed":
-        return embeddings_upstream(served, route.dialect)
+        return embeddings_upstream(served, route.dialect, DIALECTS)
     if served.dialect == route.dialect:
         return served.upstream
-    return TranslatingUpstream(served.upstream, served.dialect, reasoning=served.reasoning)
+    return TranslatingUpstream(served.upstream, served.dialect, DIALECTS, reasoning=served.reasoning)
 
 
 def _screen_headers(headers: Mapping[str, str]) -> WireHeaders:
@@ -401,11 +400,6 @@ def _decode_body(request: HttpRequest) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise GatewayFault("bad_request", "the request body must be a JSON object")
     return body
-
-
-def _write_refusal(path: str, status: int, message: str, *, code: str = "") -> bytes:
-    """Return the body of a refusal in the dialect that belongs to `path`."""
-    return dialect_at(path).write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
 
 def _revocation() -> GatewayFault:

@@ -31,7 +31,7 @@ from chargehand.models.contract import (
     UpstreamReply,
     Usage,
 )
-from chargehand.models.dialects.translation import LEFT_OUT, join_left_out
+from chargehand.models.dialects.left_out import LEFT_OUT, join_left_out
 from chargehand.models.metering import (
     LEAST_OUTPUT,
     CallBound,

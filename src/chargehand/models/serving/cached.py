@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
-from chargehand.models.dialects.translation import read_left_out
+from chargehand.models.dialects.left_out import read_left_out
 from chargehand.models.http.server import HttpAnswer
 from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
 from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor

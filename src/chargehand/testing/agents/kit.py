@@ -17,7 +17,8 @@ from chargehand.core.errors import WaitingError
 from chargehand.models.contract import CallRecord, Price, QuotaRest, ServedModel
 from chargehand.models.gateway import Gateway
 from chargehand.models.metering import MemoryLedger
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.script_upstream import ScriptUpstream
+from chargehand.models.scripts import Script
 from chargehand.policy.actions import Action, Effect, Judgement, Run
 from chargehand.sandbox.contract import GATEWAY_PORT, OnOutput, Sandbox
 from chargehand.testing.sandbox.kit import OpenedSandbox
