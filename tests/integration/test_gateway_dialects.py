@@ -25,10 +25,10 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from tests.late import LateModule
 
-from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
-from chargehand.models.gateway import Gateway
+from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
@@ -66,7 +66,10 @@ async def served(
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE)
     async with Gateway(
-        [model], ledger=MemoryLedger(limit), attempt="a-1", on_call=records.append, retries=0
+        [model],
+        ServedAttempt(id="a-1", ledger=MemoryLedger(limit)),
+        CallListeners(on_call=records.append),
+        limits=GatewayLimits(retries=0),
     ) as gateway:
         port = await gateway.listen_tcp()
         yield f"http://127.0.0.1:{port}", gateway.token, records

@@ -25,10 +25,10 @@ from chargehand.app.wiring.gateways import ledger_by_hand
 from chargehand.core.addresses import is_loopback
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
-from chargehand.models.gateway import Gateway
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
@@ -185,12 +185,10 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
         try:
             async with Gateway(
                 models,
-                ledger=service.ledger,
-                attempt=_ATTEMPT,
-                on_call=lambda record: tell(_describe_call(record)),
-                on_alert=tell_alert,
-                redact=service.redactor.text,
+                ServedAttempt(id=_ATTEMPT, ledger=service.ledger),
+                CallListeners(on_call=lambda record: tell(_describe_call(record)), on_alert=tell_alert),
                 providers=Providers(service.limits),
+                redact=service.redactor.text,
             ) as gateway:
                 port = await gateway.listen_tcp(host, port)
                 url = f"http://{_url_host(host)}:{port}"

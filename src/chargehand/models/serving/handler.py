@@ -36,6 +36,7 @@ from chargehand.models.providers import (
     Retries,
     await_head,
 )
+from chargehand.models.replay_cache import WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
 from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
@@ -443,17 +444,20 @@ class RequestHandler:
         It is written before its call is settled, so that whoever ends this process finds both or the reserve; the
         disk works meanwhile.
         """
-        request, on_disk = self._request, None
+        request = self._request
+        on_disk = None
         if request.entry is not None:
-            on_disk = await request.entry.keep(
+            kept = WholeReply(
                 call=call.id,
-                served=request.served,
+                model=request.served.name,
+                upstream=request.served.model,
                 status=reply.status,
                 headers=headers,
                 body=body,
                 usage=metered.usage,
-                cost=call.cost(metered),
+                cost_usd=call.cost(metered),
             )
+            on_disk = await request.entry.worker.write(request.entry, kept)
         if request.health is not None:
             request.health.note_success()
         fault = reply.fault() if reply.fault is not None else ""
