@@ -12,8 +12,9 @@ import httpx
 import pytest
 from tests.gateway_kit import Reply, Scripted
 
-from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, Price, ServedModel
+from chargehand.models.dialects import table
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.scripted_replies import ScriptedReply, render
 from chargehand.models.serving.routes import convert_text_files, find_content_kinds
@@ -107,7 +108,9 @@ DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 
 
 def _upstream(dialect: Dialect) -> Scripted:
-    return Scripted(Reply(pieces=tuple(render(dialect, ScriptedReply(text="seen"), model="up", stream=False))))
+    return Scripted(
+        Reply(pieces=tuple(render(table.DIALECTS[dialect], ScriptedReply(text="seen"), model="up", stream=False)))
+    )
 
 
 @asynccontextmanager
@@ -128,7 +131,8 @@ async def chain(
         files=False,
         fallback=(other,) if behind else (),
     )
-    async with Gateway([first], ledger=MemoryLedger(9.0), attempt="a", on_call=records.append) as gateway:
+    attempt = ServedAttempt(id="a", ledger=MemoryLedger(9.0))
+    async with Gateway([first], attempt, CallListeners(on_call=records.append)) as gateway:
         await gateway.listen_unix(place / "s")
         transport = httpx.AsyncHTTPTransport(uds=str(place / "s"), verify=False)
         headers = {"authorization": f"Bearer {gateway.token}"}
@@ -147,7 +151,7 @@ async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, 
     assert (reply.status_code, reply.headers["x-chargehand-model"]) == (200, "m")
     assert (len(blind.calls), len(seeing.calls)) == (1, len(SAYS))
     # What goes to the one that takes it is what the client sent.
-    held = [find_content_kinds(dialect, call.body) for call in seeing.calls]
+    held = [find_content_kinds(table.DIALECTS[dialect], call.body) for call in seeing.calls]
     assert held == [{"image"}, {"image"}, {"image"}, {"file"}, {"file"}]
 
 
@@ -169,7 +173,7 @@ async def test_a_file_whose_text_is_at_hand_goes_as_text(tmp_path: Path, dialect
     assert (reply.status_code, reply.headers["x-chargehand-converted"]) == (200, "1")
     (call,) = blind.calls
     assert "grüße\nüber alles" in str(call.body).replace("\\n", "\n")
-    assert find_content_kinds(dialect, call.body) == set()
+    assert find_content_kinds(table.DIALECTS[dialect], call.body) == set()
     (record,) = records
     assert "(text/plain, 16 characters) as text" in record.converted[0]
     assert record.first_seconds is not None
@@ -184,7 +188,7 @@ async def test_a_text_file_reaches_a_model_of_any_dialect_as_words(
     async with chain(tmp_path, to, behind=False) as (client, blind, _, _records):
         reply = await client.post(PATHS[dialect], json=BODIES["notes"][dialect])
         assert reply.status_code == 200, reply.text
-    assert find_content_kinds(to, blind.calls[0].body) == set()
+    assert find_content_kinds(table.DIALECTS[to], blind.calls[0].body) == set()
     assert "über alles" in str(blind.calls[0].body)
 
 
@@ -192,8 +196,8 @@ def test_arguments_of_tools_are_never_taken_for_content() -> None:
     part = {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": NOTES}}
     used = {"type": "tool_use", "id": "c", "name": "n", "input": {"type": "document", "content": [part]}}
     body = {"messages": [{"role": "assistant", "content": [used]}]}
-    assert find_content_kinds("anthropic", body) == set()
-    assert convert_text_files("anthropic", body) == (body, ())
+    assert find_content_kinds(table.DIALECTS["anthropic"], body) == set()
+    assert convert_text_files(table.DIALECTS["anthropic"], body) == (body, ())
 
 
 async def test_a_request_that_only_its_own_dialect_knows_still_goes_to_a_model_without_pictures(
