@@ -27,6 +27,7 @@ from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
+    SandboxRequest,
     remove_leftovers,
 )
 from chargehand.missions.sandboxes.slots import SlotQueue
@@ -311,7 +312,7 @@ class Missions:
             provisioner.workspace(environment, purpose="exec", tree=tree) as workspace,
             provisioner.egress(purpose="exec") as egress,
             provisioner.sandbox(
-                workspace, environment, purpose="exec", egress=egress, directory=directory
+                workspace, environment, SandboxRequest(purpose="exec", egress=egress, directory=directory)
             ) as sandbox,
         ):
             yield workspace, sandbox
