@@ -9,6 +9,7 @@ from chargehand.app.reading import StateReader
 from chargehand.core.records import Reason
 from chargehand.core.state import MissionSummary
 from chargehand.missions.waiting import WaitingTask
+from chargehand.store.rows import MissionFilter
 
 # Missions whose line in a list a reader keeps as it was made.
 _MOST_LISTED = 5_000
@@ -42,4 +43,5 @@ def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason
 
 def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
     """Return how the missions of a coordinator's tasks stand; none of any other mission."""
-    return tuple(each.summary for each in reader.store.log.summaries(reader.workers.live, parent=mission))
+    found = reader.store.log.summaries(reader.workers.live, MissionFilter(parent=mission))
+    return tuple(each.summary for each in found)
