@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import TYPE_CHECKING
 
@@ -212,7 +213,7 @@ def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> Ch
 
 async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
     """Work out how to go back to an earlier checkpoint. Raises `NotFoundError`, `UsageError`."""
-    state = _state_with_checkpoints(app, request.mission)
+    state = await asyncio.to_thread(_state_with_checkpoints, app, request.mission)
     drops = [*(Drop(path=path) for path in request.files), *map(parse_hunk, request.hunks)]
     if request.smart:
         async with app.mission_session(state.id) as (_, session):
@@ -227,7 +228,8 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
     name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
     # `None` is everything; an empty list would be nothing.
     chosen = drops if request.files or request.hunks or request.smart else None
-    plan = plan_rollback(app.mission_depot(state), state.checkpoints[-1].tree, target, drops=chosen)
+    depot = await asyncio.to_thread(app.mission_depot, state)
+    plan = await asyncio.to_thread(plan_rollback, depot, state.checkpoints[-1].tree, target, drops=chosen)
     return PlannedRestore(mission=state.id, target=name, plan=plan)
 
 

@@ -521,8 +521,9 @@ class App(StateReader):
 
         `recorded` says that the configuration it was asked for with is in force, not the present one.
         """
-        found = self.store.log.find(mission)
-        state = self.mission_reader.state(found)
+        # In threads: a worker has other missions on its loop, and a long log takes long to read.
+        found = await asyncio.to_thread(self.store.log.find, mission)
+        state = await asyncio.to_thread(self.mission_reader.state, found)
         repository = repository_of(state)
         # The recorded commit and not the branch, which may have moved on.
         revision = state.base.commit if state.base else None

@@ -197,7 +197,7 @@ async def execute(app: App, request: ExecRequest, on_output: OnOutput) -> tuple[
             return await _execute_in(session, request, on_output, seconds)
     mission = app.find_mission(request.mission)
     async with app.mission_session(mission) as (_, session):
-        points = app.mission_reader.state(mission).checkpoints
+        points = (await asyncio.to_thread(app.mission_reader.state, mission)).checkpoints
         seconds = session.resolved.config.limits.time
         if request.time is not None:
             options = {"limits.time": OptionValue(value=request.time, name="--time")}
@@ -305,7 +305,7 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
 
 
 async def _format_mission(app: App, mission: str, request: FormatRequest) -> FormatDocument:
-    points = app.mission_reader.state(mission).checkpoints
+    points = (await asyncio.to_thread(app.mission_reader.state, mission)).checkpoints
     if not points:
         raise NotFoundError(f"mission {mission!r} has no checkpoint", hint=f"chargehand mission show {mission}")
     async with app.mission_session(mission) as (_, session):

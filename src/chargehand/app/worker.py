@@ -168,7 +168,7 @@ class Worker:
                 await asyncio.to_thread(self._app.workers.sweep)
                 await engine.rescue()
                 waiting = await engine.waiting()
-                open_now = {row.id for row in self._app.store.log.takeable()}
+                open_now = {row.id for row in await asyncio.to_thread(self._app.store.log.takeable)}
                 ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
                 # Their numbers are used up: a row that has run once does not run again.
                 self._spent = {

@@ -164,7 +164,7 @@ async def push(work: ActionContext) -> ActionResult:
     depot = await asyncio.to_thread(work.depot)
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
     # The branch's name on the remote: the one that was named, else the one that was exported.
-    state = work.app.mission_reader.state(work.mission)
+    state = await asyncio.to_thread(work.app.mission_reader.state, work.mission)
     exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
     branch = str(work.arguments.get("branch") or exported)
     # Git accepts `@` as a name here, though it stands for HEAD elsewhere.
@@ -299,7 +299,7 @@ async def execute(work: ActionContext) -> ActionResult:
     given = work.arguments
     work.judge(f"exec {' '.join(given['command'])}", subject={"command": given["command"]})
     if work.state.mission is not None:
-        points = work.app.mission_reader.state(work.mission).checkpoints
+        points = (await asyncio.to_thread(work.app.mission_reader.state, work.mission)).checkpoints
         async with work.app.mission_session(work.mission) as (_, session):
             return await _execute_in(work, session, points[-1].tree if points else None)
     repository = Path(given["repository"])
