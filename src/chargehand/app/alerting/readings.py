@@ -13,7 +13,7 @@ from chargehand.app.reading import StateReader
 from chargehand.app.wiring.profile import free_memory
 from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, ModelCalled, SandboxClosed
 from chargehand.core.codec import decode_as
-from chargehand.core.config import AlertsConfig, Config
+from chargehand.core.config import Config
 from chargehand.core.events import Event
 from chargehand.core.fold import read_payload
 from chargehand.core.mission_events import MissionFinished, StepFinished
@@ -128,7 +128,10 @@ def _read_breaker(memo: AlertMemo, name: str, now: datetime, *, is_open: bool) -
 
 def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datetime) -> Iterator[Reading]:
     """Yield how the machine, the budget, and what the memo holds are now."""
-    _forget_old(memo, config.alerts, now)
+    # What is too old to count is forgotten first.
+    since = now - timedelta(seconds=config.alerts.failed_window)
+    memo.settled = {mission: each for mission, each in memo.settled.items() if each.time >= since}
+    memo.breakers = {name: time for name, time in memo.breakers.items() if now - time < _BREAKER_AGE}
     disk = shutil.disk_usage(reader.home)
     yield Reading(rule="disk_low", value=disk.free / max(1, disk.total), time=now)
     memory = free_memory()
@@ -146,12 +149,6 @@ def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datet
     for subject in sorted(memo.channels.keys() | {name for rule, name in raised if rule == "channel_failing"}):
         failing = bool(memo.channels.get(subject))
         yield Reading(rule="channel_failing", value=float(failing), time=now, subject=subject)
-
-
-def _forget_old(memo: AlertMemo, alerts: AlertsConfig, now: datetime) -> None:
-    since = now - timedelta(seconds=alerts.failed_window)
-    memo.settled = {mission: each for mission, each in memo.settled.items() if each.time >= since}
-    memo.breakers = {name: time for name, time in memo.breakers.items() if now - time < _BREAKER_AGE}
 
 
 def _is_validation(step: str) -> bool:

@@ -67,7 +67,9 @@ class AlertWatch:
         config, now = reader.user_configuration().config, reader.clock.now()
         kept = reader.store.followers.load(FOLLOWER)
         memo = decode_memo(kept.content)
-        channels = self._channels()
+        channels = open_channels(
+            config.alerts, keys=reader.credentials, environ=reader.environ, stopping=self._stopping
+        )
         named = [channel.name for channel in channels]
         memo.channels = {name: said for name, said in memo.channels.items() if name in named}
         if memo.position is None:
@@ -93,20 +95,12 @@ class AlertWatch:
             return ()  # another process looked meanwhile, and tells it
         for document in documents:
             _LOG.warning("%s", document.text)
-        self._tell(due, channels)
-        return decided.notices
-
-    def _channels(self) -> tuple[NoticeChannel, ...]:
-        reader = self._reader
-        config = reader.user_configuration().config.alerts
-        return open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=self._stopping)
-
-    def _tell(self, due: Mapping[str, Sequence[NoticeDocument]], channels: Sequence[NoticeChannel]) -> None:
-        """Tell what is due, and take off what arrived way by way: the second one may take long."""
+        # What arrived is taken off channel by channel: the second one may take long.
         for channel in channels:
             if channel.name in due:
                 delivery = send_safely(channel, due[channel.name])
-                _note_deliveries(self._reader, {channel.name: delivery}, due)
+                _note_deliveries(reader, {channel.name: delivery}, due)
+        return decided.notices
 
 
 def send_trial(reader: StateReader) -> dict[str, str]:
