@@ -46,11 +46,11 @@ from chargehand.network.mirror.settings import (
     split_login,
 )
 from chargehand.network.mirror.upstream import (
-    LOCAL_PAGE_BYTES,
     RegistryClient,
     UpstreamPage,
     local_file,
     local_path,
+    read_local_page,
 )
 
 _METADATA = ".metadata"
@@ -104,7 +104,8 @@ class PythonRegistry:
 
     async def file(self, identity: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return a file that a page of this mirror named, or its metadata; 404 for any other."""
-        link, url = self._files.get(identity), ""
+        link = self._files.get(identity)
+        url = ""
         if link is not None and filename == link.filename:
             url = link.url
         elif link is not None and link.metadata is not None and filename == link.filename + _METADATA:
@@ -169,17 +170,11 @@ def _local_links(url: str) -> list[FileLink]:
 def _local_page_links(url: str) -> list[FileLink]:
     """Return the links of a local HTML page, or the one link to a local archive."""
     path = local_path(url)
-    try:
-        if not path.is_file():
-            return []
-        if is_archive(path.name):
-            return [FileLink(filename=path.name, url=url)]
-        if path.stat().st_size > LOCAL_PAGE_BYTES:
-            return []
-        text = path.read_text("utf-8", errors="replace")
-    except OSError:
-        return []
-    return parse_html_links(text, url=url)
+    if is_archive(path.name):
+        # Not `path.is_file`, which raises where a directory above it may not be searched.
+        return [FileLink(filename=path.name, url=url)] if os.path.isfile(path) else []
+    page = read_local_page(url)
+    return [] if page is None else parse_html_links(page.decode("utf-8", "replace"), url=url)
 
 
 def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
@@ -213,7 +208,8 @@ def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
             # pip sends an index's login to the files of its host too, wherever they lie there.
             by_origin.setdefault(origin_of(bare), header)
     replaced = options.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
-    added, certificate = environ.get("SSL_CERT_FILE"), options.get("client-cert")
+    added = environ.get("SSL_CERT_FILE")
+    certificate = options.get("client-cert")
     proxies = environment_proxies(environ)
     if options.get("proxy"):
         proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(options["proxy"])))

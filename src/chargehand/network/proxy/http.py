@@ -84,12 +84,15 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
             raise EgressRefusal(408, "the request did not come in time") from None
         client.trace.began = True
         head = read_head(data)
-        client.trace.method, client.trace.host, client.trace.port = head.method, head.host, head.port
+        client.trace.method = head.method
+        client.trace.host = head.host
+        client.trace.port = head.port
         return head
 
     async def _admit(self, head: RequestHead) -> UpstreamConnection:
         """Hold the request against limits, rules and addresses, and connect; raises `EgressRefusal`."""
-        client, dialer = self.client, self.dialer
+        client = self.client
+        dialer = self.dialer
         if self.full:
             raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
         # Spending nothing refuses where earlier requests have passed the limit.
@@ -188,7 +191,9 @@ class _PlainExchange:
     """
 
     def __init__(self, client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
-        self._client, self._head, self._upstream = client, head, upstream
+        self._client = client
+        self._head = head
+        self._upstream = upstream
         self.answer_expected = False
         """Whether the request is out or an answer began: from then on a malformed message is the upstream's."""
         self._framing: list[tuple[bytes, bytes]] = []
