@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import configparser
+import functools
 import os
 import shutil
 import subprocess
@@ -81,7 +82,7 @@ class PythonRegistry:
         sources = [self._read_links(url, _local_links, trace=trace) for url in self._config.find_links]
         for index in self._config.indexes:
             url = urljoin(index.rstrip("/") + "/", f"{name}/")
-            sources.append(self._read_links(url, _project_directory_links, trace=trace))
+            sources.append(self._read_links(url, functools.partial(_local_links, of_project=True), trace=trace))
         answers = await asyncio.gather(*sources, return_exceptions=True)
         links: dict[tuple[str, str], FileLink] = {}
         for number, answer in enumerate(answers):
@@ -144,18 +145,18 @@ def _parse_page(page: UpstreamPage) -> list[FileLink]:
     return parse_html_links(page.body.decode("utf-8", "replace"), url=page.url)
 
 
-def _project_directory_links(url: str) -> list[FileLink]:
-    """Return the links of a project's directory: of its index.html, else its own archives."""
-    directory = local_path(url)
-    page = directory / "index.html"
-    if page.is_file():
-        return _local_page_links(page.as_uri())
-    return _local_links(url) if directory.is_dir() else []
+def _local_links(url: str, *, of_project: bool = False) -> list[FileLink]:
+    """Return the links of a find-links directory or of a local HTML page; a missing one has none.
 
-
-def _local_links(url: str) -> list[FileLink]:
-    """Return the links of a find-links directory or of a local HTML page; a missing one has none."""
+    A directory `of_project`, in a local index, has the links of its index.html, else its own archives.
+    """
     path = local_path(url)
+    if of_project:
+        page = path / "index.html"
+        if page.is_file():
+            return _local_page_links(page.as_uri())
+        if not path.is_dir():
+            return []
     if not path.is_dir():
         return _local_page_links(url)
     try:

@@ -42,7 +42,18 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
             head = await self._read_head()
             if head is None:
                 return
-            upstream = await self._admit(head)
+            if self.full:
+                raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
+            # Spending nothing refuses where earlier requests have passed the limit.
+            client.meter.spend()
+            await self.pacer.wait_turn(patience=client.limits.head_seconds)
+            # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
+            rule = self.dialer.find_rule(head.host, head.port)
+            client.trace.entry = str(rule)
+            destination = await self.dialer.resolve(rule, head.host, head.port)
+            client.trace.allowed = True
+            upstream = await self.dialer.connect(destination)
+            client.trace.address = str(upstream.address)
             try:
                 async with client.idle_timeout():
                     await (tunnel if head.tunnel else forward)(client, head, upstream)
@@ -88,24 +99,6 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
         client.trace.host = head.host
         client.trace.port = head.port
         return head
-
-    async def _admit(self, head: RequestHead) -> UpstreamConnection:
-        """Hold the request against limits, rules and addresses, and connect; raises `EgressRefusal`."""
-        client = self.client
-        dialer = self.dialer
-        if self.full:
-            raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
-        # Spending nothing refuses where earlier requests have passed the limit.
-        client.meter.spend()
-        await self.pacer.wait_turn(patience=client.limits.head_seconds)
-        # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
-        rule = dialer.find_rule(head.host, head.port)
-        client.trace.entry = str(rule)
-        destination = await dialer.resolve(rule, head.host, head.port)
-        client.trace.allowed = True
-        upstream = await dialer.connect(destination)
-        client.trace.address = str(upstream.address)
-        return upstream
 
 
 async def tunnel(client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
