@@ -88,28 +88,28 @@ class Missions:
                 reason = Reason(code="coordinator_gone", message=message)
                 journal.record(MissionFinished(status="waiting", reasons=(reason,)))
             elif journal.state.status == "running":
-                await self._run(journal, control, on_output, on_check_output)
+                own = (self._services, journal, control)
+                judge = TreeJudge(*own, fault=self._fault, on_output=on_check_output)
+                delivery = ResultDelivery(*own, judge)
+                admission = Admission(self._services, journal, judge.queue)
+                attempts = AttemptSettlement(self._services, journal, admission)
+                flow = MissionFlow(
+                    *own,
+                    judge=judge,
+                    delivery=delivery,
+                    admission=admission,
+                    attempts=attempts,
+                    on_output=on_output,
+                )
+
+                async def go_through_steps() -> None:
+                    if journal.state.plan is None:
+                        await flow.run()
+                    else:
+                        await Coordinator(*own, judge, delivery).run()
+
+                await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)
             return journal.state
-
-    async def _run(
-        self, journal: Journal, control: Control, on_output: OnOutput | None, on_check_output: OnOutput | None
-    ) -> None:
-        own = (self._services, journal, control)
-        judge = TreeJudge(*own, fault=self._fault, on_output=on_check_output)
-        delivery = ResultDelivery(*own, judge)
-        admission = Admission(self._services, journal, judge.queue)
-        attempts = AttemptSettlement(self._services, journal, admission)
-        flow = MissionFlow(
-            *own, judge=judge, delivery=delivery, admission=admission, attempts=attempts, on_output=on_output
-        )
-
-        async def go_through_steps() -> None:
-            if journal.state.plan is None:
-                await flow.run()
-            else:
-                await Coordinator(*own, judge, delivery).run()
-
-        await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)
 
     @contextlib.asynccontextmanager
     async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:

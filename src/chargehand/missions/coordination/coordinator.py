@@ -175,7 +175,12 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission, move.why)
             case d.EndTask():
-                await self._end_task(move)
+                # Of a task of which nothing was merged; one that is done may still hand parts on.
+                missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
+                notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
+                # Of several side by side only the one that counts hands on.
+                added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
+                self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
             case d.Ask():
                 self._ask_about_task(move)
 
@@ -279,7 +284,17 @@ class Coordinator:
             except RefusedError as error:
                 if error.code != "tests_conflict":
                     raise
-                self._ask_about_tests(move, error)
+                # A person says what becomes of a task that cannot be given its failing tests.
+                asked = QuestionAsked(
+                    question=d.question_about(move.task, move.round - 1),
+                    tree=self._tip().tree,
+                    reasons=(Reason(code="tests_conflict", message=error.message),),
+                    text=f"Task {move.task} cannot begin: {error.message}. Begin it without those (retry),"
+                    " leave it out, or stop everything?",
+                    options=(d.RETRY, d.SKIP, d.STOP),
+                    kind="decision",
+                )
+                self._journal.record(self._journal.limited(asked), durable=True)
                 return
             started.append(
                 TaskStarted(
@@ -325,20 +340,6 @@ class Coordinator:
             reasons=move.reasons,
             text=text,
             options=move.options,
-            kind="decision",
-        )
-        self._journal.record(self._journal.limited(asked), durable=True)
-
-    def _ask_about_tests(self, move: d.Start, error: RefusedError) -> None:
-        """Ask a person about a task whose failing tests it cannot be given."""
-        reason = Reason(code="tests_conflict", message=error.message)
-        asked = QuestionAsked(
-            question=d.question_about(move.task, move.round - 1),
-            tree=self._tip().tree,
-            reasons=(reason,),
-            text=f"Task {move.task} cannot begin: {error.message}. Begin it without those (retry), leave it"
-            " out, or stop everything?",
-            options=(d.RETRY, d.SKIP, d.STOP),
             kind="decision",
         )
         self._journal.record(self._journal.limited(asked), durable=True)
@@ -432,14 +433,6 @@ class Coordinator:
         """Return the mission whose result will be merged after this one, as far as that is known; may block."""
         found = self._next or [each for each in d.decide(self._observer.situation()) if isinstance(each, d.Merge)]
         return next((each.mission for each in found if each != move), None)
-
-    async def _end_task(self, move: d.EndTask) -> None:
-        """Record the end of a task of which nothing was merged; one that is done may still hand parts on."""
-        missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
-        notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
-        # Of several side by side only the one that counts hands on.
-        added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
-        self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
 
     async def _add_delegations(self, task: str, *missions: str) -> list[Payload]:
         """Return the events with which what agents of a task hand on joins the plan, to be recorded at once."""

@@ -70,7 +70,18 @@ class MergeQueue:
         if rebase is None:  # the branch has all of it already
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
-            return self._return_conflict(task, child, rebase, tree)
+            event = conflict_event(
+                self._services.store,
+                self._journal.mission,
+                rebase.conflicts,
+                count=rebase.count,
+                branch=None,
+                commit=rebase.base.commit,
+                tree=tree,
+            )
+            self._journal.record(event)
+            reason = conflict_reason(rebase.conflicts, branch="what was merged since", count=rebase.count)
+            return self._return(task, child, rebase, reason, conflict_report(rebase))
         meanwhile = partial(self._run_ahead, rebase, find_next)
         verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged", meanwhile=meanwhile)
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
@@ -125,21 +136,6 @@ class MergeQueue:
         # Once begun it is finished, whoever cancels: half a promotion helps nobody.
         await self._control.finish(promote())
         return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
-
-    def _return_conflict(self, task: Task, child: MissionState, rebase: Rebase, tree: str) -> TaskReturned:
-        event = conflict_event(
-            self._services.store,
-            self._journal.mission,
-            rebase.conflicts,
-            count=rebase.count,
-            branch=None,
-            commit=rebase.base.commit,
-            tree=tree,
-        )
-        self._journal.record(event)
-        where = "what was merged since"
-        reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
-        return self._return(task, child, rebase, reason, conflict_report(rebase))
 
     def _return(
         self, task: Task, child: MissionState, rebase: Rebase, reason: Reason, evidence: bytes

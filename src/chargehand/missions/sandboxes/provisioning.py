@@ -32,7 +32,7 @@ from chargehand.core.records import Base
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
 from chargehand.missions.services import FULL_DISK, Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
-from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
+from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota, require_room
@@ -274,8 +274,9 @@ class SandboxProvisioner:
         sandbox = await services.tier.open(spec)
         # An agent's writes are watched with its work, and end the attempt rather than one of its commands.
         if purpose != AGENT and not read_only and isinstance(sandbox, LimitsDisk):
-            setup = purpose in (SETUP, OFFLINE)
-            sandbox.limit_disk(await _open_quota(workspace, services.config.sandbox, setup=setup))
+            before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
+            limits = _workspace_limits(services.config.sandbox, setup=purpose in (SETUP, OFFLINE))
+            sandbox.limit_disk(AttemptQuota(workspace.scan_root(), limits, before=before).find_passed)
         ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
         try:
             if self.control is not None:
@@ -357,15 +358,6 @@ def _workspace_limits(config: SandboxConfig, *, setup: bool = False) -> Workspac
     if setup:
         return WorkspaceLimits(disk_bytes=config.setup_disk_mb << 20, files=config.setup_files)
     return WorkspaceLimits(disk_bytes=config.disk_mb << 20, files=config.files)
-
-
-async def _open_quota(
-    workspace: Workspace, config: SandboxConfig, *, setup: bool
-) -> Callable[[], LimitName | None]:
-    """Return what finds the limit that is passed of what is written in a workspace from now on."""
-    before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
-    limits = _workspace_limits(config, setup=setup)
-    return AttemptQuota(workspace.scan_root(), limits, before=before).find_passed
 
 
 def remove_leftovers(home: Path, open_depot: Callable[[], Depot], *missions: str) -> None:
