@@ -389,8 +389,8 @@ def workspace_prefix(mission: str) -> str:
 # --- requests of a sandbox to hosts
 
 # An agent may make thousands of requests in a minute, by mistake or on purpose: its log must stay readable.
-_BURST, _RATE = 200.0, 20.0
-_MOST = 5_000
+_BURST_LINES, _LINES_PER_SECOND = 200.0, 20.0
+_MOST_LINES = 5_000
 
 
 class NetworkLog:
@@ -404,14 +404,14 @@ class NetworkLog:
         self._clock = clock
         self._empty = NetworkRequested(purpose=purpose, attempt=attempt)
         self._gap = self._empty
-        self._room, self._at = _BURST, clock.monotonic()
-        self._left = _MOST
+        self._room, self._at = _BURST_LINES, clock.monotonic()
+        self._left = _MOST_LINES
 
     def see(self, request: EgressRequest) -> None:
         """Record a request that ended."""
         now = self._clock.monotonic()
         # A token bucket: each event takes one of `_room`, which fills up again with time.
-        self._room = min(_BURST, self._room + _RATE * (now - self._at))
+        self._room = min(_BURST_LINES, self._room + _LINES_PER_SECOND * (now - self._at))
         self._at = now
         if self._room < 1 or self._left <= 0:
             gap = self._gap
