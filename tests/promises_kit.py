@@ -302,10 +302,15 @@ class World:
                 lane.workspace.discard()
             self._scratch.cleanup()
 
+    def fork(self, tree: str) -> Workspace:
+        """Make another workspace on the same base, as a mission that is forked gets it."""
+        shown = self.lanes[0].workspace
+        return Workspace.create(self.depot, shown.base, driver=shown.driver, tree=tree)
+
     def _restore_some(self) -> None:
         """Restore the first and the last checkpoints, as git reads them; fsck has looked at all of them."""
         trees = list(dict.fromkeys(self.told.values()))
         for tree in {*trees[:1], *trees[-2:]}:
-            again = self.lanes[0].workspace.fork(tree)
+            again = self.fork(tree)
             assert again.scan().tree == tree == oracle(again, self.depot)
             again.discard()

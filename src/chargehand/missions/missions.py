@@ -32,6 +32,7 @@ from chargehand.missions.run import MissionRun
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
+    SandboxRequest,
     remove_leftovers,
 )
 from chargehand.missions.services import DepotReader, Services
@@ -340,7 +341,7 @@ class Missions:
             provisioner.workspace(environment, purpose="exec", tree=tree) as workspace,
             provisioner.egress(purpose="exec") as egress,
             provisioner.sandbox(
-                workspace, environment, purpose="exec", egress=egress, directory=directory
+                workspace, environment, SandboxRequest(purpose="exec", egress=egress, directory=directory)
             ) as sandbox,
         ):
             yield workspace, sandbox
