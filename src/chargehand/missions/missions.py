@@ -14,7 +14,6 @@ from chargehand.core.plan_events import CoordinatorWoken
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
-from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
 from chargehand.missions.attempt.admission import Admission
 from chargehand.missions.attempt.settlement import AttemptSettlement
@@ -28,7 +27,7 @@ from chargehand.missions.promotion.rebase import advance_base, has_branch_moved,
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_of_plan, is_undelivered
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.results.tree_judge import TreeJudge
-from chargehand.missions.run import MissionRun
+from chargehand.missions.run import MissionRun, run_interruptible
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
