@@ -13,8 +13,9 @@ import httpx
 import pytest
 from tests.gateway_kit import Reply, Scripted
 
-from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, Price, ServedModel
+from chargehand.models.dialects import table
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.scripted_replies import ScriptedReply, render
 
@@ -107,7 +108,9 @@ DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 
 
 def _upstream(dialect: Dialect) -> Scripted:
-    return Scripted(Reply(pieces=tuple(render(dialect, ScriptedReply(text="seen"), model="up", stream=False))))
+    return Scripted(
+        Reply(pieces=tuple(render(table.DIALECTS[dialect], ScriptedReply(text="seen"), model="up", stream=False)))
+    )
 
 
 @asynccontextmanager
@@ -128,7 +131,8 @@ async def chain(
         files=False,
         fallback=(other,) if behind else (),
     )
-    async with Gateway([first], ledger=MemoryLedger(9.0), attempt="a", on_call=records.append) as gateway:
+    attempt = ServedAttempt(id="a", ledger=MemoryLedger(9.0))
+    async with Gateway([first], attempt, CallListeners(on_call=records.append)) as gateway:
         await gateway.listen_unix(place / "s")
         transport = httpx.AsyncHTTPTransport(uds=str(place / "s"), verify=False)
         headers = {"authorization": f"Bearer {gateway.token}"}
