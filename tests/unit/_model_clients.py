@@ -1,4 +1,4 @@
-"""The official clients of both dialects, talking to an upstream in the same process."""
+"""The dialects of models, and the official clients of two, talking to an upstream in the same process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ import httpx2
 from tests.late import LateModule
 
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply
+from chargehand.models.dialects.table import DIALECTS
 
+__all__ = [
+    "DIALECTS",
+    "SECONDS",
+    "UpstreamTransport",
+    "anthropic",
+    "anthropic_client",
+    "call",
+    "document",
+    "openai",
+    "openai_client",
+    "read",
+]
 anthropic, openai = LateModule("anthropic"), LateModule("openai")
 
 SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""A person in a repository of their own, in this process."""
+"""What most tests begin with: a person in a repository of their own, a store, a yard of workspaces."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import make_repository
+from tests.workspace_kit import Yard
 
 from chargehand.app.composition import App
+from chargehand.core.clock import SteppedClock
+from chargehand.store.store import Store, open_store
 
 
 @pytest.fixture
@@ -19,3 +22,19 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
     with App.open() as app:
         yield app
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
+    with open_store(tmp_path / "home", clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path)

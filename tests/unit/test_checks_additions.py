@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.checks.soft_tests import changed_tests, may_say_less
-from chargehand.checks.suites.additions import leaves_tests_alone
-from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
+from chargehand.checks.soft_tests import changed_tests, may_say_less, restore_inner_tests
 from chargehand.checks.trees import MemoryTrees
 
 PYTHON = """import unittest
 from calc import add
 
-CASES = [(1, 2, 3)]
+CASES = [
+    (1, 2, 3),
+]
 
 
 class T(unittest.TestCase):
@@ -31,7 +33,7 @@ HEAD, TEST = "class T(unittest", "    def test_add"
 FIRST, LAST = "        total = add", "        self.assertEqual("
 PYTHON_ADDED = {
     "a test": (PYTHON + "\n    def test_zero(self):\n        total = add(0, 0)\n        assert not total\n", True),
-    "a row": (PYTHON.replace("(1, 2, 3)]", "(1, 2, 3), (0, 0, 0)]"), True),
+    "a row": (PYTHON.replace("    (1, 2, 3),\n", "    (1, 2, 3),\n    (0, 0, 0),\n"), True),
     "an assertion": (PYTHON.replace(FIRST, "        self.assertEqual(add(0, 0), 0)\n" + FIRST), True),
     "more at the end": (PYTHON.replace("(2,))", "(2,))\n        total = add(4, 4)\n        assert total"), True),
     "a class with a test of that name": (
@@ -128,15 +130,15 @@ ALL = [
 ]
 
 
+def says_less(old: dict[str, str], new: dict[str, str], inner: tuple[str, ...] = ()) -> bool:
+    trees = MemoryTrees()
+    return may_say_less(trees.changes(trees.add(old), trees.add(new)), inner, trees)
+
+
 @pytest.mark.parametrize(("path", "old", "new", "alone"), ALL)
 def test_what_an_addition_leaves_alone(path: str, old: str, new: str, alone: bool) -> None:
     assert new != old
-    assert leaves_tests_alone(path, old, new) is alone
-
-
-def says_less(old: dict[str, str], new: dict[str, str]) -> bool:
-    trees = MemoryTrees()
-    return may_say_less(trees.changes(trees.add(old), trees.add(new)), (), trees)
+    assert says_less({path: old}, {path: new}) is not alone
 
 
 def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
@@ -197,9 +199,9 @@ def test_a_script_that_may_not_be_run_or_has_another_name_says_less() -> None:
 
 
 @given(st.text(), st.text())
-def test_any_two_texts_are_compared(old: str, new: str) -> None:
+def test_whatever_is_added_to_a_text_is_compared(old: str, more: str) -> None:
     for path in ("test_a.py", "a.test.js", "a_test.go", "tests/a.rs", "ATest.java", "tests/a.c"):
-        leaves_tests_alone(path, old, new)
+        says_less({path: old}, {path: f"{old}\n{more}"})
 
 
 CODE = """pub fn open() -> char {
@@ -207,7 +209,14 @@ CODE = """pub fn open() -> char {
 }
 """
 OLD = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {\n        assert_eq!(super::open(), '{');\n    }\n}\n"
+OTHER = "pub fn other() {}\n"
 SOFT = OLD.replace("assert_eq!(super::open(), '{')", "super::open();")
+
+
+def laid_over(old: str, new: str) -> str:
+    """Return a file of Rust with the base's tests inside."""
+    trees = MemoryTrees()
+    return restore_inner_tests({"src/lib.rs": old}, trees, trees.add({"src/lib.rs": new}))["src/lib.rs"].decode()
 
 
 @pytest.mark.parametrize(
@@ -230,25 +239,28 @@ SOFT = OLD.replace("assert_eq!(super::open(), '{')", "super::open();")
         ),
     ],
 )
-def test_modules(source: str, names: list[str]) -> None:
-    found = find_test_modules(source)
-    assert [module.key[0] for module in found] == names
-    assert all(source[module.start] == "#" and source[module.end - 1] == "}" for module in found)
-    assert lay_tests_over(source, source) == source
+def test_modules_that_are_gone_come_back_whole(source: str, names: list[str]) -> None:
+    found = laid_over(source, OTHER).removeprefix(OTHER).strip()
+    assert re.findall(r"^(?:pub\(crate\) )?mod (\w+)", found, re.MULTILINE) == names
+    assert found in source
+    assert not names or (found[0], found[-1]) == ("#", "}")
+    assert laid_over(source, source) == source
 
 
 def test_the_base_s_tests_take_the_place_of_what_became_of_them() -> None:
     changed = CODE.replace("open", "first") + SOFT + "pub fn last() {}\n"
-    assert lay_tests_over(CODE + OLD, changed) == changed.replace(SOFT, OLD)
+    assert laid_over(CODE + OLD, changed) == changed.replace(SOFT, OLD)
     # What is gone comes back, what is new stays.
     more = OLD.replace("mod tests", "mod more")
-    laid = lay_tests_over(CODE + OLD, CODE + more)
-    assert [module.key for module in find_test_modules(laid)] == [("more", 0), ("tests", 0)]
+    laid = laid_over(CODE + OLD, CODE + more)
     assert laid.startswith(CODE + more)
+    assert laid.removeprefix(CODE + more).strip() == OLD.strip()
 
 
 def test_modules_of_one_name_are_told_apart_by_their_order() -> None:
     old = f"mod a {{ {OLD} }}\nmod b {{ {SOFT} }}\n"
     new = f"mod a {{ {SOFT} }}\nmod b {{ {SOFT} }}\n"
-    assert lay_tests_over(old, new) == old
-    assert read_test_modules(old).count("mod tests") == 2
+    assert laid_over(old, new) == old
+    whole = old.replace(SOFT, OLD)
+    assert says_less({"src/lib.rs": whole}, {"src/lib.rs": old}, inner=("src/lib.rs",)), "the last counts too"
+    assert not says_less({"src/lib.rs": old}, {"src/lib.rs": old + OTHER}, inner=("src/lib.rs",))

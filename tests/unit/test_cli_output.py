@@ -1,4 +1,4 @@
-"""What reaches stdout and stderr is what was asked for, and safe to show."""
+"""What commands write: what was asked for, safe to show; a mission's result with its keys and exit codes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -13,10 +14,34 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from chargehand.app.documents import to_json
+from chargehand.app.documents import mission_details, mission_document, money_document, to_json
+from chargehand.app.missions import resolve_option
+from chargehand.app.outcome import FailingTestDocument, FailureDocument, mission_cost, next_commands
 from chargehand.cli.terminal.output import Output, local_time
-from chargehand.core.records import Reason
+from chargehand.cli.terminal.rendering import (
+    exit_code,
+    money_text,
+    show_details,
+    show_result,
+)
+from chargehand.core.attempt_events import AttemptStarted, ModelCalled
+from chargehand.core.events import Event, Payload, encode
+from chargehand.core.fold import apply
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.plan_events import PlanProgress
+from chargehand.core.records import (
+    Base,
+    Checkpoint,
+    CheckResult,
+    Export,
+    MissionRequest,
+    Reason,
+    Reverted,
+    Verdict,
+)
+from chargehand.core.state import AttemptState, MissionState, Question
 from chargehand.core.text import printable
 
 
@@ -126,3 +151,259 @@ def test_a_time_is_told_in_the_zone_of_whoever_reads_it(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+KEYS = {
+    "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
+    "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
+    "directory", "rolled_back", "failures", "next", "parent", "task", "tasks",
+}  # fmt: skip
+REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
+DONE = Export(ref="refs/heads/chargehand/do-it", state="done")
+
+
+def attempt(cost: float | None = 0.0, known: bool = True) -> AttemptState:
+    return AttemptState(
+        id="a-1", number=1, agent="a", workspace="w-1", status="succeeded", cost_usd=cost, cost_known=known
+    )
+
+
+def state(**changes: object) -> MissionState:
+    return MissionState(id="m-1", request=REQUEST, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (state(status="promoted", export=DONE), 0),
+        (state(status="promoted", export=replace(DONE, state="blocked")), 3),
+        (state(status="promoted", export=replace(DONE, state="pending")), 3),
+        (state(status="promoted"), 3),
+        (state(status="refused"), 1),
+        (state(status="failed"), 1),
+        (state(status="cancelled"), 1),
+        (state(status="discarded"), 1),
+        (state(status="waiting"), 3),
+        (state(status="paused"), 3),
+        (state(status="exhausted"), 4),
+    ],
+)
+def test_exit_codes(given: MissionState, code: int) -> None:
+    assert exit_code(given) == code
+
+
+def test_an_apply_that_was_asked_for_has_to_be_done() -> None:
+    asked = state(status="promoted", export=DONE)
+    asked.request = replace(REQUEST, apply=True)
+    assert exit_code(asked) == 3
+    asked.applied = Export(ref="refs/heads/main", state="blocked", reason="dirty")
+    assert exit_code(asked) == 3
+    asked.applied = Export(ref="refs/heads/main", state="done")
+    assert exit_code(asked) == 0
+
+
+def test_the_result_has_exactly_the_documented_keys() -> None:
+    document = to_json(mission_document(state(attempts=[attempt()])))
+    assert set(document) == KEYS
+    assert set(document["attempts"][0]) == {
+        "agent", "model", "status", "verdict", "cost_usd", "cost_known", "money", "seconds", "cause", "usage"
+    }  # fmt: skip
+    assert set(to_json(mission_details(state(), [], None))) > KEYS
+
+
+def test_what_is_not_known_is_null() -> None:
+    document = to_json(mission_document(state()))
+    for key in ("branch", "commit", "base", "export", "seconds"):
+        assert document[key] is None, key
+
+
+def test_what_ended_badly_has_a_cause_and_nothing_else_has() -> None:
+    wrong = (Reason(code="sandbox_died", message="it ended while in use"),)
+    failed = state(status="failed", reasons=wrong, attempts=[attempt(), replace(attempt(), status="lost")])
+    document = to_json(mission_document(failed))
+    assert set(document["cause"]) == {"class", "code", "remedy"}
+    assert (document["cause"]["class"], document["cause"]["code"]) == ("engine", "sandbox_died")
+    assert document["attempts"][0]["cause"] is None
+    assert document["attempts"][1]["cause"]["code"] == "worker_lost"
+    assert to_json(mission_details(failed, [], None))["attempts"][1]["cause"]["class"] == "engine"
+    for status in ("running", "paused", "promoted"):
+        assert mission_document(state(status=status, reasons=wrong)).cause is None
+
+
+def test_one_unknown_cost_makes_the_sum_unknown() -> None:
+    assert mission_cost(state(attempts=[attempt(0.25), attempt(0.5)])) == (0.75, True)
+    assert mission_cost(state(attempts=[attempt(0.25), attempt(None, known=False)])) == (None, False)
+    assert mission_cost(state(attempts=[attempt(0.25, known=False)])) == (None, False)
+
+
+def test_a_blocked_export_has_no_branch() -> None:
+    blocked = state(status="promoted", export=replace(DONE, state="blocked", reason="checked out"))
+    document = to_json(mission_document(blocked))
+    assert document["branch"] is None
+    assert document["export"] == {"ref": DONE.ref, "state": "blocked", "reason": "checked out"}
+    assert not [step for step in next_commands(blocked) if "merge" in step]
+
+
+def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.CaptureFixture[str]) -> None:
+    given = state(
+        status="refused",
+        reasons=(Reason(code="area_outside", message="x\x1b[31m was reverted"),),
+        reverted=[Reverted(path="a\nb", rule="area_outside")],
+        base=Base(commit="c" * 40, tree="t" * 40, revision="HEAD"),
+        checkpoints=[Checkpoint(commit="d" * 40, tree="e" * 40, parent="c" * 40, trigger="end", changed=1)],
+    )
+    show_result(Output(as_json=False), given)
+    shown = capsys.readouterr().out
+    assert shown.startswith("refused  m-1\n")
+    assert "area_outside: x was reverted" in shown
+    assert "a\\x0ab" in shown
+    assert "chargehand mission diff m-1" in shown
+
+
+FAILURE = FailureDocument(
+    kind="check",
+    name="make test",
+    status="failed",
+    tests=(FailingTestDocument(name="test_a.py::test_sub", lines=("assert 6 == 1", "at test_a.py:3")),),
+    lines=(),
+    artifact="abcdef0123456789",
+)
+
+
+def refused() -> MissionState:
+    """Return a mission that one check refused."""
+    red = Verdict(
+        tree="e" * 40,
+        scope="attempt",
+        status="red",
+        checks=(CheckResult(name="make test", status="failed", seconds=1.0, exit_code=1),),
+    )
+    return state(
+        status="refused",
+        reasons=(Reason(code="check_failed", message="make test: ended with exit code 1"),),
+        base=Base(commit="c" * 40, tree="t" * 40, revision="HEAD"),
+        checkpoints=[Checkpoint(commit="d" * 40, tree="e" * 40, parent="c" * 40, trigger="end", changed=1)],
+        verdicts=[red],
+    )
+
+
+@pytest.mark.parametrize("form", ["run", "show"])
+def test_a_refusal_names_the_test_its_lines_all_output_and_what_to_run(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = refused(), Output(as_json=False)
+    if form == "run":
+        show_result(out, given, (FAILURE,))
+    else:
+        show_details(out, given, mission_details(given, [], None, (), (FAILURE,)))
+    shown = capsys.readouterr().out
+    again = "chargehand exec --mission m-1 -- sh -c 'make test'"
+    told = (
+        "test_a.py::test_sub",
+        "assert 6 == 1",
+        "at test_a.py:3",
+        "chargehand artifact show abcdef012345",
+        again,
+    )
+    at = [shown.index(words) for words in told]
+    assert at == sorted(at)
+    # The commands are ready to be typed, and nobody is sent to where they are.
+    assert "MISSION" not in shown
+    assert form == "run" or "mission show" not in shown
+
+
+def test_the_document_of_a_refusal_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    for document in (
+        to_json(mission_document(refused(), (FAILURE,))),
+        to_json(mission_details(refused(), [], None, (), (FAILURE,))),
+    ):
+        (failure,) = document["failures"]
+        assert failure["tests"] == [{"name": "test_a.py::test_sub", "lines": ["assert 6 == 1", "at test_a.py:3"]}]
+        assert failure["artifact"] == FAILURE.artifact
+        assert document["next"][-1] == "chargehand exec --mission m-1 -- sh -c 'make test'"
+        assert "--mission m-1 " in document["cause"]["remedy"]
+
+
+def test_what_was_rolled_back_is_said_and_no_merge_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    base = Base(commit="c" * 40, tree="t" * 40, revision="HEAD")
+    done = {"status": "promoted", "export": DONE, "exported": "d" * 40, "commit": "d" * 40, "base": base}
+    stands, undone = state(tree="e" * 40, **done), state(tree=base.tree, **done)
+    assert next_commands(stands)[0] == "git merge chargehand/do-it"
+    assert (mission_document(stands).rolled_back, mission_document(undone).rolled_back) == (False, True)
+    show_result(Output(as_json=False), undone)
+    show_details(Output(as_json=False), undone, mission_details(undone, [], None))
+    shown = capsys.readouterr().out
+    assert shown.startswith("rolled back  m-1\n")
+    assert "git merge" not in shown
+    assert "mission rollback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("2", "stop"), ("Stop", "stop"), ("GO ON", "go on"), ("A", "A"), ("stop it", "stop it")]
+)
+def test_an_option_is_meant_by_its_number_and_by_its_words_in_any_case(given: str, meant: str) -> None:
+    asked = Question(id="q", text="Go on?", options=("go on", "stop", "a", "A"), tree="t", attempt=None)
+    assert resolve_option(asked, given) == meant
+
+
+def test_an_answer_of_several_words_is_one_word_of_its_command() -> None:
+    asked = Question(id="red_base", text="Go on?", options=("go on", "stop"), tree="t", attempt=None)
+    waits = state(status="waiting", plan=PlanProgress(), questions={asked.id: asked})
+    command = next_commands(waits)[0]
+    assert shlex.split(command) == ["chargehand", "mission", "answer", "m-1", "go on"]
+
+
+def paid(*calls: tuple[float | None, float | None]) -> AttemptState:
+    """Return an attempt after calls, each with what its provider says it cost and what we compute."""
+    request = REQUEST
+    payloads: list[Payload] = [
+        MissionCreated(project="p", repository="/r", request=request),
+        AttemptStarted(attempt="a-1", number=1, agent="a", workspace="w-1", tree="t"),
+    ]
+    for number, (reported, computed) in enumerate(calls):
+        cost = computed if reported is None else reported
+        known = {"attempt": "a-1", "turn": 1, "model": "m", "upstream": "u", "status": "ok", "http_status": 200}
+        payloads.append(
+            ModelCalled(
+                call=f"c-{number}",
+                seconds=1.0,
+                cost_usd=cost,
+                cost_known=cost is not None,
+                booked_usd=0.5 if cost is None else cost,
+                reported_usd=reported,
+                computed_usd=computed,
+                **known,
+            )
+        )
+    found = MissionState()
+    for seq, payload in enumerate(payloads, 1):
+        line = {"mission": "m-1", "seq": seq, "time": "2026-01-01T00:00:00", "type": payload.type}
+        apply(found, Event(**line, payload=encode(payload), digest="", prev="", hash=""))
+    return found.attempts[0]
+
+
+@pytest.mark.parametrize(
+    ("calls", "differing", "text"),
+    [
+        ([(0.1, 0.1)], None, ""),
+        ([(0.1, 0.1009)], None, ""),
+        (
+            [(0.1, 0.0), (None, 9.0)],
+            {"reported_usd": 0.1, "computed_usd": 0.0},
+            "0.1000 USD as the provider reports it",
+        ),
+        ([(0.1, 0.2)], {"reported_usd": 0.1, "computed_usd": 0.2}, "0.2000 USD by tokens and price"),
+        ([(0.1, None), (None, 0.2)], None, ""),  # no call has both: nothing to hold against each other
+        ([(None, None), (0.1, 0.1)], None, "1 of 2 calls have no known cost, 0.6000 USD count towards the limits"),
+        ([], None, ""),
+    ],
+)
+def test_both_costs_are_shown_where_they_differ(
+    calls: list[tuple[float | None, float | None]], differing: dict[str, float] | None, text: str
+) -> None:
+    attempt = paid(*calls)
+    document = money_document(attempt)
+    assert to_json(document.differing) == differing
+    assert (document.calls, document.unknown_calls) == (len(calls), calls.count((None, None)))
+    assert text in money_text(attempt)
+    assert bool(money_text(attempt)) == bool(text)

@@ -22,11 +22,6 @@ from chargehand.workspace.tree.write import tree_need
 MB = 1_000_000
 
 
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
-
-
 def quota(yard: Yard, limit: int, *, needed: set[str] | None = None) -> StateQuota:
     def needs(root: Path, kind: str, name: str, used: float) -> bool:
         return name in (needed or set())

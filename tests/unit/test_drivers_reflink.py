@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,12 +10,10 @@ from pathlib import Path
 import pytest
 from tests.workspace_kit import Yard, agent, changed, cloning_disk
 
-from chargehand.app.wiring.tiers import _machine, choose_driver
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe
 from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.workspace.environment import EnvironmentLayers
-from chargehand.workspace.host.files import sync_file_system
 
 BIG = 8 << 20
 
@@ -33,7 +30,7 @@ def tools() -> Toolchain:
 
 
 def used(disk: Path) -> int:
-    sync_file_system(disk)
+    subprocess.run(["sync", "--file-system", disk], check=True)
     room = os.statvfs(disk)
     return (room.f_blocks - room.f_bfree) * room.f_frsize
 
@@ -96,17 +93,6 @@ def test_where_files_cannot_be_cloned_it_is_refused_and_nothing_is_left(tmp_path
 
 
 @pytest.mark.needs_bwrap
-@pytest.mark.needs_root
-async def test_direct_takes_clones_where_the_state_directory_has_them(disk: Path, tools: Toolchain) -> None:
-    home = disk / "home"
-    home.mkdir()
-    assert await choose_driver(home, tools, strategy="direct") == "reflink"
-    kept = json.loads((home / "probe.json").read_text())["drivers"]
-    assert (kept["direct"], kept["shadow"]) == ("reflink", await choose_driver(home, tools, strategy="shadow"))
-    assert [path.name for path in home.iterdir()] == ["probe.json"], "the probe leaves nothing"
-
-
-@pytest.mark.needs_bwrap
 async def test_direct_copies_where_nothing_is_cloned(tmp_path: Path, tools: Toolchain) -> None:
     not_where_files_are_cloned(tmp_path)
     report = await probe(tools, scratch=tmp_path)
@@ -115,16 +101,6 @@ async def test_direct_copies_where_nothing_is_cloned(tmp_path: Path, tools: Tool
     assert (report.ok, report.direct) == (True, "worktree")
     assert f"{str(tmp_path)!r} does not clone files" in cloned.detail
     assert "btrfs" in cloned.mend
-
-
-@pytest.mark.needs_bwrap
-async def test_what_an_older_version_remembered_is_proven_anew(tmp_path: Path, tools: Toolchain) -> None:
-    place = tmp_path / "probe.json"
-    place.write_text(json.dumps({"machine": _machine(tmp_path, tools), "driver": "mine"}))
-    assert await choose_driver(tmp_path, tools, strategy="shadow") in ("overlay", "reflink", "worktree")
-    kept = json.loads(place.read_text())
-    place.write_text(json.dumps({**kept, "drivers": {"shadow": "mine"}}))
-    assert await choose_driver(tmp_path, tools, strategy="shadow") == "mine", "what is known is not tried again"
 
 
 def report(**works: bool) -> ProbeReport:

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway_kit import Reply, Scripted
+from tests.unit._model_clients import DIALECTS
 
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, Price, ServedModel
-from chargehand.models.dialects import table
 from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.scripted_replies import ScriptedReply, render
@@ -104,12 +104,12 @@ BODIES: dict[str, dict[Dialect, dict[str, Any]]] = {
     "notes": _file("text/plain", NOTES),
 }
 SAYS = {"image": "images", "link": "images", "result": "images", "pdf": "files", "binary": "files"}
-DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
+NAMES: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 
 
 def _upstream(dialect: Dialect) -> Scripted:
     return Scripted(
-        Reply(pieces=tuple(render(table.DIALECTS[dialect], ScriptedReply(text="seen"), model="up", stream=False)))
+        Reply(pieces=tuple(render(DIALECTS[dialect], ScriptedReply(text="seen"), model="up", stream=False)))
     )
 
 
@@ -140,7 +140,7 @@ async def chain(
             yield client, blind, seeing, records
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", NAMES)
 async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, dialect: Dialect) -> None:
     async with chain(tmp_path, dialect, behind=True) as (client, blind, seeing, records):
         for what, words in SAYS.items():
@@ -157,7 +157,7 @@ async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, 
     assert [call.body[turns] for call in seeing.calls] == json.loads(sent)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", NAMES)
 async def test_where_nobody_takes_it_the_error_names_model_and_content(tmp_path: Path, dialect: Dialect) -> None:
     async with chain(tmp_path, dialect, behind=False) as (client, blind, _, records):
         for what, words in SAYS.items():
@@ -168,7 +168,7 @@ async def test_where_nobody_takes_it_the_error_names_model_and_content(tmp_path:
     assert (blind.calls, records) == ([], [])
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", NAMES)
 async def test_a_file_whose_text_is_at_hand_goes_as_text(tmp_path: Path, dialect: Dialect) -> None:
     async with chain(tmp_path, dialect, behind=False) as (client, blind, _, records):
         reply = await client.post(PATHS[dialect], json=BODIES["notes"][dialect])
@@ -182,8 +182,8 @@ async def test_a_file_whose_text_is_at_hand_goes_as_text(tmp_path: Path, dialect
     assert record.first_seconds <= record.seconds
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("to", DIALECTS)
+@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("to", NAMES)
 async def test_a_text_file_reaches_a_model_of_any_dialect_as_words(
     tmp_path: Path, dialect: Dialect, to: Dialect
 ) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit._model_clients import DIALECTS
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.requested_waits import LONGEST_REST, RequestedWaits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.late import LateModule
-from tests.unit._model_clients import anthropic_client, openai_client
+from tests.unit._model_clients import DIALECTS, anthropic_client, openai_client
 
 from chargehand.models.contract import Dialect, Usage
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.event_stream import event_bytes, parse_events
 from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, decode_body, render

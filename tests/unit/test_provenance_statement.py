@@ -170,11 +170,6 @@ def test_what_is_no_envelope(content: bytes) -> None:
 # --- notes of two kinds
 
 
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
-
-
 def test_both_notes_come_in_one_step_and_go_out_together(yard: Yard) -> None:
     commit = yard.depot().commit(yard.base().tree, (yard.base().commit,), "work")
     assert yard.depot().annotate(commit, "head", provenance="statement")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,11 +22,6 @@ DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 PROGRAM = "def one():\n    return 1\n\n\ndef two():\n    return 2\n\n\ndef three():\n    return 3\n"
 GOOD = PROGRAM.replace("return 1", "return 10")
 MIXED = GOOD.replace("return 3", "import os; return os.system('x')")
-
-
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
 
 
 def lines(first: int, last: int | None = None) -> tuple[LineRange, ...]:

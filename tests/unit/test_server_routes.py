@@ -1,27 +1,42 @@
-"""The server's routes and its feed: each command has a route or a reason, and who follows is told."""
+"""The server's routes, its feed and the answers it keeps: who asks or follows is told what there is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_cli_help import COMMANDS
+from tests.conftest import examples
 from tests.server_kit import environment, record_missions
+from tests.unit.core_strategies import payloads
 
-from chargehand.app.missions import read_transcript
+from chargehand.app.missions import ListRequest, list_missions, read_transcript
 from chargehand.app.reading import StateReader
+from chargehand.app.statistics import StatisticsRequest, mission_statistics
 from chargehand.app.story import PageRequest, page_events, page_missions, page_transcript
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.core.mission_events import MissionCreated, QuestionAsked, StepFinished
+from chargehand.core.events import Payload, decode
+from chargehand.core.mission_events import (
+    MessageSent,
+    MissionCreated,
+    MissionFinished,
+    QuestionAsked,
+    StepFinished,
+)
 from chargehand.core.records import MissionRequest
+from chargehand.durable.workers import LocalWorkers
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.server import _feed
 from chargehand.server._feed import EventFeed, FeedFilter
+from chargehand.server._responses import KnownAnswers, document_response
 from chargehand.server._routes import NamedMission, RestArguments, read_arguments
 from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, known_routes, served_commands
 from chargehand.server.openapi import ROUTES, openapi_document
@@ -40,8 +55,8 @@ def test_a_commands_parameters_lead_to_arguments_of_its_routes(command: str) -> 
     parameters = {each.name: True for each in COMMANDS[tuple(command.split())].params if each.expose_value}
     taken: set[str] = set()
     needed: set[str] = set()
-    for given in ((), *((name,) for name in parameters)):
-        route, call = find_call(command, given)
+    for said in ((), *((name,) for name in parameters)):
+        route, call = find_call(command, said)
         assert command in route.commands
         arguments, untaken = call_arguments(route, call, parameters)
         assert arguments.keys() <= route.arguments.keys()
@@ -349,3 +364,79 @@ async def test_a_fault_of_ours_ends_the_streams_and_not_the_feed(
             assert await anext(again) == b": connected\n\n"
             assert b"mission.created" in await anext(again)
             await again.aclose()
+
+
+MISSIONS = 3
+LISTS = (
+    ListRequest(everywhere=True),
+    ListRequest(everywhere=True, limit=2),
+    ListRequest(everywhere=True, statuses=("planned", "waiting")),
+)
+said = st.one_of(
+    st.just(MessageSent(message="s", text="a word", identity="os:ada")),
+    st.builds(MissionFinished, status=st.sampled_from(["promoted", "failed", "waiting"])),
+    payloads(later=True),
+)
+deeds = st.sampled_from(["say", "add", "claim", "release", "erase", "leave", "join", "nothing"])
+steps = st.lists(st.tuples(deeds, st.integers(0, MISSIONS - 1), said), max_size=8)
+
+
+def answers(reader: StateReader, known: KnownAnswers) -> list[tuple[bytes, ...]]:
+    """Return what is told of all missions, as it is sent plain and compressed."""
+    made = [*(list_missions(reader, asked) for asked in LISTS)]
+    made.append(mission_statistics(reader, StatisticsRequest(everywhere=True)))
+    return [
+        tuple(bytes(document_response(each, gzipped=gzipped, answers=known).body) for gzipped in (False, True))
+        for each in made
+    ]
+
+
+class Changes:
+    """Changes missions as other programs beside the server do, a worker that comes and goes among them."""
+
+    def __init__(self, reader: StateReader) -> None:
+        self.log = reader.store.log
+        self.names = record_missions(reader, MISSIONS)
+        line = self.log.read(self.names[0])[0]
+        self.first = decode(line.type, line.payload or b"")
+        self.workers = LocalWorkers(reader.home, version="1")
+        self.worker = self.workers.join("worker")
+
+    def make(self, deed: str, number: int, payload: Payload) -> None:
+        log, mission = self.log, self.names[number]
+        match deed:
+            case "say":
+                log.append(mission, payload)
+            case "add":
+                self.names.append(f"m-{len(self.names):05}")
+                log.append(self.names[-1], self.first)
+            case "claim":
+                log.claim(mission, owner=self.worker.id, epoch=log.get(mission).epoch)
+            case "release":
+                log.release(mission, epoch=log.get(mission).epoch)
+            case "erase":
+                log.erase(mission, log.last_seq(mission), reason="asked")
+            case "leave":  # what it held is held by nobody alive, and no line says so
+                self.worker.leave()
+            case "join":
+                self.worker.leave()
+                self.worker = self.workers.join("worker")
+
+
+@given(steps)
+@settings(max_examples=examples(20), deadline=None)
+def test_what_is_kept_is_what_is_told_for_the_first_time(given_steps: list[tuple[str, int, Payload]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        place, known = Path(directory), KnownAnswers()
+        environ = environment(place)
+        opened = [StateReader.open(environ=environ, cwd=place) for _ in range(2)]
+        with opened[0] as kept, opened[1] as other:
+            kept.keeps_missions = True
+            changes = Changes(other)
+            for step in given_steps:
+                changes.make(*step)
+                with StateReader.open(environ=environ, cwd=place) as fresh:
+                    told = answers(fresh, KnownAnswers())
+                assert answers(kept, known) == told  # as it is made
+                assert answers(kept, known) == told  # as it is known
+            changes.worker.leave()

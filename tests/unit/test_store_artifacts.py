@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,17 +21,6 @@ CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
 )
 STEP = StepFinished(step="s", input="i", output="o", seconds=1.0)
-
-
-@pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
-    with open_store(tmp_path / "home", clock=clock) as opened:
-        yield opened
 
 
 def files(store: Store) -> list[Path]:

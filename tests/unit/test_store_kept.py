@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,6 @@ VERDICT = Verdict(
     checks=(CheckResult(name="pytest", status="failed", seconds=1.25, exit_code=1, tests=3, artifact="f" * 64),),
     findings=(Finding(rule="protected", severity="error", path="ci.yml", message="no", needs_person=True),),
 )
-
-
-@pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
-    with open_store(tmp_path / "home", clock=clock) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -15,24 +12,13 @@ from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.store.audit import verify
 from chargehand.store.rows import MissionFilter, MissionRow
-from chargehand.store.store import Store, open_store
+from chargehand.store.store import Store
 
 CREATED = MissionCreated(
     project="p", repository="/r", request=MissionRequest(text="x", agent="a", command=(), slug="x")
 )
 STEP = StepFinished(step="s", input="i", output={"n": [1, None, "ü"]}, seconds=1.5)
 STARTED = AttemptStarted(attempt="a-1", number=1, agent="a", workspace="w-1", tree="t")
-
-
-@pytest.fixture
-def clock() -> SteppedClock:
-    return SteppedClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
-    with open_store(tmp_path / "home", clock=clock) as opened:
-        yield opened
 
 
 def test_lines_are_chained_as_the_vocabulary_says(store: Store, clock: SteppedClock) -> None:

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -31,12 +30,6 @@ DAY = 24 * 3600.0
 @pytest.fixture
 def clock() -> SteppedClock:
     return SteppedClock(datetime(2026, 1, 31, 12, tzinfo=UTC))
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
-    with open_store(tmp_path / "home", clock=clock) as opened:
-        yield opened
 
 
 def ledger(

@@ -23,11 +23,6 @@ from chargehand.workspace.errors import RefMovedError
 from chargehand.workspace.export import export_branch, export_notes
 
 
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
-
-
 def code_of(root: Path, repository: Path) -> str:
     with pytest.raises(RepositoryError) as caught:
         Depot.open(root, repository=repository)

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.workspace_kit import Yard, operate, write
 
 from chargehand.workspace.environment import EnvironmentLayers
@@ -19,11 +18,6 @@ from chargehand.workspace.space import ProjectGc, depot_bytes, gc, list_items, t
 from chargehand.workspace.workspace import Workspace, discard_workspaces
 
 NEVER = 10**12
-
-
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
 
 
 def collect(yard: Yard, *, keep: set[str] | None = None, **rules: Any) -> ProjectGc:

@@ -21,11 +21,6 @@ NOTES = "refs/notes/chargehand"
 BRANCH = "chargehand/work"
 
 
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
-
-
 def work(yard: Yard, name: str = "work") -> str:
     """Make a commit in the depot."""
     return yard.depot().commit(yard.base().tree, (yard.base().commit,), name)
