@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.unit._inspecting import findings
 
-from chargehand.checks._outcomes import Runner, outcome_of
+from chargehand.checks.runners.table import RUNNERS
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.trees import MemoryTrees
 from chargehand.sandbox.contract import ExecResult
@@ -118,9 +118,10 @@ def test_a_line_that_silences_a_checker_needs_a_person(path: str, line: str, sil
         ("unittest", "Ran 2 tests in 0.1s\n\nFAILED (failures=1)\n"),
     ],
 )
-def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: Runner, text: str) -> None:
+def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: str, text: str) -> None:
     ended = ExecResult(exit_code=0, stdout=b"", stderr=b"", seconds=0.1)
-    outcome = outcome_of(runner, ended, text, None)
+    known = {each.name: each for each in RUNNERS}[runner]
+    outcome = known.outcome(ended, text, None)
     assert (outcome.status, outcome.reason) == ("failed", "exit_code_disagrees")
     good = text.replace("1 failed", "0 failed").replace("FAIL", "PASS").replace("fail 1", "fail 0")
-    assert outcome_of(runner, ended, good, None).status == "passed"
+    assert known.outcome(ended, good, None).status == "passed"

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from chargehand.checks._outcomes import HeadTail, runner_of, shown_tail
+from chargehand.checks._output import HeadTail, shown_tail
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge, report
 from chargehand.checks.junit import FailingTest, ReportError, read_junit
+from chargehand.checks.runners.table import runner_of
 from chargehand.core.records import CheckResult, CheckStatus, Finding, Reverted, Severity, Verdict
 
 
@@ -165,7 +166,7 @@ def test_reports_of_many_failures_stay_small():
     ],
 )
 def test_the_runner_of_a_line(command: str, runner: str):
-    assert runner_of(command) == runner
+    assert runner_of(command).name == runner
 
 
 def test_head_and_tail():
